@@ -1,0 +1,6 @@
+"""`python cli.py pack ...` from a checkout: the same command as `packer`."""
+
+from packer.cli import main
+
+if __name__ == "__main__":
+    main()

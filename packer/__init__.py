@@ -1,0 +1,145 @@
+"""Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
+
+    packer.pack("dataset", max_len=4096)         tokenized dataset -> dataset-packed-4096/; returns the manifest
+    packer.load("dataset-packed-4096")           rows by number, memory-mapped
+    packer.batches(dataset, rows=4)              batches for varlen attention: no document sees another
+    packer.verify("dataset-packed-4096", ...)    what is wrong with it: nothing
+
+The way of the data, and where each stretch of it lives:
+
+    sources/     files and Hugging Face datasets -> documents
+    plan/        documents -> segments, histogram; patterns -> which segment goes to which row
+    algorithms/  histogram -> patterns, and lower bounds
+    gather/      tokens -> rows, at memcpy speed
+    shards/      the bytes on disk
+    pipeline/    all of these in order
+    loader.py    rows -> training
+
+Importing this package imports nothing; loading a packed dataset imports numpy and pyarrow alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from packer.errors import PackerError, SourceError
+from packer.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+    from packer.loader import PackedDataset, batches, collate, load
+    from packer.shards.manifest import Manifest
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Manifest",
+    "PackedDataset",
+    "PackerError",
+    "SourceError",
+    "batches",
+    "collate",
+    "load",
+    "pack",
+    "verify",
+]
+
+_HOMES = {
+    "Manifest": "packer.shards.manifest",
+    "PackedDataset": "packer.loader",
+    "batches": "packer.loader",
+    "collate": "packer.loader",
+    "load": "packer.loader",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for: `packer --help` needs none of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'packer' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def pack(
+    source: str | Path | Dataset | DatasetDict,
+    output: str | Path | None = None,
+    *,
+    max_len: int,
+    algorithm: str = "bfd",
+    max_segments: int | None = None,
+    long: Literal["split", "truncate", "drop", "error"] = "split",
+    seed: int = 0,
+    pad_id: int = 0,
+    labels: bool = True,
+    position_ids: bool = False,
+    shard_size: int | str = "512MB",
+    split: str | None = None,
+    input_column: str = "input_ids",
+    labels_column: str = "labels",
+    workers: int | None = None,
+    sync: bool = True,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> Manifest:
+    """Pack a tokenized dataset; return the manifest. The same call resumes what was interrupted.
+
+    Args:
+        source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`).
+        output: folder to write; by default the source's name with "-packed-MAX_LEN".
+        max_len: tokens of a row.
+        algorithm: how documents share rows; `packer pack --help` lists the names.
+        max_segments: the most documents in a row; None for no limit.
+        long: what happens to documents longer than max_len.
+        seed: another seed is another packing of as many rows.
+        pad_id: token id of the padding.
+        labels: write the `labels` column; without it only `packer.load` is safe to train from.
+        position_ids: write the `position_ids` column, for trainers that read the shards themselves.
+        shard_size: bytes of a shard at most, or a size like "512MB".
+        split: of a DatasetDict or a Hub dataset.
+        input_column: name of the column of tokens.
+        labels_column: name of the column of labels, if there is one.
+        workers: shards written at a time; by default the cores this process may use. Does not change the bytes.
+        sync: fsync every file and folder.
+        overwrite: replace what is at `output`, at one stroke when the new dataset is whole.
+        progress: called with (stage, done, total).
+
+    Raises:
+        PackerError: whatever the user can mend, in one line: the value, the limit and the remedy.
+    """
+    from packer.options import PackOptions, parse_size
+    from packer.pipeline import pack as run
+
+    options = PackOptions(
+        max_len=max_len,
+        algorithm=algorithm,
+        max_segments=max_segments,
+        long=long,
+        seed=seed,
+        pad_id=pad_id,
+        labels=labels,
+        position_ids=position_ids,
+        shard_size=parse_size(shard_size) if isinstance(shard_size, str) else shard_size,
+        split=split,
+        input_column=input_column,
+        labels_column=labels_column,
+    )
+    return run(
+        source, output, options=options, workers=workers, sync=sync, overwrite=overwrite, progress=progress
+    ).manifest
+
+
+def verify(
+    packed: str | Path, source: str | Path | Dataset | DatasetDict | None = None, *, progress: Progress = silent
+) -> Iterator[str]:
+    """Yield what is wrong with a packed dataset, a sentence each; see `packer.pipeline.verify`."""
+    from packer.pipeline import verify as run
+
+    return run(packed, source, progress=progress)

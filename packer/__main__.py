@@ -1,0 +1,5 @@
+"""`python -m packer`: the same command as `packer`."""
+
+from packer.cli import main
+
+main()

@@ -1,0 +1,61 @@
+"""Lower bounds: packs that no packing of a histogram can go below, in exact integers.
+
+A histogram is int64, shape (max_len + 1,), with histogram[0] == 0; counts times max_len must fit an int64.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def lower_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
+    """The largest of the bounds of this module; packs that every packing with this limit has at least."""
+    return max(token_bound(histogram), l2_bound(histogram), segments_bound(histogram, max_segments))
+
+
+def token_bound(histogram: NDArray[np.int64]) -> int:
+    """Tokens over the capacity, rounded up: 3 segments of 3 tokens in packs of 4 -> 3."""
+    capacity = len(histogram) - 1
+    tokens = int(histogram @ np.arange(capacity + 1))
+    return -(-tokens // capacity)
+
+
+def l2_bound(histogram: NDArray[np.int64]) -> int:
+    """Bound L2 of Martello and Toth (Knapsack Problems, 1990, section 8.3.2).
+
+    Segments above half the capacity each have a pack of their own. For any alpha up to half the capacity, those above
+    capacity - alpha leave no room for segments of alpha or more, so whatever of these the other large ones have no room
+    for needs further packs. The bound is the best over alpha: [6, 6, 6, 5] in packs of 10 -> 4, where the tokens say 3.
+    """
+    capacity = len(histogram) - 1
+    half = capacity // 2
+    counts, tokens = _below(histogram)
+    alpha = np.arange(half + 1)
+    large = counts[capacity + 1] - counts[half + 1]
+    large_with_room = counts[capacity - alpha + 1] - counts[half + 1]
+    excess = tokens[capacity - alpha + 1] - tokens[alpha] - capacity * large_with_room
+    return int(large) + max(0, -(-int(excess.max()) // capacity))
+
+
+def segments_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
+    """Segments over the segments that a pack can hold, rounded up, with the long ones set apart.
+
+    For any t up to half the capacity, a segment above capacity - t shares its pack with none of t or more, and of those
+    between at most min(max_segments, capacity // t) fit into one pack. The bound is the best over t; t = 1 is the
+    plain number of segments over `max_segments`. [9, 2, 2, 2] in packs of 10, two at most -> 1 + 2 = 3.
+    """
+    capacity = len(histogram) - 1
+    counts, _ = _below(histogram)
+    t = np.arange(1, max(1, capacity // 2) + 1)
+    most = capacity // t if max_segments is None else np.minimum(capacity // t, max_segments)
+    alone = counts[capacity + 1] - counts[capacity - t + 1]
+    shared = counts[capacity - t + 1] - counts[t]
+    return int((alone - (-shared // most)).max())
+
+
+def _below(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Segments and tokens below each length, shape (max_len + 2,): [0, 2, 0, 1] -> [0, 0, 2, 2, 3], [0, 0, 2, 2, 5]."""
+    counts = np.zeros(len(histogram) + 1, np.int64)
+    tokens = np.zeros(len(histogram) + 1, np.int64)
+    np.cumsum(histogram, out=counts[1:])
+    np.cumsum(histogram * np.arange(len(histogram)), out=tokens[1:])
+    return counts, tokens

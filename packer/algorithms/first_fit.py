@@ -1,0 +1,122 @@
+"""First-fit decreasing on a histogram."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+from packer.algorithms.open_packs import (
+    COUNT,
+    SEGMENTS,
+    add_segments,
+    copy_row,
+    grown,
+    new_groups,
+    new_links,
+    segment_limit,
+    to_patterns,
+)
+from packer.algorithms.patterns import Patterns
+
+FIRST = 3
+"""One more column of groups: the index of a group's first pack."""
+
+LEFT, RIGHT, ABOVE, ROOM = range(4)
+"""Columns of tree nodes: children, parent, the largest residual of the packs below; LEFT of a leaf is its group."""
+
+NIL, ROOT = 0, 1
+"""The node that stands for no node, with no room in it, and the one on top."""
+
+
+def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Put each segment, the longest first, into the pack opened first among those that take it.
+
+    The packs are exactly those of the textbook, where segments are placed one by one.
+    """
+    limit = segment_limit(histogram, max_segments)
+    return to_patterns(*_first_fit(histogram, limit))
+
+
+@jit
+def _first_fit(histogram: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The groups (groups, 4) and links (links, 3) of first fit; a group is an interval of consecutive packs.
+
+    A pack that takes a segment of length l is the first to be asked for the next one, so it takes as many as it can.
+    A group of which only the first packs took something falls into two intervals: packs 0-9 with [60], when four
+    segments of 20 come, are then 0-1 with [60, 20, 20] and 2-9 with [60].
+    """
+    capacity = len(histogram) - 1
+    groups = new_groups(histogram)
+    used_groups = 1
+    links = new_links()
+
+    # a binary trie over the first index of each group finds the first group that has room
+    levels = 0
+    while groups[0, COUNT] >> levels > 0:
+        levels += 1
+    tree = np.zeros((64 + 2 * levels, 4), np.int64)
+    used_nodes = set_room(tree, ROOT + 1, levels, 0, 0, capacity)
+
+    for length in range(capacity, 0, -1):
+        left = histogram[length]
+        while left > 0:
+            leaf = first_leaf(tree, levels, length)
+            group = tree[leaf, LEFT]
+            residual = tree[leaf, ROOM]
+            repeat = min(residual // length, limit - groups[group, SEGMENTS], left)
+            taken = min(groups[group, COUNT], left // repeat)
+            if len(tree) - used_nodes < levels:
+                tree = grown(tree)
+            if taken < groups[group, COUNT]:
+                rest = group
+                group = used_groups
+                used_groups += 1
+                copy_row(groups, rest, groups, group)
+                groups[group, COUNT] = taken
+                groups[rest, COUNT] -= taken
+                groups[rest, FIRST] += taken
+                used_nodes = set_room(tree, used_nodes, levels, groups[rest, FIRST], rest, residual)
+            links = add_segments(groups, group, length, repeat, links)
+            left -= repeat * taken
+            residual -= repeat * length
+            if groups[group, SEGMENTS] == limit:
+                residual = 0
+            used_nodes = set_room(tree, used_nodes, levels, groups[group, FIRST], group, residual)
+    return groups[:used_groups], links.rows[: links.used]
+
+
+@jit
+def first_leaf(tree: NDArray[np.int64], levels: int, length: int) -> int:
+    """The leaf of the first group whose packs take `length`; the untouched packs always do."""
+    node = ROOT
+    for _ in range(levels):
+        left = tree[node, LEFT]
+        node = left if tree[left, ROOM] >= length else tree[node, RIGHT]
+    return node
+
+
+@jit
+def set_room(out: NDArray[np.int64], used: int, levels: int, first: int, group: int, room: int) -> int:
+    """Give the group that begins at pack `first` this room; returns the nodes used, `levels` more at most."""
+    node = ROOT
+    for level in range(levels - 1, -1, -1):
+        side = RIGHT if (first >> level) & 1 else LEFT
+        child = out[node, side]
+        if child == NIL:
+            child = used
+            used += 1
+            for column in range(4):
+                out[child, column] = NIL
+            out[child, ABOVE] = node
+            out[node, side] = child
+        node = child
+    out[node, LEFT] = group
+    out[node, ROOM] = room
+    # upwards, as far as the room on top changes
+    node = out[node, ABOVE]
+    while node != NIL:
+        room = max(out[out[node, LEFT], ROOM], out[out[node, RIGHT], ROOM])
+        if out[node, ROOM] == room:
+            break
+        out[node, ROOM] = room
+        node = out[node, ABOVE]
+    return used

@@ -1,0 +1,18 @@
+"""How every kernel of this folder is compiled."""
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+
+def jit(kernel: Kernel) -> Kernel:
+    """Compile a kernel with Numba: cached on disk, the GIL released; the type stays that of the Python function.
+
+    Subtle: the cache of a kernel is renewed when its own file changes, not when a helper it calls from another
+    file does. `tests/conftest.py` keeps the caches of different sources apart; elsewhere, delete `__pycache__`
+    after a change in this folder.
+    """
+    return cast(Kernel, numba.njit(cache=True, nogil=True)(kernel))

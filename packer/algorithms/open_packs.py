@@ -1,0 +1,239 @@
+"""The packs that can still take a segment, as the kernels keep them.
+
+Packs that hold the same extents are one **group**. Groups lie in stacks, one stack per key (a residual, or a
+fill), the group that changed last on top. A set of bits says which stacks hold something, so that the next
+one is found in a few steps however long a pack is. What a group's packs hold is a **chain** of links (extent, repeat,
+parent), shared between groups that were one once: [5, 5, 2] is the link (2, 1) whose parent is the link (5, 2).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+from packer.algorithms.patterns import Patterns
+
+COUNT, SEGMENTS, CHAIN, BELOW = range(4)
+"""Columns of groups: packs in the group, segments in each, their last link, the next group in the stack."""
+
+EXTENT, REPEAT, PARENT = range(3)
+"""Columns of links."""
+
+NONE = -1
+"""No group, no link."""
+
+ONE = np.uint64(1)
+ZERO = np.uint64(0)
+
+
+class OpenPacks(NamedTuple):
+    """Stacks of groups by key, and the set of keys whose stack holds something."""
+
+    groups: NDArray[np.int64]  # (2 * lengths + 1, 4); group 0 is the packs that nothing was put into yet
+    tops: NDArray[np.int64]  # (keys,) the top group of each stack, or NONE
+    words: NDArray[np.uint64]  # (ceil(keys / 64),) bit k % 64 of word k // 64: stack k holds something
+    summary: NDArray[np.uint64]  # (ceil(words / 64),) the same over words that are not 0
+
+
+class Links(NamedTuple):
+    """The links of all chains."""
+
+    rows: NDArray[np.int64]  # (at least used, 3)
+    used: int
+
+
+def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int:
+    """Check what a solver was given and say how many segments a pack may hold: at most one per token."""
+    assert histogram.dtype == np.int64
+    assert histogram.ndim == 1
+    assert len(histogram) >= 2
+    assert histogram[0] == 0
+    assert histogram.min() >= 0
+    assert max_segments is None or max_segments >= 1
+    capacity = len(histogram) - 1
+    return capacity if max_segments is None else min(max_segments, capacity)
+
+
+@jit
+def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Room for the groups of a run; group 0 stands for the packs still untouched and never runs out.
+
+    One length makes at most two new groups: by each step that leaves part of a group as it was, or by new packs,
+    and each time the last pack may be filled in part only.
+    """
+    lengths = 0
+    segments = 0
+    for count in histogram:
+        lengths += count > 0
+        segments += count
+    groups = np.zeros((2 * lengths + 1, 4), np.int64)
+    groups[0, COUNT] = segments + 1
+    groups[0, CHAIN] = NONE
+    return groups
+
+
+@jit
+def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
+    """Stacks for the keys 0 to capacity, with nothing in them but the untouched packs at key `untouched`."""
+    keys = len(histogram)
+    words = (keys + 63) >> 6
+    packs = OpenPacks(
+        new_groups(histogram),
+        np.full(keys, NONE),
+        np.zeros(words, np.uint64),
+        np.zeros((words + 63) >> 6, np.uint64),
+    )
+    push(packs, untouched, 0)
+    return packs
+
+
+@jit
+def push(out: OpenPacks, key: int, group: int) -> None:
+    """Lay a group on the stack of `key`."""
+    out.groups[group, BELOW] = out.tops[key]
+    out.tops[key] = group
+    word = key >> 6
+    out.words[word] |= ONE << np.uint64(key & 63)
+    out.summary[word >> 6] |= ONE << np.uint64(word & 63)
+
+
+@jit
+def copy_row(rows: NDArray[np.int64], row: int, out: NDArray[np.int64], spare: int) -> None:
+    """Set row `spare` of `out` to a row of `rows`; written as a loop, which compiles in a tenth of the time."""
+    for column in range(rows.shape[1]):
+        out[spare, column] = rows[row, column]
+
+
+@jit
+def detach(out: OpenPacks, key: int, packs: int, spare: int) -> int:
+    """Take `packs` packs off the top group of a stack; returns their group: `spare`, or the group itself if it is all.
+
+    What is left of the group stays on top.
+    """
+    group: int = out.tops[key]
+    if out.groups[group, COUNT] > packs:
+        out.groups[group, COUNT] -= packs
+        copy_row(out.groups, group, out.groups, spare)
+        out.groups[spare, COUNT] = packs
+        return spare
+    out.tops[key] = out.groups[group, BELOW]
+    if out.tops[key] == NONE:
+        word = key >> 6
+        out.words[word] &= ~(ONE << np.uint64(key & 63))
+        if out.words[word] == ZERO:
+            out.summary[word >> 6] &= ~(ONE << np.uint64(word & 63))
+    return group
+
+
+@jit
+def lowest_bit(word: np.uint64) -> int:
+    """Index of the lowest bit that is set: 0b1000 -> 3."""
+    # a power of two is exact as a float: frexp(8.0) is (0.5, 4)
+    _, exponent = math.frexp(float(word & (~word + ONE)))
+    return exponent - 1
+
+
+@jit
+def next_key(packs: OpenPacks, start: int) -> int:
+    """The smallest key from `start` on whose stack holds something; the number of keys when there is none."""
+    keys = len(packs.tops)
+    if start >= keys:
+        return keys
+    bits = packs.words[start >> 6] >> np.uint64(start & 63)
+    if bits != ZERO:
+        return start + lowest_bit(bits)
+    word = (start >> 6) + 1
+    block = word >> 6
+    if block == len(packs.summary):
+        return keys
+    bits = packs.summary[block] >> np.uint64(word & 63)
+    while bits == ZERO:
+        block += 1
+        if block == len(packs.summary):
+            return keys
+        word = block << 6
+        bits = packs.summary[block]
+    word += lowest_bit(bits)
+    return (word << 6) + lowest_bit(packs.words[word])
+
+
+@jit
+def copy_packs(packs: OpenPacks, out: OpenPacks) -> int:
+    """Make `out` hold the groups that `packs` holds, with chains that begin anew; returns how many groups that is."""
+    keys = len(packs.tops)
+    key = next_key(out, 0)
+    while key < keys:
+        out.tops[key] = NONE
+        key = next_key(out, key + 1)
+    for word in range(len(packs.words)):
+        out.words[word] = packs.words[word]
+    for block in range(len(packs.summary)):
+        out.summary[block] = packs.summary[block]
+    used = 0
+    key = next_key(packs, 0)
+    while key < keys:
+        out.tops[key] = used
+        group = packs.tops[key]
+        while group != NONE:
+            copy_row(packs.groups, group, out.groups, used)
+            out.groups[used, CHAIN] = NONE
+            group = packs.groups[group, BELOW]
+            out.groups[used, BELOW] = NONE if group == NONE else used + 1
+            used += 1
+        key = next_key(packs, key + 1)
+    return used
+
+
+@jit
+def grown(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same rows in an array that is twice as long."""
+    longer = np.empty((2 * len(rows), rows.shape[1]), np.int64)
+    for row in range(len(rows)):
+        copy_row(rows, row, longer, row)
+    return longer
+
+
+@jit
+def new_links() -> Links:
+    """No links, and room for some."""
+    return Links(np.empty((64, 3), np.int64), 0)
+
+
+@jit
+def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, links: Links) -> Links:
+    """Put `repeat` segments of `extent` into each pack of a group of `out`; returns the links with one more."""
+    rows = links.rows
+    if links.used == len(rows):
+        rows = grown(rows)
+    rows[links.used, EXTENT] = extent
+    rows[links.used, REPEAT] = repeat
+    rows[links.used, PARENT] = out[group, CHAIN]
+    out[group, CHAIN] = links.used
+    out[group, SEGMENTS] += repeat
+    return Links(rows, links.used + 1)
+
+
+@jit
+def unrolled(links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Write every chain out: the chain ending in link `chains[i]` fills extents[offsets[i]:offsets[i + 1]]."""
+    extents = np.empty(offsets[-1], np.int32)
+    for pattern in range(len(chains)):
+        # the last link holds the shortest extent, so a pattern is written from its end
+        end = offsets[pattern + 1]
+        link = chains[pattern]
+        while link != NONE:
+            start = end - links[link, REPEAT]
+            extents[start:end] = links[link, EXTENT]
+            end = start
+            link = links[link, PARENT]
+    return extents
+
+
+def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns:
+    """Every group but the untouched packs as a pattern, in the order in which the groups came to be."""
+    used = groups[1:]
+    offsets = np.zeros(len(used) + 1, np.int64)
+    np.cumsum(used[:, SEGMENTS], out=offsets[1:])
+    return Patterns(offsets=offsets, extents=unrolled(links, used[:, CHAIN], offsets), counts=used[:, COUNT].copy())

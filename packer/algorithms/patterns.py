@@ -1,0 +1,46 @@
+"""What a histogram algorithm gives: patterns, each with the number of packs that follow it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patterns:
+    """Patterns of extents and how many packs follow each; no pattern is empty.
+
+    1,204 packs of [3000, 1000, 96] and 7 packs of [4096]:
+
+        Patterns(offsets=[0, 3, 4], extents=[3000, 1000, 96, 4096], counts=[1204, 7])
+
+    Two patterns may be alike. Their order is the algorithm's, the same in every run.
+    """
+
+    offsets: NDArray[np.int64]
+    """Shape (patterns + 1,): pattern i is extents[offsets[i]:offsets[i + 1]]."""
+
+    extents: NDArray[np.int32]
+    """Shape (offsets[-1],): tokens; in descending order within a pattern."""
+
+    counts: NDArray[np.int64]
+    """Shape (patterns,): packs that follow each pattern, at least 1."""
+
+    @property
+    def packs(self) -> int:
+        """The number of packs."""
+        return int(self.counts.sum())
+
+    @property
+    def max_segments(self) -> int:
+        """Segments in the deepest pattern; 0 when there is none."""
+        return int(np.diff(self.offsets).max(initial=0))
+
+    def histogram(self, max_len: int) -> NDArray[np.int64]:
+        """Count the segments of every extent that the patterns pack, int64, shape (max_len + 1,).
+
+        It equals the histogram that was solved: [2, 2, 1] three times and [4] once give [0, 3, 6, 0, 1].
+        """
+        counted = np.zeros(max_len + 1, np.int64)
+        np.add.at(counted, self.extents, np.repeat(self.counts, np.diff(self.offsets)))
+        return counted

@@ -1,0 +1,15 @@
+"""The errors a user can mend. Imports nothing."""
+
+
+class PackerError(Exception):
+    """A user's mistake or a machine's limit, told in one line: the value, the limit and the remedy.
+
+    The command line prints it without a traceback and exits with 1.
+    """
+
+
+class SourceError(PackerError):
+    """The source's content is at fault, so that repeating the same command cannot help.
+
+    A pack that meets it removes what it had begun to write.
+    """

@@ -1,0 +1,10 @@
+"""Tokens in mapped Arrow memory, and the kernels that copy them into rows.
+
+`columns.py` describes a list column by addresses, `kernels.py` copies out of it. The source's columns and
+the packed shards' columns are described the same way, so that one kernel packs, and reads back to verify.
+"""
+
+from packer.gather.columns import TokenColumn, list_lengths
+from packer.gather.kernels import NO_LOSS, gather, mask_labels, restart_positions
+
+__all__ = ["NO_LOSS", "TokenColumn", "gather", "list_lengths", "mask_labels", "restart_positions"]

@@ -1,0 +1,195 @@
+"""Numba kernels: copy segments out of a token column into rows, and derive labels and positions.
+
+The copies call libc's memcpy with raw addresses: a plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's
+`take` less than a tenth.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from numpy.typing import NDArray
+
+from packer.gather.columns import Addresses
+
+NO_LOSS = -100
+"""The label that every trainer reads as "no loss here" (the ignore_index of cross-entropy)."""
+
+_LARGEST = np.iinfo(np.int32).max
+
+
+def array_at(address: int, count: int, dtype: Any) -> NDArray[Any]:
+    """View `count` values of `dtype` at a memory address; the kernels use the compiled twin below."""
+    size = int(count) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype)
+
+
+def copy_bytes(destination: int, source: int, count: int) -> None:
+    """Copy `count` bytes between memory addresses; the kernels call libc's memcpy."""
+    ctypes.memmove(int(destination), int(source), int(count))
+
+
+@intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.uint64), generate
+
+
+@overload(array_at)
+def _array_at(address: Any, count: Any, dtype: Any) -> Any:
+    def implementation(address: Any, count: Any, dtype: Any) -> Any:
+        return carray(_pointer(np.uint64(address)), count, dtype)
+
+    return implementation
+
+
+_memcpy = types.ExternalFunction("memcpy", types.voidptr(types.voidptr, types.voidptr, types.uintp))
+
+
+@overload(copy_bytes)
+def _copy_bytes(destination: Any, source: Any, count: Any) -> Any:
+    def implementation(destination: Any, source: Any, count: Any) -> Any:
+        _memcpy(_pointer(np.uint64(destination)), _pointer(np.uint64(source)), np.uint64(count))
+
+    return implementation
+
+
+@njit(cache=True, nogil=True)
+def _locate(column: Addresses, row: int) -> tuple[int, int]:
+    """(chunk, number of the first value in that chunk) of a list."""
+    chunk = np.searchsorted(column.first_rows, row, side="right") - 1
+    index = row - column.first_rows[chunk]
+    if column.offset_bytes[chunk] == 4:
+        return chunk, np.int64(array_at(column.offsets[chunk], index + 1, np.int32)[index])
+    if column.offset_bytes[chunk] == 8:
+        return chunk, np.int64(array_at(column.offsets[chunk], index + 1, np.int64)[index])
+    return chunk, index * column.list_sizes[chunk]
+
+
+@njit(cache=True, nogil=True)
+def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
+    """Copy `values` to `out` as int32; whether all are token ids or equal to `allowed`."""
+    wrong = False
+    for i in range(len(values)):
+        value = np.int64(values[i])  # a uint64 above int64 turns negative here, and is refused as it should be
+        wrong |= (value < 0 and value != allowed) or value > _LARGEST
+        out[i] = np.int32(value)
+    return not wrong
+
+
+@njit(cache=True, nogil=True)
+def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
+    """Twin of `_copy_cast` for int32 values: memcpy, then a look at the signs while they are in cache."""
+    copy_bytes(out.ctypes.data, address, 4 * len(out))
+    signs = np.int32(0)
+    for i in range(len(out)):
+        signs |= out[i]
+    if signs >= 0:
+        return True
+    wrong = False
+    for i in range(len(out)):
+        wrong |= out[i] < 0 and out[i] != allowed
+    return not wrong
+
+
+@njit(cache=True, nogil=True)
+def gather(
+    column: Addresses,
+    rows: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    places: NDArray[np.int64],
+    allowed: int,
+    out: NDArray[np.int32],
+) -> int:
+    """Copy values `starts[s]:starts[s] + lengths[s]` of list `rows[s]` to `out[places[s]:]`, for every segment s.
+
+    Example: column [[7, 8, 9], [5]], rows [1, 0], starts [0, 1], lengths [1, 2], places [0, 1] -> out [5, 8, 9].
+
+    Args:
+        column: where the lists are.
+        rows: (segments,) number of the list each segment comes from.
+        starts: (segments,) its first value within that list.
+        lengths: (segments,) how many values; may be 0.
+        places: (segments,) where in `out` it goes.
+        allowed: the one negative value that is right (NO_LOSS for labels; 0 for token ids: none).
+        out: flat int32 array, C-contiguous.
+
+    Returns:
+        The first segment with a value that is neither in 0..2^31-1 nor `allowed`, or -1. The copy is finished only
+        up to it.
+    """
+    for s in range(len(rows)):
+        count = lengths[s]
+        if count == 0:
+            continue
+        chunk, first = _locate(column, rows[s])
+        first += starts[s]
+        values = column.values[chunk]
+        code = column.value_codes[chunk]
+        place = out[places[s] : places[s] + count]
+        if code == 0:
+            right = _copy_int32(values + np.uint64(4 * first), place, allowed)
+        elif code == 1:
+            right = _copy_cast(array_at(values + np.uint64(8 * first), count, np.int64), place, allowed)
+        elif code == 2:
+            right = _copy_cast(array_at(values + np.uint64(2 * first), count, np.uint16), place, allowed)
+        elif code == 3:
+            right = _copy_cast(array_at(values + np.uint64(4 * first), count, np.uint32), place, allowed)
+        elif code == 4:
+            right = _copy_cast(array_at(values + np.uint64(2 * first), count, np.int16), place, allowed)
+        elif code == 5:
+            right = _copy_cast(array_at(values + np.uint64(first), count, np.uint8), place, allowed)
+        elif code == 6:
+            right = _copy_cast(array_at(values + np.uint64(first), count, np.int8), place, allowed)
+        else:
+            right = _copy_cast(array_at(values + np.uint64(8 * first), count, np.uint64), place, allowed)
+        if not right:
+            return s
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def mask_labels(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
+    """Set "no loss" at the first token of every segment, and from the end of the tokens to the end of each row.
+
+    The label of a segment's first token would train the last token of the document before it: labels are stored
+    unshifted, and every trainer predicts token t from what stands before it in the row.
+
+    Args:
+        places: (segments,) where each segment begins in `out`.
+        ends: (rows,) tokens in each row; row r is `out[r * max_len:(r + 1) * max_len]`.
+        max_len: tokens and padding of a row.
+        out: flat int32 labels, C-contiguous.
+    """
+    for s in range(len(places)):
+        out[places[s]] = NO_LOSS
+    for r in range(len(ends)):
+        out[r * max_len + ends[r] : (r + 1) * max_len] = NO_LOSS
+
+
+@njit(cache=True, nogil=True)
+def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
+    """Number the tokens of every segment from 0, and the padding of every row, too.
+
+    Example: max_len 6, places [0, 2, 6], ends [5, 3] -> out [0, 1, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2].
+    Arguments as in `mask_labels`; the first segment of each row begins the row.
+    """
+    for s in range(len(places)):
+        row = places[s] // max_len
+        end = row * max_len + ends[row]
+        if s + 1 < len(places) and places[s + 1] < end:
+            end = places[s + 1]
+        for i in range(places[s], end):
+            out[i] = i - places[s]
+    for r in range(len(ends)):
+        tail = r * max_len + ends[r]
+        for i in range(tail, (r + 1) * max_len):
+            out[i] = i - tail

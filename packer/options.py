@@ -1,0 +1,99 @@
+"""The options of a pack."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from packer.algorithms import get_algorithm
+from packer.errors import PackerError
+from packer.plan.segments import LONG_POLICIES, LongPolicy
+
+EMITTED = ("labels", "position_ids")
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackOptions:
+    """Every option that shapes the bytes of a packed dataset.
+
+    Raises:
+        PackerError: a value is outside its limits.
+    """
+
+    max_len: int
+    """Tokens of a row."""
+
+    algorithm: str = "bfd"
+    """Name in the registry of algorithms."""
+
+    max_segments: int | None = None
+    """The most segments in a row; None for no limit."""
+
+    long: LongPolicy = "split"
+    """What happens to documents longer than max_len."""
+
+    seed: int = 0
+    """Of every permutation, 0..2^63-1."""
+
+    pad_id: int = 0
+    """Token id of the padding."""
+
+    labels: bool = True
+    """Whether the `labels` column is written."""
+
+    position_ids: bool = False
+    """Whether the `position_ids` column is written."""
+
+    shard_size: int = 512 * 10**6
+    """Bytes a shard should have at most."""
+
+    split: str | None = None
+    """Split of a DatasetDict or a Hub dataset."""
+
+    input_column: str = "input_ids"
+    """Name of the column of tokens in the source."""
+
+    labels_column: str = "labels"
+    """Name of the column of labels in the source; it need not be there."""
+
+    def __post_init__(self) -> None:
+        get_algorithm(self.algorithm)
+        if self.long not in LONG_POLICIES:
+            raise PackerError(f"long is {self.long!r}: choose one of {', '.join(LONG_POLICIES)}")
+        for name, value, least, most in (
+            ("max_len", self.max_len, 1, _LARGEST),
+            ("max_segments", self.max_segments, 1, _LARGEST),
+            ("seed", self.seed, 0, 2**63 - 1),
+            ("pad_id", self.pad_id, 0, _LARGEST),
+            ("shard_size", self.shard_size, 1, 2**63 - 1),
+        ):
+            if value is not None and not least <= value <= most:
+                raise PackerError(f"{name} is {value}: it must be from {least} to {most}")
+
+    @property
+    def token_columns(self) -> tuple[str, ...]:
+        """The columns of max_len values that are written, in order."""
+        wanted = {"input_ids": True, "labels": self.labels, "position_ids": self.position_ids}
+        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the manifest says of the options."""
+        options = {name: getattr(self, name) for name in self.__slots__}
+        return {**options, "algorithm": get_algorithm(self.algorithm).name}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size like 512MB, 2GiB or 1000000.
+
+    Raises:
+        PackerError: it is not a size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", text.upper())
+    unit = match[2] if match else "?"
+    unit = unit if unit.endswith("B") or not unit else unit + "B"
+    if match is None or (unit not in _UNITS and unit != "B"):
+        raise PackerError(f"{text!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB or GiB")
+    return int(float(match[1]) * _UNITS.get(unit, 1))

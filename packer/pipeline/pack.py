@@ -1,0 +1,203 @@
+"""Pack: open the source, claim the output, plan, write the shards, commit."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from packer import workspace
+from packer.errors import PackerError, SourceError
+from packer.executors import available_workers
+from packer.options import PackOptions
+from packer.pipeline.planning import make_plan
+from packer.pipeline.writing import ShardMaker, write_shards
+from packer.plan import Plan, cut_documents
+from packer.progress import Progress, silent
+from packer.shards.manifest import Manifest, datasets_files, is_packed
+from packer.shards.reader import read_manifest
+from packer.shards.writer import RowFormat
+from packer.sources import Source, open_source, scan
+from packer.workspace import Workspace
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackResult:
+    """What a pack came to."""
+
+    manifest: Manifest
+    """Of the packed dataset."""
+
+    output: Path
+    """Its folder."""
+
+    found_complete: bool
+    """Whether it was there already, made by the same options from the same source."""
+
+
+def pack(
+    source: str | Path | Dataset | DatasetDict,
+    output: str | Path | None = None,
+    *,
+    options: PackOptions,
+    workers: int | None = None,
+    sync: bool = True,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> PackResult:
+    """Pack a tokenized dataset into `output`; killed at any instant, the same call goes on from there.
+
+    Args:
+        source: a path, glob, Hub id, or a `datasets` object.
+        output: folder to write; by default the source's name with "-packed-MAX_LEN".
+        options: what shapes the bytes.
+        workers: shards written at a time; by default the cores this process may use. Does not change the bytes.
+        sync: fsync every file and folder.
+        overwrite: replace a complete dataset (at one stroke, when the new one is whole) or an unfinished one.
+        progress: told of every stage.
+
+    Raises:
+        PackerError: anything in the user's hands, in one line.
+    """
+    opened = open_source(
+        source, split=options.split, input_column=options.input_column, labels_column=options.labels_column
+    )
+    out = Path(output) if output is not None else default_output(source, options)
+    request = {"options": options.to_dict(), "files": _source_files(opened)}
+    with _system_errors(out):
+        workspace.restore(out)
+        target = out
+        if is_packed(out):
+            manifest = _same_pack(out, opened, request, overwrite=overwrite, progress=progress)
+            if manifest is not None:
+                return PackResult(manifest=manifest, output=out, found_complete=True)
+            target = workspace.beside(out)
+            if is_packed(target):  # killed before the swap; it is quicker to make it again than to trust it
+                workspace.remove(target)
+        with workspace.claim(target, request, sync=sync, fresh=overwrite) as claimed:
+            try:
+                manifest = _pack_into(claimed, opened, options, workers or available_workers(), progress)
+            except SourceError:
+                claimed.discard()
+                raise
+        if target != out:
+            workspace.swap(out, target, sync=sync)
+    return PackResult(manifest=manifest, output=out, found_complete=False)
+
+
+def default_output(source: str | Path | Dataset | DatasetDict, options: PackOptions) -> Path:
+    """Name the output after the source: rows.jsonl.gz -> rows-packed-4096, with the split between if one is given.
+
+    Raises:
+        PackerError: the source has no name.
+    """
+    if not isinstance(source, str | Path):
+        raise PackerError("a dataset in memory has no name: say where the packed one goes with output=...")
+    path = Path(source)
+    if any(letter in str(source) for letter in "*?["):
+        raise PackerError(f"{source} is a glob: name the packed dataset with --output")
+    name = path.name if path.is_dir() else re.sub(r"(\.[A-Za-z]+){1,2}$", "", path.name)
+    split = f"-{options.split}" if options.split else ""
+    folder = path.resolve().parent if path.exists() and not path.name else path.parent
+    folder = folder if path.exists() else Path()  # a Hub id: here
+    return folder / f"{name or path.resolve().name}{split}-packed-{options.max_len}"
+
+
+def _same_pack(
+    out: Path, opened: Source, request: dict[str, Any], *, overwrite: bool, progress: Progress
+) -> Manifest | None:
+    """Return the manifest of a complete dataset where nothing is to be done, None where it is to be replaced."""
+    manifest = read_manifest(out)
+    if overwrite:
+        return None
+    there = {"options": dict(manifest.options), "files": _names_and_sizes(manifest.source["files"])}
+    asked = {"options": request["options"], "files": _names_and_sizes(request["files"])}
+    same = there == asked
+    if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
+        same = scan(opened, progress).identity == manifest.source
+    if not same:
+        raise PackerError(
+            f"{out} is complete, packed {workspace.difference(there, asked)}: "
+            "choose another --output, or replace it with --overwrite"
+        )
+    return manifest
+
+
+def _source_files(opened: Source) -> list[dict[str, Any]]:
+    """Return what tells a changed source from the one an unfinished pack was begun with."""
+    return [
+        {
+            "name": given.file.name,
+            "bytes": given.file.bytes,
+            "mtime_ns": given.path.stat().st_mtime_ns if given.path is not None else None,
+        }
+        for given in opened.inputs
+    ]
+
+
+def _names_and_sizes(files: Any) -> list[dict[str, Any]]:
+    return [{"name": file["name"], "bytes": file["bytes"]} for file in files]
+
+
+def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers: int, progress: Progress) -> Manifest:
+    """Plan, or take up the plan that is there, write the shards that are not, and commit."""
+    mapped = opened if opened.mapped else opened.spill(claimed.spill, progress)
+    scanned = scan(mapped, progress)
+    kept = claimed.load_plan()
+    if kept is not None and kept[1]["source"] != scanned.identity:
+        raise PackerError(
+            f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
+        )
+    segments = cut_documents(scanned.lengths, options.max_len, options.long)
+    if kept is None:
+        plan, totals = make_plan(segments, options)
+        facts = {"source": scanned.identity, "totals": totals, "pool_packs": plan.pool_packs}
+        arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
+        claimed.save_plan(arrays, facts)
+        del plan, arrays  # from here on mapped, not held
+        kept = claimed.load_plan()
+        assert kept is not None
+    arrays, facts = kept
+    maker = ShardMaker(
+        source=mapped,
+        table=mapped.table(scanned.lengths),
+        segments=segments,
+        plan=Plan(**arrays, pool_packs=facts["pool_packs"]),
+        row_format=RowFormat(max_len=options.max_len, pad_id=options.pad_id, token_columns=options.token_columns),
+    )
+    entries = write_shards(claimed, maker, workers, progress)
+    files = datasets_files(scanned.identity, [entry.file for entry in entries])
+    manifest = Manifest(
+        options=options.to_dict(),
+        source=scanned.identity,
+        totals=facts["totals"],
+        shards=tuple(entries),
+        files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
+    )
+    claimed.finish(manifest, files)
+    return manifest
+
+
+@contextmanager
+def _system_errors(out: Path) -> Iterator[None]:
+    """Say in one line what the system refused, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or out
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "free some space and repeat the same command: it goes on where it stopped"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            remedy = "choose a folder that can be written with --output"
+        else:
+            remedy = "repeat the same command when that is mended: it goes on where it stopped"
+        raise PackerError(f"{where}: {error.strerror or error}: {remedy}") from error

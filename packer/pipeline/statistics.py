@@ -1,0 +1,79 @@
+"""The way without tokens: lengths to numbers about a dataset, or about one that is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packer.algorithms import get_algorithm
+from packer.algorithms.bounds import lower_bound
+from packer.options import PackOptions
+from packer.pipeline.planning import segment_histogram
+from packer.plan import cut_documents
+from packer.progress import Progress, silent
+from packer.shards.manifest import Manifest
+from packer.shards.reader import open_shard, read_manifest
+from packer.sources import open_source, scan
+from packer.stats import DatasetStats, PackedStats, RowArrays, dataset_stats, packed_stats
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+
+def dataset_statistics(
+    source: str | Path | Dataset | DatasetDict,
+    *,
+    options: PackOptions,
+    documents_per_step: int = 64,
+    progress: Progress = silent,
+) -> DatasetStats:
+    """Describe a tokenized dataset and what packing would make of it; nothing is written.
+
+    Raises:
+        PackerError: the source cannot be read, or there is nothing in it to pack.
+    """
+    opened = open_source(
+        source, split=options.split, input_column=options.input_column, labels_column=options.labels_column
+    )
+    segments = cut_documents(scan(opened, progress).lengths, options.max_len, options.long)
+    histogram = segment_histogram(segments)
+    patterns = get_algorithm(options.algorithm).solve(histogram, options.max_segments)
+    return dataset_stats(
+        lengths=segments.lengths,
+        histogram=histogram,
+        packs=patterns.packs,
+        lower_bound=lower_bound(histogram, options.max_segments),
+        algorithm=get_algorithm(options.algorithm).name,
+        max_segments=options.max_segments,
+        documents_per_step=documents_per_step,
+    )
+
+
+def packed_statistics(packed: str | Path) -> PackedStats:
+    """Describe a packed dataset from its manifest and the boundaries in its shards; no token is read.
+
+    Raises:
+        PackerError: it is not a packed dataset, or a shard was changed.
+    """
+    folder = Path(packed)
+    manifest = read_manifest(folder)
+    totals = manifest.totals
+    return packed_stats(
+        documents=totals["documents"] - sum(totals["documents_dropped"].values()),
+        lower_bound=totals["lower_bound"],
+        max_len=manifest.max_len,
+        rows=_row_arrays(folder, manifest),
+    )
+
+
+def _row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
+    for entry in manifest.shards:
+        for batch in open_shard(folder, entry, manifest.max_len).to_batches():
+            yield RowArrays(
+                row_offsets=np.asarray(batch["seq_lengths"].offsets),
+                seq_lengths=np.asarray(batch["seq_lengths"].values),
+                doc_ids=np.asarray(batch["doc_ids"].values),
+            )

@@ -1,0 +1,177 @@
+"""Check a packed dataset against its source: every document, every token, every label, by content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.gather import NO_LOSS, TokenColumn, gather
+from packer.plan import Segments, cut_documents
+from packer.progress import Progress, silent
+from packer.shards.columns import PADDING
+from packer.shards.manifest import Manifest
+from packer.shards.reader import open_shard, read_manifest
+from packer.shards.verify import verify_packed
+from packer.sources import Source, TokenTable, open_source
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+_COMPARED_TOGETHER = 4 << 20  # tokens
+
+
+def verify(
+    packed: str | Path, source: str | Path | Dataset | DatasetDict | None = None, *, progress: Progress = silent
+) -> Iterator[str]:
+    """Yield what is wrong with a packed dataset, a sentence each; nothing when it is right.
+
+    Without `source`: hashes and structure. With it, every token of the source, too: it stands at the place that
+    doc_ids and doc_starts say, once, with its label; or the long-document policy leaves it out.
+
+    Raises:
+        PackerError: there is no packed dataset or no source to read.
+    """
+    folder = Path(packed)
+    faults = 0
+    for fault in verify_packed(folder, progress):
+        faults += 1
+        yield fault
+    if source is None or faults:
+        return
+    manifest = read_manifest(folder)
+    opened = open_source(
+        source,
+        split=manifest.options["split"],
+        input_column=manifest.options["input_column"],
+        labels_column=manifest.options["labels_column"],
+    )
+    yield from _verify_source(folder, manifest, opened, progress)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PackedSegments:
+    """Every segment of a packed dataset, ordered by document and start."""
+
+    documents: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    """Where in its row each begins."""
+
+    columns: dict[str, TokenColumn]
+    """The token columns: row r is list r."""
+
+
+def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
+    tables = [open_shard(folder, entry, manifest.max_len) for entry in manifest.shards]
+    batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
+    parts: list[tuple[NDArray[np.int64], ...]] = []
+    row = 0
+    for batch in batches:
+        extents, documents, starts = (
+            np.asarray(batch[name].values).astype(np.int64) for name in ("seq_lengths", "doc_ids", "doc_starts")
+        )
+        places = np.cumsum(extents) - extents
+        real = documents != PADDING
+        rows = row + places // manifest.max_len
+        parts.append(tuple(part[real] for part in (documents, starts, extents, rows, places % manifest.max_len)))
+        row += batch.num_rows
+    documents, starts, lengths, rows, offsets = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.lexsort((starts, documents))
+    names = [name for name in ("input_ids", "labels") if name in batches[0].schema.names]
+    return _PackedSegments(
+        documents=documents[order],
+        starts=starts[order],
+        lengths=lengths[order],
+        rows=rows[order],
+        offsets=offsets[order],
+        columns={name: TokenColumn.from_arrow([batch[name] for batch in batches]) for name in names},
+    )
+
+
+def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: Progress) -> Iterator[str]:
+    packed = _read_segments(folder, manifest)
+    seen = documents = tokens = 0
+    for table in source.tables(progress):
+        segments = cut_documents(table.lengths, manifest.max_len, manifest.options["long"])
+        numbers = np.concatenate([np.flatnonzero(segments.tail_lengths(0, segments.documents)), _heads(segments)])
+        local, starts, lengths = segments.locate(numbers)
+        order = np.lexsort((starts, local))
+        local, starts, lengths = local[order], starts[order], lengths[order]
+        here = slice(seen, seen + len(local))
+        expected = (local + table.first_document, starts, lengths)
+        found = (packed.documents[here], packed.starts[here], packed.lengths[here])
+        for one, other in zip(expected, found, strict=True):
+            short = min(len(one), len(other))
+            differ = np.flatnonzero(one[:short] != other[:short])
+            if len(differ) or len(one) != len(other):
+                at = int(differ[0]) if len(differ) else short
+                which = source.describe(int(expected[0][min(at, len(local) - 1)]))
+                yield f"{which} is not in the rows as the source has it: missing, doubled or cut elsewhere"
+                return
+        yield from _compare_values(packed, here, table, (local, starts, lengths), source)
+        seen += len(local)
+        documents += len(table.lengths)
+        tokens += int(table.lengths.sum(dtype=np.int64))
+    if seen != len(packed.documents):
+        yield f"{len(packed.documents) - seen:,} segments in the rows are not in the source"
+    for what, there in (("documents", documents), ("tokens", tokens)):
+        if there != manifest.totals[what]:
+            yield f"the source has {there:,} {what}, the manifest says {manifest.totals[what]:,}"
+
+
+def _heads(segments: Segments) -> NDArray[np.int64]:
+    return np.arange(segments.documents, segments.count)
+
+
+def _compare_values(
+    packed: _PackedSegments,
+    here: slice,
+    table: TokenTable,
+    cut: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    source: Source,
+) -> Iterator[str]:
+    """Compare the values of a table's segments with those in the rows, a few million at a time."""
+    local, starts, lengths = cut
+    lists = local if table.rows is None else table.rows[local].astype(np.int64)
+    ends = np.cumsum(lengths)
+    first = 0
+    while first < len(local):
+        before = ends[first] - lengths[first]
+        last = max(first + 1, int(np.searchsorted(ends, before + _COMPARED_TOGETHER, side="right")))
+        part = slice(first, last)
+        places = ends[part] - lengths[part] - before
+        size = int(ends[last - 1] - before)
+        from_source = (lists[part], starts[part], lengths[part], places)
+        rows = slice(here.start + first, here.start + last)
+        from_rows = (packed.rows[rows], packed.offsets[rows], lengths[part], places)
+        for name, column in packed.columns.items():
+            origin = table.labels if name == "labels" and table.labels is not None else table.input_ids
+            expected, found = np.empty(size, np.int32), np.empty(size, np.int32)
+            allowed = NO_LOSS if name == "labels" else 0
+            bad = gather(origin.addresses, *from_source, allowed, expected)
+            if bad >= 0:
+                which = source.describe(table.first_document + int(local[first + bad]))
+                yield f"{which}: {name} of the source is out of range"
+                return
+            gather(column.addresses, *from_rows, NO_LOSS, found)
+            if name == "labels":
+                expected[places] = NO_LOSS
+            differ = np.flatnonzero(expected != found)
+            if len(differ):
+                segment = int(np.searchsorted(places, differ[0], side="right")) - 1
+                position = int(starts[first + segment] + differ[0] - places[segment])
+                which = source.describe(table.first_document + int(local[first + segment]))
+                yield (
+                    f"{which}: {name} at position {position} is {expected[differ[0]]} in the source, "
+                    f"{found[differ[0]]} in row {packed.rows[here.start + first + segment]}"
+                )
+                return
+        first = last

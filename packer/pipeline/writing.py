@@ -1,0 +1,115 @@
+"""Plan to shards: each shard a pure function of the source, the plan and its number."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from packer.errors import SourceError
+from packer.executors import run_tasks
+from packer.gather import NO_LOSS
+from packer.plan import Plan, Segments
+from packer.progress import Progress
+from packer.shards.columns import shard_schema
+from packer.shards.manifest import ShardEntry, shard_name
+from packer.shards.writer import BadToken, RowBlock, RowFormat, batch_rows, build_batch, write_shard
+from packer.sources import Source, TokenTable
+from packer.workspace import Workspace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardMaker:
+    """All that the bytes of the shards depend on."""
+
+    source: Source
+    """Named in messages."""
+
+    table: TokenTable
+    """The documents, by address."""
+
+    segments: Segments
+    """What was made of them."""
+
+    plan: Plan
+    """Which segment stands where."""
+
+    row_format: RowFormat
+    """What a row looks like."""
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return len(self.plan.shard_rows) - 1
+
+    def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield (record batch, real tokens in it) of a shard, in order.
+
+        Raises:
+            SourceError: a token or label of the source is out of range.
+        """
+        first, last = self.plan.shard_rows[shard : shard + 2]
+        for begin, end in batch_rows(int(first), int(last), self.row_format):
+            block = self.block(begin, end)
+            try:
+                batch = build_batch(block, self.table.input_ids, self.table.labels, self.row_format)
+            except BadToken as bad:
+                raise SourceError(self._explain(bad, block)) from bad
+            yield batch, int(block.lengths.sum())
+
+    def block(self, first_row: int, last_row: int) -> RowBlock:
+        """Look up the segments of rows first_row..last_row-1."""
+        row_starts = self.plan.row_starts[first_row : last_row + 1]
+        documents, starts, lengths = self.segments.locate(self.plan.slots[row_starts[0] : row_starts[-1]])
+        lists = documents if self.table.rows is None else self.table.rows[documents].astype("int64")
+        return RowBlock(
+            lists=lists, documents=documents, starts=starts, lengths=lengths, row_starts=row_starts - row_starts[0]
+        )
+
+    def _explain(self, bad: BadToken, block: RowBlock) -> str:
+        """Name the document, position and value that is no token id."""
+        column = self.table.input_ids if bad.column == "input_ids" else self.table.labels
+        assert column is not None
+        start = int(block.starts[bad.segment])
+        values = column.list_at(int(block.lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
+        allowed = (NO_LOSS,) if bad.column == "labels" else ()
+        position, value = next(
+            (place, value)
+            for place, value in enumerate(values.to_pylist())
+            if not 0 <= value < 2**31 and value not in allowed
+        )
+        limit = "a label is a token id or -100 (no loss)" if allowed else "a token id is from 0 to 2147483647"
+        where = self.source.describe(int(block.documents[bad.segment]))
+        return f"{where}: {bad.column} holds {value} at position {start + position}: {limit}; mend the source"
+
+
+def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: Progress) -> list[ShardEntry]:
+    """Write the shards that are not there yet; return the entries of all, in order."""
+    names = [shard_name(shard, maker.shards) for shard in range(maker.shards)]
+    entries = {name: entry for name in names if (entry := claimed.committed(name)) is not None}
+    total = len(maker.plan.row_starts) - 1
+    done = sum(entry.rows for entry in entries.values())
+    counting = threading.Lock()
+    max_len = maker.row_format.max_len
+    schema = shard_schema(max_len, maker.row_format.token_columns)
+
+    def counted(shard: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        nonlocal done
+        for batch, tokens in maker.batches(shard):
+            yield batch, tokens
+            with counting:
+                done += batch.num_rows
+                progress("write", done * max_len, total * max_len)
+
+    def write(shard: int) -> ShardEntry:
+        temporary = claimed.temporary(names[shard])
+        entry = write_shard(temporary, batches=counted(shard), schema=schema, name=names[shard], sync=claimed.sync)
+        claimed.commit(temporary, entry)
+        return entry
+
+    missing = [shard for shard in range(maker.shards) if names[shard] not in entries]
+    for entry in run_tasks(write, missing, workers):
+        entries[entry.file] = entry
+    return [entries[name] for name in names]

@@ -1,0 +1,56 @@
+"""Permutations from a counter-based generator: a hash of seed, purpose and index.
+
+They shape the bytes on disk, so no library's version may change them. A draw depends on its index alone: any
+worker can make any part of a permutation's key stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+
+# What a stream of draws is for. The numbers are part of the format: another number is another packing.
+DEAL_ROTATION = 1  # at which partition the dealing of a pattern begins
+EQUAL_LENGTHS = 2  # which of the segments of equal extent comes first, within a partition or the pool
+ROWS = 3  # the order of rows
+SEGMENTS_IN_ROW = 4  # the order of segments within a row
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
+_FACTOR_2 = np.uint64(0x94D049BB133111EB)
+_UNIT = 2.0**-53
+
+
+@jit
+def mixed(value: np.uint64) -> np.uint64:
+    """Mix 64 bits; the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
+    value = (value ^ (value >> np.uint64(27))) * _FACTOR_2
+    return value ^ (value >> np.uint64(31))
+
+
+@jit
+def stream_key(seed: int, purpose: int, stream: int) -> np.uint64:
+    """Key of the draws for one purpose and one stream of it (a partition, an extent, ...)."""
+    key = mixed(np.uint64(seed) + _GOLDEN)
+    key = mixed(key ^ (np.uint64(purpose) * _GOLDEN))
+    return mixed(key ^ (np.uint64(stream) * _FACTOR_1))
+
+
+@jit
+def draw_below(key: np.uint64, index: int, limit: int) -> int:
+    """Draw number `index` of a stream: an integer in 0..limit-1, uniform to 2^-53 times limit."""
+    bits = mixed(key + np.uint64(index) * _GOLDEN)
+    return np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
+
+
+@jit
+def permute(out: NDArray[Any], first: int, last: int, key: np.uint64) -> None:
+    """Permute out[first:last] in place (Fisher and Yates), with one draw per element."""
+    for i in range(last - first - 1, 0, -1):
+        j = draw_below(key, i, i + 1)
+        out[first + i], out[first + j] = out[first + j], out[first + i]

@@ -1,0 +1,139 @@
+"""Check a packed dataset by itself: every byte against the manifest, every row against the format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from packer.errors import PackerError
+from packer.gather import NO_LOSS
+from packer.progress import Progress
+from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum
+from packer.shards.reader import open_shard, read_manifest
+
+_HASHED_TOGETHER = 16 << 20  # bytes
+
+
+def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
+    """Yield what is wrong with a packed dataset, a sentence each.
+
+    Raises:
+        PackerError: there is no manifest to check against, or it cannot be read.
+    """
+    manifest = read_manifest(folder)
+    content = json.loads((folder / MANIFEST).read_bytes())
+    if content.pop("checksum", None) != checksum(content):
+        yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
+    for name, expected in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            yield f"{name} is missing"
+        elif xxhash.xxh3_128_hexdigest(path.read_bytes()) != expected:
+            yield f"{name} was changed after packing"
+    named = {entry.file for entry in manifest.shards}
+    for path in sorted(folder.glob("*.arrow")):
+        if path.name not in named:
+            yield f"{path.name} is not named in the manifest"
+    yield from _verify_totals(manifest)
+    done, total = 0, sum(entry.bytes for entry in manifest.shards)
+    for entry in manifest.shards:
+        try:
+            yield from _verify_shard(folder, entry, manifest)
+        except PackerError as error:
+            yield str(error)
+        done += entry.bytes
+        progress("verify", done, total)
+
+
+def _verify_totals(manifest: Manifest) -> Iterator[str]:
+    rows = sum(entry.rows for entry in manifest.shards)
+    tokens = sum(entry.tokens for entry in manifest.shards)
+    totals = manifest.totals
+    if tokens != totals["tokens_packed"]:
+        yield f"the shards have {tokens:,} tokens, the manifest says {totals['tokens_packed']:,}"
+    lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
+    counted = totals["tokens_packed"] - totals["tokens_repeated"] + lost
+    if counted != totals["tokens"]:
+        yield f"{counted:,} tokens are accounted for, the source had {totals['tokens']:,}"
+
+
+def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterator[str]:
+    table = open_shard(folder, entry, manifest.max_len)
+    if _hash_file(folder / entry.file) != entry.xxh3_128:
+        yield f"{entry.file} does not match its hash: it was changed after packing"
+        return  # what the rows hold is anybody's guess
+    tokens = row = 0
+    for batch in table.to_batches():
+        fault = batch_fault(batch, manifest)
+        if fault is not None:
+            yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
+        else:
+            tokens += int(np.asarray(batch["seq_lengths"].values)[np.asarray(batch["doc_ids"].values) != PADDING].sum())
+        row += batch.num_rows
+    if tokens != entry.tokens:
+        yield f"{entry.file} has {tokens:,} real tokens, the manifest says {entry.tokens:,}"
+
+
+def _hash_file(path: Path) -> str:
+    hashed = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_HASHED_TOGETHER):
+            hashed.update(block)
+    return hashed.hexdigest()
+
+
+def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
+    """Return what is wrong with a record batch of rows, or None."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        return str(error)
+    if any(column.null_count or column.flatten().null_count for column in batch.columns):
+        return "there are nulls"
+    offsets = np.asarray(batch["seq_lengths"].offsets)
+    if any(not np.array_equal(np.asarray(batch[name].offsets), offsets) for name in SEGMENT_COLUMNS):
+        return "seq_lengths, doc_ids and doc_starts are of different lengths"
+    extents, documents, starts = (np.asarray(batch[name].values).astype(np.int64) for name in SEGMENT_COLUMNS)
+    max_len = manifest.max_len
+    places = np.cumsum(extents) - extents
+    if not np.array_equal(np.append(places, extents.sum())[offsets], np.arange(batch.num_rows + 1) * max_len):
+        return f"the seq_lengths of a row do not sum to {max_len}"
+    if extents.min(initial=1) < 1 or starts.min(initial=0) < 0 or documents.min(initial=0) < PADDING:
+        return "a segment is empty, or of no document"
+    tails = documents == PADDING
+    if np.setdiff1d(np.flatnonzero(tails), offsets[1:] - 1).size or tails[offsets[:-1]].any():
+        return "padding stands before a segment, or alone"
+    return _tokens_fault(batch, manifest, places, extents, tails)
+
+
+def _tokens_fault(
+    batch: pa.RecordBatch,
+    manifest: Manifest,
+    places: NDArray[np.int64],
+    extents: NDArray[np.int64],
+    tails: NDArray[np.bool_],
+) -> str | None:
+    """Look at the token columns, given where each segment begins in the batch, its extent, and which are padding."""
+    wanted = [name for name in TOKEN_COLUMNS if name == "input_ids" or manifest.options[name]]
+    if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
+        return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
+    flat = {name: np.asarray(batch[name].flatten()) for name in wanted}
+    padding = np.repeat(tails, extents)
+    if flat["input_ids"].min() < 0:
+        return "a token is negative"
+    if (flat["input_ids"][padding] != manifest.options["pad_id"]).any():
+        return f"padding is not pad_id {manifest.options['pad_id']}"
+    if "labels" in flat and ((flat["labels"][padding] != NO_LOSS).any() or (flat["labels"][places] != NO_LOSS).any()):
+        return f"a label of padding or of a segment's first token is not {NO_LOSS}"
+    if "position_ids" in flat:
+        expected = np.arange(len(padding)) - np.repeat(places, extents)
+        if not np.array_equal(flat["position_ids"], expected):
+            return "position_ids do not restart at 0 with every segment"
+    return None

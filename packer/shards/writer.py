@@ -1,0 +1,194 @@
+"""Write one shard: a pure function of the source, the plan and the shard's number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from packer.gather import NO_LOSS, TokenColumn, gather, mask_labels, restart_positions
+from packer.shards.columns import PADDING, rows_per_batch, shard_schema
+from packer.shards.manifest import ShardEntry
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowBlock:
+    """Consecutive rows, as what stands where; a segment is described by one value in each array."""
+
+    lists: NDArray[np.int64]
+    """Shape (segments,): the list of the token column that each segment comes from."""
+
+    documents: NDArray[np.int64]
+    """Shape (segments,): its document."""
+
+    starts: NDArray[np.int64]
+    """Shape (segments,): where in the document it starts."""
+
+    lengths: NDArray[np.int64]
+    """Shape (segments,): its tokens."""
+
+    row_starts: NDArray[np.int64]
+    """Shape (rows + 1,): row r holds segments row_starts[r]..row_starts[r + 1] - 1."""
+
+
+class BadToken(Exception):
+    """A value that is no token id, told by the position of its segment in a block. Never leaves this package."""
+
+    def __init__(self, column: str, segment: int) -> None:
+        super().__init__(column, segment)
+        self.column = column
+        self.segment = segment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFormat:
+    """What the rows look like."""
+
+    max_len: int
+    """Tokens and padding of a row."""
+
+    pad_id: int
+    """Token id of the padding."""
+
+    token_columns: tuple[str, ...]
+    """Which of TOKEN_COLUMNS are written."""
+
+
+def build_batch(
+    block: RowBlock, input_ids: TokenColumn, labels: TokenColumn | None, row_format: RowFormat
+) -> pa.RecordBatch:
+    """Make the record batch of a block of rows.
+
+    Without a `labels` column in the source the labels are the tokens; the first of every segment is NO_LOSS either way.
+
+    Raises:
+        BadToken: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
+    """
+    max_len = row_format.max_len
+    rows = len(block.row_starts) - 1
+    before = np.cumsum(block.lengths) - block.lengths  # tokens before each segment, padding not counted
+    ends = np.add.reduceat(block.lengths, block.row_starts[:-1])
+    row_of = np.repeat(np.arange(rows), np.diff(block.row_starts))
+    places = row_of * max_len + before - before[block.row_starts[:-1]][row_of]
+
+    columns: dict[str, NDArray[np.int32]] = {}
+    tokens = columns["input_ids"] = np.empty(rows * max_len, np.int32)
+    bad = gather(input_ids.addresses, block.lists, block.starts, block.lengths, places, 0, tokens)
+    if bad >= 0:
+        raise BadToken("input_ids", bad)
+    for row, end in enumerate(ends):
+        tokens[row * max_len + end : (row + 1) * max_len] = row_format.pad_id
+    if "labels" in row_format.token_columns:
+        if labels is None:
+            columns["labels"] = tokens.copy()
+        else:
+            columns["labels"] = np.empty(rows * max_len, np.int32)
+            bad = gather(labels.addresses, block.lists, block.starts, block.lengths, places, NO_LOSS, columns["labels"])
+            if bad >= 0:
+                raise BadToken("labels", bad)
+        mask_labels(places, ends, max_len, columns["labels"])
+    if "position_ids" in row_format.token_columns:
+        columns["position_ids"] = np.empty(rows * max_len, np.int32)
+        restart_positions(places, ends, max_len, columns["position_ids"])
+
+    schema = shard_schema(max_len, row_format.token_columns)
+    arrays = [pa.FixedSizeListArray.from_arrays(pa.array(columns[name]), max_len) for name in row_format.token_columns]
+    tails = np.flatnonzero(ends < max_len)
+    where = block.row_starts[tails + 1]  # a padding tail is the last segment of its row
+    offsets = block.row_starts.copy()
+    offsets[1:] += np.cumsum(ends < max_len)
+    for values, padding, dtype in (
+        (block.lengths, max_len - ends[tails], np.int32),
+        (block.documents, PADDING, np.int64),
+        (block.starts, 0, np.int32),
+    ):
+        column = np.insert(values, where, padding).astype(dtype)
+        arrays.append(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(column)))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _HashingFile:
+    """A binary file that hashes what is written to it; as much of a file object as pyarrow asks for."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._hash = xxhash.xxh3_128()
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        written = 0
+        while written < len(view):  # an unbuffered write may be short
+            written += self._file.write(view[written:])
+        self.bytes += written
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        self.closed = True
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+@contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def write_shard(
+    path: Path, *, batches: Iterator[tuple[pa.RecordBatch, int]], schema: pa.Schema, name: str, sync: bool
+) -> ShardEntry:
+    """Write record batches as an Arrow stream at `path`, a temporary name that the caller renames.
+
+    Args:
+        path: removed when anything fails.
+        batches: (record batch, real tokens in it), made as they are written.
+        schema: of the batches.
+        name: the shard's final name, for the entry.
+        sync: fsync the file.
+
+    Raises:
+        OSError: the disk is full, or anything else that the system refuses.
+    """
+    rows = tokens = 0
+    with _removed_on_error(path):
+        sink = _HashingFile(path)
+        try:
+            with pa.ipc.new_stream(sink, schema) as stream:
+                for batch, batch_tokens in batches:
+                    stream.write_batch(batch)
+                    rows += batch.num_rows
+                    tokens += batch_tokens
+            if sync:
+                sink.sync()
+        finally:
+            sink.close()
+    return ShardEntry(file=name, rows=rows, tokens=tokens, bytes=sink.bytes, xxh3_128=sink.hexdigest())
+
+
+def batch_rows(first_row: int, last_row: int, row_format: RowFormat) -> Iterator[tuple[int, int]]:
+    """Ranges of rows that make the record batches of a shard."""
+    step = rows_per_batch(row_format.max_len, row_format.token_columns)
+    for first in range(first_row, last_row, step):
+        yield first, min(first + step, last_row)

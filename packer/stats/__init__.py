@@ -1,0 +1,26 @@
+"""Padding, efficiency and steps per epoch, before and after packing: numbers from numbers, nothing read or drawn.
+
+- `distribution`: quantiles and bins of document lengths, or of segments per row
+- `padding`: padding ratios of every way to batch segments, from a histogram of their lengths
+- `dataset`: `dataset_stats`, for a dataset that is to be packed
+- `packed`: `packed_stats`, for one that is
+"""
+
+from packer.stats.dataset import DatasetStats, Epoch, dataset_stats
+from packer.stats.distribution import Distribution, distribution
+from packer.stats.packed import PackedStats, RowArrays, packed_stats
+from packer.stats.padding import BATCH_SIZES, Padding, padding_ratios
+
+__all__ = [
+    "BATCH_SIZES",
+    "DatasetStats",
+    "Distribution",
+    "Epoch",
+    "PackedStats",
+    "Padding",
+    "RowArrays",
+    "dataset_stats",
+    "distribution",
+    "packed_stats",
+    "padding_ratios",
+]

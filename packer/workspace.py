@@ -1,0 +1,253 @@
+"""An output folder while it is not finished: claimed, resumed, committed, swapped into place.
+
+OUT/.packer/lock            held while a process works here
+OUT/.packer/request.json    what is being made: options and source files; decides what can be resumed
+OUT/.packer/spill/          sources that cannot be mapped, decoded once
+OUT/.packer/plan/           the plan, whole or not there
+OUT/.packer/committed/      what the manifest will say of each shard that is there
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import PackerError
+from packer.shards.manifest import MANIFEST, Manifest, ShardEntry
+
+WORK = ".packer"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workspace:
+    """A claimed output folder. Every file appears in it whole: written to another name, synced, renamed."""
+
+    out: Path
+    """The folder that becomes the dataset."""
+
+    sync: bool
+    """Whether files and folders are fsynced."""
+
+    @property
+    def work(self) -> Path:
+        """The folder of everything that goes when the dataset is complete."""
+        return self.out / WORK
+
+    @property
+    def spill(self) -> Path:
+        """Where decoded sources lie."""
+        return self.work / "spill"
+
+    def write_file(self, path: Path, content: bytes) -> None:
+        """Write a small file so that it appears whole."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            if self.sync:
+                os.fsync(file.fileno())
+        temporary.rename(path)
+        self.sync_folder(path.parent)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make renames within a folder last."""
+        if self.sync:
+            _sync_folder(folder)
+
+    def save_plan(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Keep the plan: arrays, and what else the manifest will say; whole or not at all."""
+        temporary = self.work / "plan.part"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for name, array in arrays.items():
+            np.save(temporary / f"{name}.npy", array)
+        (temporary / "facts.json").write_text(json.dumps(facts))
+        if self.sync:
+            for path in temporary.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            _sync_folder(temporary)
+        temporary.rename(self.work / "plan")
+        self.sync_folder(self.work)
+
+    def load_plan(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+        """Return the plan that was kept, its arrays mapped, or None."""
+        folder = self.work / "plan"
+        if not folder.is_dir():
+            return None
+        arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
+        return arrays, json.loads((folder / "facts.json").read_text())
+
+    def committed(self, name: str) -> ShardEntry | None:
+        """Return the entry of a shard that is there, written by this run or one before it."""
+        note = self.work / "committed" / f"{name}.json"
+        try:
+            entry = ShardEntry(**json.loads(note.read_text()))
+            return entry if (self.out / name).stat().st_size == entry.bytes else None
+        except FileNotFoundError:
+            return None
+
+    def temporary(self, name: str) -> Path:
+        """Return a name for the bytes of a shard until it is committed."""
+        return self.work / f"{name}.{os.getpid()}"
+
+    def commit(self, temporary: Path, entry: ShardEntry) -> None:
+        """Put a written shard in place: first what will be said of it, then the shard itself."""
+        self.write_file(self.work / "committed" / f"{entry.file}.json", json.dumps(asdict(entry)).encode())
+        temporary.rename(self.out / entry.file)
+        self.sync_folder(self.out)
+
+    def finish(self, manifest: Manifest, files: Mapping[str, bytes]) -> None:
+        """Write the small files, then the manifest: from then on the dataset is complete."""
+        for name, content in files.items():
+            self.write_file(self.out / name, content)
+        self.write_file(self.out / MANIFEST, manifest.to_bytes())
+
+    def discard(self) -> None:
+        """Remove what was begun here: an output that cannot be finished."""
+        for shard in self.out.glob("data-*-of-*.arrow"):
+            shard.unlink()
+        shutil.rmtree(self.work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others may keep files here
+            self.out.rmdir()
+
+
+@contextlib.contextmanager
+def claim(out: Path, request: Mapping[str, Any], *, sync: bool, fresh: bool) -> Iterator[Workspace]:
+    """Take an output folder for this process, to begin a pack or to resume the same one.
+
+    Args:
+        out: made when it is not there.
+        request: what is to be made; an unfinished folder is resumed only for an equal request.
+        sync: whether the workspace syncs.
+        fresh: give up what another request has begun here.
+
+    Raises:
+        PackerError: the folder is in use, holds an unfinished pack of another request, or something else.
+    """
+    workspace = Workspace(out=out, sync=sync)
+    _refuse_foreign(out)
+    workspace.work.mkdir(parents=True, exist_ok=True)
+    lock = (workspace.work / "lock").open("w")
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise PackerError(f"{out} is in use by another packer: wait for it, or choose another --output") from error
+        if (out / MANIFEST).is_file():  # the process before us has just finished it
+            shutil.rmtree(workspace.work)
+            raise PackerError(f"{out} was finished by another packer just now: repeat the command to compare")
+        _begin_or_resume(workspace, request, fresh=fresh)
+        yield workspace
+    finally:
+        lock.close()
+    if (out / MANIFEST).is_file():
+        shutil.rmtree(workspace.work)
+        workspace.sync_folder(out)
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Refuse a path that packer did not make."""
+    if out.exists() and not out.is_dir():
+        raise PackerError(f"{out} exists and is not a folder: choose another --output")
+    if out.is_dir() and not (out / WORK).is_dir() and any(out.iterdir()):
+        raise PackerError(f"{out} exists and is not a packed dataset: choose another --output")
+
+
+def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh: bool) -> None:
+    """Bring the folder to the state that `request` goes on from."""
+    path = workspace.work / "request.json"
+    begun = json.loads(path.read_text()) if path.is_file() else None
+    if begun is not None and begun != request:
+        if not fresh:
+            raise PackerError(
+                f"{workspace.out} is an unfinished pack {difference(begun, request)}: "
+                "repeat that command to finish it, or start afresh with --overwrite"
+            )
+        for entry in workspace.work.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != "lock":
+                entry.unlink()
+        for shard in workspace.out.glob("data-*-of-*.arrow"):
+            shard.unlink()
+    for left in workspace.work.glob("data-*"):  # shards that another process was writing when it died
+        left.unlink()
+    workspace.spill.mkdir(exist_ok=True)
+    (workspace.work / "committed").mkdir(exist_ok=True)
+    workspace.write_file(path, json.dumps(request).encode())
+
+
+def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    """Say how what is there differs from what is asked for: "with max_len 2048, not 4096"."""
+    for name, value in request["options"].items():
+        there = begun["options"].get(name)
+        if there != value:
+            return f"with {name} {there}, not {value}"
+    if [file["name"] for file in begun["files"]] != [file["name"] for file in request["files"]]:
+        return "of other source files"
+    return "of a source that has changed since"
+
+
+def beside(out: Path) -> Path:
+    """Return the folder in which a replacement of `out` is built."""
+    return out.with_name(f".{out.name}.new")
+
+
+def swap(out: Path, replacement: Path, *, sync: bool) -> None:
+    """Put a complete dataset in the place of another, at one stroke where the system can, and delete the old one."""
+    if _exchange(replacement, out):
+        old = replacement
+    else:
+        old = out.with_name(f".{out.name}.old")
+        out.rename(old)
+        replacement.rename(out)
+    if sync:
+        _sync_folder(out.parent)
+    remove(old)
+
+
+def remove(dataset: Path) -> None:
+    """Delete a complete dataset; the manifest first, so that what is half deleted does not look whole."""
+    (dataset / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(dataset)
+
+
+def restore(out: Path) -> None:
+    """Bring back a dataset whose replacement was killed between two renames."""
+    old = out.with_name(f".{out.name}.old")
+    if old.is_dir():
+        if not out.exists():
+            old.rename(out)
+        else:
+            remove(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths atomically (Linux renameat2); whether that was done."""
+    at_current_folder, exchange = -100, 2
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    return bool(renameat2(at_current_folder, paths[0], at_current_folder, paths[1], exchange) == 0)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

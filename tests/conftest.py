@@ -1,0 +1,38 @@
+"""What all tests share: the kernels' cache, Hypothesis settings, and the folder of test data."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parent.parent
+
+
+def _kernel_cache() -> Path:
+    """A folder for Numba's cache that changes with any source and with the switch for bounds checks.
+
+    Numba itself does not notice when a helper in another file changes, nor when bounds checks are switched on.
+    """
+    digest = hashlib.sha256(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
+    for source in sorted((ROOT / "packer").rglob("*.py")):
+        digest.update(source.read_bytes())
+    return ROOT / ".pytest_cache" / "numba" / digest.hexdigest()[:16]
+
+
+# before anything imports Numba
+os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
+
+# the first example of a property pays for compiling its kernels
+settings.register_profile("packer", deadline=None)
+settings.load_profile("packer")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of histograms, lengths and tokenized sets that PACKER_TEST_DATA names; skips without it."""
+    folder = os.environ.get("PACKER_TEST_DATA")
+    if not folder:
+        pytest.skip("PACKER_TEST_DATA is not set")
+    return Path(folder)

@@ -1,0 +1,160 @@
+"""Slow, obvious twins of the kernels: one item at a time, over lists."""
+
+from math import ceil
+
+# ---- packing: lengths -> packs, each a list of lengths in the order in which they were put in ----
+
+
+def best_fit_decreasing(lengths, capacity, max_segments=None):
+    """The pack with the least room takes the segment; among equals the one that changed last."""
+    packs = []
+    for length in sorted(lengths, reverse=True):
+        takers = _takers(packs, length, capacity, max_segments)
+        _put(length, max(reversed(takers), key=sum, default=None), packs)
+    return packs
+
+
+def first_fit_decreasing(lengths, capacity, max_segments=None):
+    """The pack that was opened first takes the segment."""
+    packs = []
+    for length in sorted(lengths, reverse=True):
+        takers = _takers(packs, length, capacity, max_segments)
+        if takers:
+            takers[0].append(length)
+        else:
+            packs.append([length])
+    return packs
+
+
+def worst_fit_decreasing(lengths, capacity, max_segments=None):
+    """The pack with the most room takes the segment; among equals the one that changed last."""
+    packs = []
+    for length in sorted(lengths, reverse=True):
+        takers = _takers(packs, length, capacity, max_segments)
+        _put(length, min(reversed(takers), key=sum, default=None), packs)
+    return packs
+
+
+def spfhp_published(lengths, capacity, max_segments=None):
+    """Worst fit, but a pack that was opened for a length takes no second segment of that length."""
+    packs = []
+    for length in sorted(lengths, reverse=True):
+        takers = [pack for pack in _takers(packs, length, capacity, max_segments) if pack[0] != length]
+        _put(length, min(reversed(takers), key=sum, default=None), packs)
+    return packs
+
+
+def spfhp(lengths, capacity, max_segments=None):
+    """The number of packs of the best of both over every limit."""
+    limits = range(1, min(max_segments or capacity, capacity) + 1)
+    variants = (worst_fit_decreasing, spfhp_published)
+    return min(len(variant(lengths, capacity, limit)) for variant in variants for limit in limits)
+
+
+def optimal_packs(lengths, capacity, max_segments=None):
+    """The least number of packs that there is, by trying every way; for a handful of lengths."""
+    best = len(lengths)
+
+    def place(index, packs):
+        nonlocal best
+        if len(packs) >= best:
+            return
+        if index == len(lengths):
+            best = len(packs)
+            return
+        for pack in _takers(packs, lengths[index], capacity, max_segments):
+            pack.append(lengths[index])
+            place(index + 1, packs)
+            pack.pop()
+        place(index + 1, [*packs, [lengths[index]]])
+
+    place(0, [])
+    return best
+
+
+def _takers(packs, length, capacity, max_segments):
+    """The packs that have room for a segment, in the order of `packs`."""
+    limit = max_segments or capacity
+    return [pack for pack in packs if sum(pack) + length <= capacity and len(pack) < limit]
+
+
+def _put(length, pack, packs):
+    """Put a segment into a pack, or a new one; the pack that changed last is the last of `packs`."""
+    if pack is None:
+        packs.append([length])
+        return
+    position = next(index for index, other in enumerate(packs) if other is pack)
+    packs.append([*packs.pop(position), length])
+
+
+# ---- bounds ----
+
+
+def l2_bound(lengths, capacity):
+    """Bound L2 as Martello and Toth define it."""
+    bounds = []
+    for alpha in range(capacity // 2 + 1):
+        alone = [length for length in lengths if length > capacity - alpha]
+        large = [length for length in lengths if capacity - alpha >= length > capacity / 2]
+        small = [length for length in lengths if capacity / 2 >= length >= alpha]
+        excess = sum(small) - (len(large) * capacity - sum(large))
+        bounds.append(len(alone) + len(large) + max(0, ceil(excess / capacity)))
+    return max(bounds)
+
+
+# ---- plan: documents -> segments, and the randomness of the deal ----
+
+
+def cut_documents(lengths, max_len, long):
+    """(document, start, length) of every segment, in source order."""
+    segments = []
+    for document, length in enumerate(lengths):
+        if length > max_len and long == "drop":
+            continue
+        if long == "truncate":
+            length = min(length, max_len)
+        segments += [(document, start, min(max_len, length - start)) for start in range(0, length, max_len)]
+    return segments
+
+
+def permutation(size, *, seed, purpose, stream):
+    """Fisher and Yates with SplitMix64 draws, in Python integers."""
+    mask = 2**64 - 1
+    golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+    def mixed(value):
+        value = (value ^ (value >> 30)) * factor_1 & mask
+        value = (value ^ (value >> 27)) * factor_2 & mask
+        return value ^ (value >> 31)
+
+    key = mixed(seed + golden & mask)
+    key = mixed(key ^ (purpose * golden & mask))
+    key = mixed(key ^ (stream * factor_1 & mask))
+    numbers = list(range(size))
+    for i in range(size - 1, 0, -1):
+        j = int((mixed(key + i * golden & mask) >> 11) * 2.0**-53 * (i + 1))
+        numbers[i], numbers[j] = numbers[j], numbers[i]
+    return numbers
+
+
+# ---- rows: what is derived from the boundaries ----
+
+
+def masked_labels(rows, lengths):
+    """Labels with -100 at the first token of every segment and at padding; `lengths[r]` are row r's segments."""
+    masked = []
+    for row, segments in zip(rows, lengths, strict=True):
+        labels, place = [], 0
+        for length in segments:
+            labels += [-100, *row[place + 1 : place + length]]
+            place += length
+        masked.append(labels + [-100] * (len(row) - place))
+    return masked
+
+
+def restarted_positions(lengths, max_len):
+    """Position ids of rows, given the lengths of their segments."""
+    return [
+        [position for length in [*segments, max_len - sum(segments)] for position in range(length)]
+        for segments in lengths
+    ]

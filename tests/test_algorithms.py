@@ -1,0 +1,315 @@
+"""Histogram algorithms: each is exactly its textbook, packs all there is, and keeps the limits."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import naive
+import numba
+import numpy as np
+import pytest
+from histograms import histogram_of, histograms, lengths_of, limits, read_histogram
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from packer.algorithms import ALGORITHMS, ALIASES, get_algorithm
+from packer.algorithms.best_fit import best_fit_decreasing
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.first_fit import first_fit_decreasing
+from packer.algorithms.open_packs import copy_packs, detach, next_key, open_packs, push
+from packer.algorithms.patterns import Patterns
+from packer.algorithms.worst_fit import spfhp, spfhp_published, worst_fit_decreasing
+from packer.errors import PackerError
+
+jit_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="too slow without compiled kernels")
+
+TWINS = [
+    (best_fit_decreasing, naive.best_fit_decreasing),
+    (first_fit_decreasing, naive.first_fit_decreasing),
+    (worst_fit_decreasing, naive.worst_fit_decreasing),
+    (spfhp_published, naive.spfhp_published),
+]
+
+
+def packs_of(patterns):
+    """The packs as a multiset: {(3000, 1000, 96): 1204}."""
+    packs = Counter()
+    for start, end, count in zip(patterns.offsets[:-1], patterns.offsets[1:], patterns.counts, strict=True):
+        packs[tuple(patterns.extents[start:end].tolist())] += int(count)
+    return packs
+
+
+def assert_valid(patterns, histogram, max_segments):
+    capacity = len(histogram) - 1
+    assert (patterns.offsets.dtype, patterns.extents.dtype, patterns.counts.dtype) == (np.int64, np.int32, np.int64)
+    assert patterns.offsets[0] == 0
+    assert patterns.offsets[-1] == len(patterns.extents)
+    assert len(patterns.counts) == len(patterns.offsets) - 1
+    assert (patterns.counts > 0).all()
+    np.testing.assert_array_equal(patterns.histogram(capacity), histogram)
+    for pack in packs_of(patterns):
+        assert 0 < sum(pack) <= capacity
+        assert list(pack) == sorted(pack, reverse=True)
+        assert max_segments is None or len(pack) <= max_segments
+
+
+# ---- patterns ----
+
+
+def test_patterns_say_what_they_pack():
+    patterns = Patterns(
+        offsets=np.array([0, 3, 4]),
+        extents=np.array([3000, 1000, 96, 4096], np.int32),
+        counts=np.array([1204, 7]),
+    )
+    assert patterns.packs == 1211
+    assert patterns.max_segments == 3
+    expected = histogram_of(4096, {3000: 1204, 1000: 1204, 96: 1204, 4096: 7})
+    np.testing.assert_array_equal(patterns.histogram(4096), expected)
+
+
+def test_patterns_count_an_extent_as_often_as_it_is_repeated():
+    patterns = Patterns(offsets=np.array([0, 3, 4]), extents=np.array([2, 2, 1, 4], np.int32), counts=np.array([3, 1]))
+    assert patterns.histogram(4).tolist() == [0, 3, 6, 0, 1]
+
+
+# ---- the registry ----
+
+
+def test_every_algorithm_is_found_by_its_name():
+    for name, algorithm in ALGORITHMS.items():
+        assert algorithm.name == name
+        assert get_algorithm(name) is algorithm
+        assert algorithm.summary.endswith(".")
+
+
+def test_lpfhp_is_another_name_of_best_fit():
+    assert get_algorithm("lpfhp") is ALGORITHMS["bfd"]
+    assert not ALIASES.keys() & ALGORITHMS.keys()
+
+
+def test_an_unknown_name_is_told_with_the_names_there_are():
+    with pytest.raises(PackerError) as error:
+        get_algorithm("bdf")
+    assert str(error.value).startswith("No algorithm is called 'bdf'; choose one of: bfd, ")
+    assert set(str(error.value).split(": ")[1].split(", ")) == {*ALGORITHMS, *ALIASES}
+
+
+def test_the_registry_imports_neither_numba_nor_numpy():
+    script = "import sys, packer.algorithms; print([name for name in ('numba', 'numpy') if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+# ---- every algorithm ----
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@given(histogram=histograms(), max_segments=limits)
+def test_patterns_are_complete_and_feasible(name, histogram, max_segments):
+    before = histogram.copy()
+    patterns = ALGORITHMS[name].solve(histogram, max_segments)
+    assert_valid(patterns, histogram, max_segments)
+    assert patterns.packs >= lower_bound(histogram, max_segments)
+    np.testing.assert_array_equal(histogram, before)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_same_histogram_gives_the_same_patterns_in_the_same_order(name):
+    histogram = np.random.default_rng([1]).integers(0, 50, 201)
+    histogram[0] = 0
+    first, second = (ALGORITHMS[name].solve(histogram, 7) for _ in range(2))
+    np.testing.assert_array_equal(first.offsets, second.offsets)
+    np.testing.assert_array_equal(first.extents, second.extents)
+    np.testing.assert_array_equal(first.counts, second.counts)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("max_segments", [None, 1, 3])
+@pytest.mark.parametrize(
+    ("capacity", "counts", "packs"),
+    [
+        (10, {}, {None: 0, 1: 0, 3: 0}),
+        (1, {}, {None: 0, 1: 0, 3: 0}),
+        (1, {1: 5}, {None: 5, 1: 5, 3: 5}),
+        (10, {10: 4}, {None: 4, 1: 4, 3: 4}),
+        (10, {6: 2, 4: 2}, {None: 2, 1: 4, 3: 2}),
+    ],
+    ids=["nothing", "nothing in packs of 1", "packs of 1", "all of full length", "pairs"],
+)
+def test_edge_cases(name, max_segments, capacity, counts, packs):
+    histogram = histogram_of(capacity, counts)
+    patterns = ALGORITHMS[name].solve(histogram, max_segments)
+    assert_valid(patterns, histogram, max_segments)
+    assert patterns.packs == packs[max_segments]
+    if not counts:
+        assert patterns.offsets.tolist() == [0]
+        assert patterns.max_segments == 0
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_limit_above_anything_is_no_limit(name):
+    histogram = histogram_of(20, {11: 3, 7: 10, 2: 30})
+    assert packs_of(ALGORITHMS[name].solve(histogram, 10**9)) == packs_of(ALGORITHMS[name].solve(histogram))
+
+
+# ---- each is its textbook ----
+
+
+@pytest.mark.parametrize(("solve", "twin"), TWINS, ids=[twin.__name__ for _, twin in TWINS])
+@given(histogram=histograms(), max_segments=limits)
+# an item that could follow its own length into a pack, and packs that tie
+@example(histogram_of(12, {7: 3, 5: 1, 2: 8, 1: 9}), 4)
+@example(histogram_of(64, {33: 5, 31: 2, 16: 7, 3: 25}), None)
+def test_packs_are_those_of_placing_one_by_one(solve, twin, histogram, max_segments):
+    expected = Counter(map(tuple, twin(lengths_of(histogram), len(histogram) - 1, max_segments)))
+    assert packs_of(solve(histogram, max_segments)) == expected
+
+
+def test_among_equals_best_fit_takes_the_pack_that_changed_last_and_first_fit_the_first():
+    # both [15, 4] and [11, 6, 2] have 1 left when the 1 comes
+    histogram = histogram_of(20, {15: 1, 11: 1, 6: 1, 4: 1, 2: 1, 1: 1})
+    assert packs_of(best_fit_decreasing(histogram)) == {(15, 4): 1, (11, 6, 2, 1): 1}
+    assert packs_of(first_fit_decreasing(histogram)) == {(15, 4, 1): 1, (11, 6, 2): 1}
+
+
+def test_best_fit_takes_the_fullest_pack_first_fit_the_first_and_worst_fit_the_emptiest():
+    # [14] has 6 left and [12] has 8 when the 2 comes
+    histogram = histogram_of(20, {14: 1, 12: 1, 11: 1, 9: 1, 2: 1})
+    assert packs_of(first_fit_decreasing(histogram)) == {(14, 2): 1, (12,): 1, (11, 9): 1}
+    assert packs_of(worst_fit_decreasing(histogram)) == {(14,): 1, (12, 2): 1, (11, 9): 1}
+    # [15] has 5 left and [11, 6] has 3 when the 3 comes
+    histogram = histogram_of(20, {15: 1, 11: 1, 6: 1, 3: 1})
+    assert packs_of(best_fit_decreasing(histogram)) == {(15,): 1, (11, 6, 3): 1}
+    assert packs_of(first_fit_decreasing(histogram)) == {(15, 3): 1, (11, 6): 1}
+
+
+def test_spfhp_as_published_opens_a_pack_for_every_leftover():
+    histogram = histogram_of(12, {3: 8})
+    assert packs_of(spfhp_published(histogram)) == {(3,): 8}
+    assert packs_of(worst_fit_decreasing(histogram)) == {(3, 3, 3, 3): 2}
+    assert packs_of(spfhp(histogram)) == {(3, 3, 3, 3): 2}
+
+
+# ---- SPFHP repaired ----
+
+
+@given(histogram=histograms(st.integers(1, 40)), max_segments=limits)
+def test_spfhp_is_the_best_of_every_limit(histogram, max_segments):
+    capacity = len(histogram) - 1
+    every_limit = range(1, min(max_segments or capacity, capacity) + 1)
+    best = min(
+        solve(histogram, limit).packs for solve in (worst_fit_decreasing, spfhp_published) for limit in every_limit
+    )
+    assert spfhp(histogram, max_segments).packs == best
+
+
+@jit_only
+@pytest.mark.parametrize("seed", range(20))
+def test_spfhp_is_the_best_of_every_limit_where_runs_are_long(seed):
+    rng = np.random.default_rng([2, seed])
+    capacity = int(rng.integers(100, 1500))
+    lengths = rng.lognormal(rng.uniform(2, 5), rng.uniform(0.5, 2), 20_000).astype(np.int64)
+    histogram = np.bincount(np.clip(lengths, 1, capacity), minlength=capacity + 1)
+    every_limit = range(1, 41)
+    best = capacity * 20_000
+    for limit in every_limit:
+        best = min(best, worst_fit_decreasing(histogram, limit).packs, spfhp_published(histogram, limit).packs)
+        assert spfhp(histogram, limit).packs == best
+
+
+@given(histogram=histograms(st.integers(1, 60)))
+def test_spfhp_never_needs_more_with_a_larger_limit_nor_more_than_published(histogram):
+    packs = [spfhp(histogram, limit).packs for limit in [1, 2, 3, 4, 5, 8, 12, 20, None]]
+    assert packs == sorted(packs, reverse=True)
+    published = [spfhp_published(histogram, limit).packs for limit in [1, 2, 3, 4, 5, 8, 12, 20, None]]
+    assert all(ours <= theirs for ours, theirs in zip(packs, published, strict=True))
+
+
+def heavy_tailed(capacity, sigma):
+    lengths = np.random.default_rng([3]).lognormal(6, sigma, 200_000).astype(np.int64)
+    return np.bincount(np.clip(lengths, 1, capacity), minlength=capacity + 1)
+
+
+@jit_only
+@pytest.mark.parametrize(
+    "histogram",
+    [
+        histogram_of(8192, {1: 10**6, **dict.fromkeys(range(5000, 8193), 1)}),
+        histogram_of(8192, {1: 10**6, 2: 10**5, 3: 10**5, **dict.fromkeys(range(4, 8193, 7), 3)}),
+        heavy_tailed(8192, 2),
+        heavy_tailed(131072, 2),
+    ],
+    ids=["a million of one token", "many short ones", "heavy tail", "heavy tail, long packs"],
+)
+@pytest.mark.parametrize("max_segments", [None, 8, 64])
+def test_spfhp_stays_quick(histogram, max_segments):
+    spfhp(histogram_of(10, {3: 5, 2: 1}))  # compiles
+    began = time.perf_counter()
+    patterns = spfhp(histogram, max_segments)
+    # some 0.01-0.3 s; trying every limit from the start would take minutes
+    assert time.perf_counter() - began < 10
+    np.testing.assert_array_equal(patterns.histogram(len(histogram) - 1), histogram)
+
+
+# ---- open packs ----
+
+
+@given(keys=st.sets(st.integers(0, 9000)), removed=st.sets(st.integers(0, 9000)))
+def test_the_next_key_is_the_smallest_from_a_start_on(keys, removed):
+    histogram = np.zeros(9001, np.int64)
+    histogram[1:] = 1
+    packs = open_packs(histogram, 0)
+    detach(packs, 0, packs.groups[0, 0], 1)
+    assert next_key(packs, 0) == 9001
+    for group, key in enumerate(sorted(keys), start=1):
+        packs.groups[group, 0] = 1
+        push(packs, key, group)
+    for key in keys & removed:
+        detach(packs, key, 1, 0)
+    copied = open_packs(histogram, 5)
+    assert copy_packs(packs, copied) == len(keys - removed)
+    for start in {0, 1, 63, 64, 4095, 4096, 9000, 9001, *keys, *(key + 1 for key in keys)}:
+        expected = min((key for key in keys - removed if key >= start), default=9001)
+        assert next_key(packs, start) == next_key(copied, start) == expected
+
+
+# ---- published numbers (Krell et al., tables reproduced with the authors' code) ----
+
+
+WIKIPEDIA = {
+    # limit: SPFHP, LPFHP
+    1: (16_279_552, 16_279_552),
+    2: (10_101_683, 10_099_081),
+    3: (9_094_695, 9_090_154),
+    4: (8_658_996, 8_657_119),
+    8: (8_224_673, 8_207_569),
+    12: (8_166_708, 8_149_619),
+    16: (8_166_708, 8_140_006),
+    None: (8_166_708, 8_138_483),
+}
+
+
+@pytest.mark.parametrize("max_segments", WIKIPEDIA)
+def test_wikipedia_packs_as_published(shared_data, max_segments):
+    histogram = read_histogram(shared_data / "histograms" / "wikipedia_bert_512.csv")
+    published, best_fit = WIKIPEDIA[max_segments]
+    assert get_algorithm("spfhp-published").solve(histogram, max_segments).packs == published
+    patterns = get_algorithm("lpfhp").solve(histogram, max_segments)
+    assert patterns.packs == best_fit
+    assert max_segments is not None or patterns.max_segments == 29
+    np.testing.assert_array_equal(patterns.histogram(512), histogram)
+    repaired = get_algorithm("spfhp").solve(histogram, max_segments)
+    assert lower_bound(histogram, max_segments) <= repaired.packs <= published
+
+
+@pytest.mark.parametrize(("max_segments", "published", "best_fit"), [(2, 45_335, None), (3, 40_711, 40_631)])
+def test_squad_packs_as_published(shared_data, max_segments, published, best_fit):
+    histogram = read_histogram(shared_data / "histograms" / "squad_1_1_384.csv")
+    assert histogram.sum() == 88_641
+    assert spfhp_published(histogram, max_segments).packs == published
+    if best_fit is not None:
+        for limit in (max_segments, max_segments + 1, 8, None):
+            assert best_fit_decreasing(histogram, limit).packs == best_fit
+            assert spfhp_published(histogram, limit).packs == published

@@ -1,0 +1,100 @@
+"""Copying segments out of Arrow lists, and the labels and positions derived from them."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from packer.gather import NO_LOSS, TokenColumn, gather, list_lengths, mask_labels, restart_positions
+from packer.gather.columns import VALUE_TYPES
+from tests import naive
+
+
+def int64s(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def read_back(column: TokenColumn, lists: list[list[int]], allowed: int = 0) -> list[list[int]]:
+    lengths = int64s(*map(len, lists))
+    places = np.cumsum(lengths) - lengths
+    out = np.full(int(lengths.sum()), -7, np.int32)
+    rows = np.arange(len(lists), dtype=np.int64)
+    assert gather(column.addresses, rows, np.zeros_like(rows), lengths, places, allowed, out) == -1
+    return [out[place : place + length].tolist() for place, length in zip(places, lengths, strict=True)]
+
+
+lists_of_tokens = st.lists(st.lists(st.integers(0, 127), max_size=6), min_size=1, max_size=8)
+list_kinds = st.sampled_from([pa.list_, pa.large_list])
+
+
+@given(st.lists(st.tuples(lists_of_tokens, list_kinds, st.sampled_from(VALUE_TYPES)), min_size=1, max_size=4))
+def test_a_column_of_mixed_chunks_reads_back(chunks):
+    arrays = [pa.array(lists, kind(pa.from_numpy_dtype(value))) for lists, kind, value in chunks]
+    expected = [tokens for lists, _, _ in chunks for tokens in lists]
+    assert read_back(TokenColumn.from_arrow(arrays), expected) == expected
+
+
+@given(lists_of_tokens, st.data())
+def test_slices_read_what_the_slice_shows(lists, data):
+    first = data.draw(st.integers(0, len(lists)))
+    last = data.draw(st.integers(first, len(lists)))
+    sliced = pa.array(lists, pa.list_(pa.int32())).slice(first, last - first)
+    assert read_back(TokenColumn.from_arrow([sliced]), lists[first:last]) == lists[first:last]
+    assert list_lengths(sliced).tolist() == [len(tokens) for tokens in lists[first:last]]
+
+
+def test_fixed_size_lists_count_from_their_slice():
+    array = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2)).slice(1)
+    assert read_back(TokenColumn.from_arrow([array]), [[3, 4], [5, 6]]) == [[3, 4], [5, 6]]
+    assert list_lengths(array).tolist() == [2, 2]
+
+
+def test_segments_land_where_they_are_placed():
+    column = TokenColumn.from_arrow([pa.array([[7, 8, 9], [5]], pa.list_(pa.int32()))])
+    out = np.full(6, -1, np.int32)
+    assert gather(column.addresses, int64s(1, 0), int64s(0, 1), int64s(1, 2), int64s(0, 3), 0, out) == -1
+    assert out.tolist() == [5, -1, -1, 8, 9, -1]
+
+
+@pytest.mark.parametrize("value_type", [np.int32, np.int64, np.int16, np.int8])
+def test_a_negative_token_is_refused_with_its_segment(value_type):
+    column = TokenColumn.from_arrow([pa.array([[1], [2, -5]], pa.list_(pa.from_numpy_dtype(value_type)))])
+    out = np.zeros(3, np.int32)
+    assert gather(column.addresses, int64s(0, 1), int64s(0, 0), int64s(1, 2), int64s(0, 1), 0, out) == 1
+    assert gather(column.addresses, int64s(0, 1), int64s(0, 0), int64s(1, 2), int64s(0, 1), -5, out) == -1
+
+
+@pytest.mark.parametrize(
+    ("value", "value_type"), [(2**31, np.int64), (2**31, np.uint32), (2**63, np.uint64), (-(2**31) - 1, np.int64)]
+)
+def test_a_token_above_int32_is_refused(value, value_type):
+    column = TokenColumn.from_arrow([pa.array([[value]], pa.list_(pa.from_numpy_dtype(value_type)))])
+    assert gather(column.addresses, *[int64s(n) for n in (0, 0, 1, 0)], NO_LOSS, np.zeros(1, np.int32)) == 0
+
+
+def test_offsets_that_run_backwards_or_outside_are_refused():
+    values = pa.array([1, 2, 3], pa.int32())
+    for offsets in ([0, 2, 1], [0, 9, 2]):
+        buffers = [None, pa.array(offsets, pa.int32()).buffers()[1]]
+        array = pa.Array.from_buffers(pa.list_(pa.int32()), len(offsets) - 1, buffers, children=[values])
+        with pytest.raises(ValueError, match="backwards or outside the 3 values"):
+            list_lengths(array)
+
+
+rows_of_lengths = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@given(rows_of_lengths, st.integers(0, 3))
+def test_labels_and_positions_equal_the_naive_twins(rows, spare):
+    max_len = max(map(sum, rows)) + spare
+    places = int64s(*[r * max_len + sum(row[:s]) for r, row in enumerate(rows) for s in range(len(row))])
+    ends = int64s(*map(sum, rows))
+    labels = np.arange(len(rows) * max_len, dtype=np.int32)
+    expected = naive.masked_labels(labels.reshape(len(rows), max_len).tolist(), rows)
+    mask_labels(places, ends, max_len, labels)
+    assert labels.reshape(len(rows), max_len).tolist() == expected
+    positions = np.full(len(rows) * max_len, -1, np.int32)
+    restart_positions(places, ends, max_len, positions)
+    assert positions.reshape(len(rows), max_len).tolist() == naive.restarted_positions(rows, max_len)

@@ -1,0 +1,239 @@
+"""What a user relies on in the terminal: the figures are there, true to their digits, on one screen."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.report import (
+    byte_size,
+    can_draw_blocks,
+    duration,
+    number,
+    percent,
+    render_bars,
+    render_manifest_summary,
+    render_packed_stats,
+    render_stats,
+    render_table,
+)
+from packer.stats import DatasetStats, RowArrays, dataset_stats, packed_stats
+
+
+def stats_of(lengths: Any, *, max_len: int, packs: int, documents_per_step: int = 64) -> DatasetStats:
+    """Stats of lengths that are truncated to max_len."""
+    histogram = np.bincount(np.minimum(lengths, max_len), minlength=max_len + 1).astype(np.int64)
+    histogram[0] = 0
+    return dataset_stats(
+        lengths=np.asarray(lengths),
+        histogram=histogram,
+        packs=packs,
+        lower_bound=packs - 1,
+        algorithm="bfd",
+        documents_per_step=documents_per_step,
+    )
+
+
+def line_with(text: str, words: str) -> str:
+    lines = [line for line in text.splitlines() if words in line]
+    assert len(lines) == 1, f"{words!r} is in {len(lines)} lines of:\n{text}"
+    return lines[0]
+
+
+MANIFEST: dict[str, Any] = {
+    "format_version": 1,
+    "options": {"max_len": 4096},
+    "source": {"documents": 55190, "tokens": 13525868},
+    "totals": {
+        "documents": 55190,
+        "segments": 55235,
+        "packs": 3304,
+        "tokens_packed": 13525668,
+        "tokens_truncated": 120,
+        "tokens_dropped": 80,
+        "documents_split": 50,
+        "documents_truncated": 7,
+        "documents_dropped": {"empty": 3, "too_long": 2},
+        "efficiency": 13525668 / (3304 * 4096),
+        "lower_bound": 3303,
+        "pool_packs": 413,
+    },
+    "shards": [
+        {"file": "data-00000-of-00002.arrow", "rows": 2000, "tokens": 8, "bytes": 65_000_000, "xxh3_128": ""},
+        {"file": "data-00001-of-00002.arrow", "rows": 1304, "tokens": 8, "bytes": 43_200_000, "xxh3_128": ""},
+    ],
+}
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0, "0%"),
+        (1, "100%"),
+        (0.94021, "94.0%"),
+        (0.5, "50.0%"),
+        (0.9994, "99.94%"),
+        (0.00056, "0.06%"),
+        (0.999996, "99.9996%"),
+        (1e-9, "<0.0001%"),
+        (1 - 1e-9, ">99.9999%"),
+    ],
+)
+def test_percent_keeps_the_digits_that_matter(ratio: float, text: str) -> None:
+    assert percent(ratio) == text
+
+
+def test_percent_in_a_table_is_short() -> None:
+    assert [percent(ratio, decimals=2) for ratio in (2e-6, 1e-4, 1 - 2e-6)] == ["<0.01%", "0.01%", ">99.99%"]
+
+
+@given(st.floats(0, 1, exclude_min=True, exclude_max=True))
+def test_percent_claims_neither_nothing_nor_everything(ratio: float) -> None:
+    assert float(percent(ratio).strip("<>%")) not in (0, 100)
+    assert float(percent(ratio).strip("<>%")) == pytest.approx(100 * ratio, abs=0.0501)
+
+
+def test_numbers_are_written_with_separators_and_units() -> None:
+    assert [number(value) for value in (1234567, 1234.5, 16.702, 0.8299)] == ["1,234,567", "1,234", "16.7", "0.83"]
+    assert [byte_size(size) for size in (999, 1234567, 512 * 10**6)] == ["999 bytes", "1.2 MB", "512.0 MB"]
+    assert [duration(value) for value in (0.52, 12.34, 185, 59.99, 8040)] == [
+        "0.52 s",
+        "12.3 s",
+        "3 min 05 s",
+        "60.0 s",
+        "2 h 14 min",
+    ]
+
+
+# Tables and bars
+
+
+def test_columns_are_aligned_and_lines_end_with_their_text() -> None:
+    table = render_table([["name", "packs", "note"], ["a", "1,204", ""], ["longer", "7", "x"]], align="<><")
+    assert table == "name    packs  note\na       1,204\nlonger      7  x"
+
+
+def test_bars_are_as_long_as_their_counts() -> None:
+    whole, half, none = render_bars(["1", "2", "3"], [80, 40, 0]).splitlines()
+    assert whole.count("█") == 2 * half.count("█") == 40
+    assert "█" not in none
+
+
+@pytest.mark.parametrize(("unicode", "marks"), [(True, "▏▎▍▌▋▊▉█"), (False, ".#")])
+def test_whatever_occurs_has_a_bar(unicode: bool, marks: str) -> None:
+    bars = render_bars(["1", "2", "3"], [10**9, 1, 0], unicode=unicode).splitlines()
+    assert [line[-1] in marks for line in bars] == [True, True, False]
+
+
+def test_blocks_are_drawn_only_where_the_encoding_has_them() -> None:
+    encodings = ["utf-8", "UTF-16", "ascii", "latin-1", "cp1252", None, "no-such-encoding"]
+    assert [can_draw_blocks(encoding) for encoding in encodings] == [True, True, False, False, False, False, False]
+
+
+# Screens
+
+
+def test_stats_show_padding_now_and_packed_and_the_batch_to_use() -> None:
+    lengths = [100] * 900 + [300] * 100  # 120,000 tokens; 9.375 documents of the mean length fill a row
+    text = render_stats(stats_of(lengths, max_len=1125, packs=107))
+    assert text.startswith("1,000 documents, 120,000 tokens\n")
+    assert "107 rows of 1,125 tokens, 99.7% full (lower bound 106)" in text
+    padding, speedup = text.split("Speed-up over padding")
+    assert line_with(padding, "to 1,125 tokens").split()[3:] == ["89.3%"] * 7
+    assert line_with(padding, "packed (bfd)").split()[2:] == ["0.3%"] * 7
+    assert line_with(padding, "longest in batch").split()[4] == "0%"
+    assert line_with(speedup, "to 1,125 tokens").split()[3:] == ["9.35x"] * 7
+    assert line_with(text, "  rows  ").split() == ["rows", "1,000", "107"]
+    assert line_with(text, "optimizer steps").split() == ["optimizer", "steps", "16", "16"]
+    assert "Train with 7 packed rows per step to keep the documents per step." in text
+
+
+def test_stats_name_what_does_not_fit_or_is_lost() -> None:
+    text = render_stats(stats_of([100, 1200, 1300, 50], max_len=1000, packs=3))
+    assert (
+        line_with(text, "Longer than a row") == "Longer than a row: 2 documents, 50.0%; 500 tokens cut off or dropped"
+    )
+    assert "cut off" not in render_stats(stats_of([100, 50], max_len=1000, packs=1))
+
+
+def test_advice_warns_where_one_row_holds_more_than_a_step() -> None:
+    text = render_stats(stats_of([10] * 1000, max_len=1000, packs=10, documents_per_step=8))
+    assert line_with(text, "documents per step").split()[3:] == ["8", "100.0"]
+    assert "A single row holds more" in text
+
+
+def test_a_single_document_is_shown_too() -> None:
+    assert render_stats(stats_of([7], max_len=8, packs=1)).startswith("1 document, 7 tokens\nPacked: 1 row of 8 tokens")
+
+
+@pytest.mark.parametrize("max_len", [512, 4096, 131072])
+def test_stats_of_real_lengths_fit_a_screen(max_len: int, shared_data: Path) -> None:
+    for path in sorted((shared_data / "lengths").glob("*.npy")):
+        lengths = np.load(path)
+        packs = -(-int(np.minimum(lengths, max_len).sum()) // max_len)
+        text = render_stats(stats_of(lengths, max_len=max_len, packs=packs), unicode=False)
+        assert text.isascii(), path.name
+        assert len(text.splitlines()) <= 40, text
+        assert max(map(len, text.splitlines())) <= 80, text
+
+
+def test_packed_stats_show_rows_padding_and_attention() -> None:
+    # [3, 1], [2, 2 of padding] and [4] in rows of 4.
+    rows = RowArrays(
+        row_offsets=np.array([0, 2, 4, 5]),
+        seq_lengths=np.array([3, 1, 2, 2, 4], np.int32),
+        doc_ids=np.array([7, 8, 9, -1, 3]),
+    )
+    text = render_packed_stats(packed_stats(documents=4, lower_bound=2, max_len=4, rows=[rows]), unicode=False)
+    assert text.startswith("3 rows of 4 tokens\n")
+    assert text.isascii()
+    assert len(text.splitlines()) <= 40
+    assert line_with(text, "documents  ").split()[:3] == ["documents", "4", "1.33"]
+    assert "83.3% full" in line_with(text, "the rows are")
+    assert line_with(text, "padding  ").split()[:3] == ["padding", "16.7%", "0.67"]
+    assert line_with(text, "lower bound").split()[2] == "2"
+    assert line_with(text, "attention  ").split()[1] == "70.8%"
+
+
+# The summary of a pack
+
+
+def test_summary_accounts_for_every_document_and_token() -> None:
+    text = render_manifest_summary(MANIFEST, output="OUT", seconds=1.234)
+    assert text.startswith("Packed 55,185 documents into 3,304 rows of 4,096 tokens in 1.23 s\n")
+    assert text.endswith("\nWritten to OUT")
+    for fact in (
+        ["documents", "55,190", "16.7"],
+        ["split", "50", "55,235"],
+        ["truncated", "7"],
+        ["dropped,", "empty", "3"],
+        ["dropped,", "too", "long", "2"],
+        ["tokens", "13,525,868"],
+        ["packed", "13,525,668"],
+        ["truncated", "120"],
+        ["dropped", "80"],
+        ["rows", "3,304"],
+        ["pool", "413", "12.5%"],
+        ["shards", "2", "108.2", "MB"],
+    ):
+        assert any(line.split()[: len(fact)] == fact for line in text.splitlines()), f"{fact} is missing in:\n{text}"
+    assert "99.94% full" in text
+    assert "fewer than 3,303" in text
+
+
+def test_summary_tells_repeated_tokens_where_there_are_any() -> None:
+    repeated = MANIFEST | {"totals": MANIFEST["totals"] | {"tokens_repeated": 4242}}
+    assert "4,242" in line_with(render_manifest_summary(repeated, output="OUT", seconds=1), "repeated")
+    assert "repeated" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
+
+
+def test_summary_warns_where_no_labels_were_written() -> None:
+    without_labels = MANIFEST | {"options": {"max_len": 4096, "labels": False}}
+    assert "only packer.load is safe" in render_manifest_summary(without_labels, output="OUT", seconds=1)
+    assert "packer.load" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
