@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from packer import __version__
 from packer.algorithms import ALGORITHMS, ALIASES
 from packer.errors import PackerError
 
@@ -31,19 +32,25 @@ def main() -> None:
 
 @contextmanager
 def _one_line_errors(*, debug: bool) -> Iterator[None]:
-    """Turn a PackerError into one line and exit code 1, and an interrupt into one that says what is next."""
+    """Turn a PackerError, a lack of memory and an interrupt into one line and exit code 1."""
     try:
         yield
     except PackerError as error:
         if debug:
             raise
-        click.echo(f"packer: {error}", err=True)
-        sys.exit(1)
+        message = " ".join(str(error).splitlines())
+    except MemoryError as error:
+        if debug:
+            raise
+        message = f"out of memory ({error}): choose a smaller --max-len or fewer --workers, or free some"
     except KeyboardInterrupt:
         if debug:
             raise
-        click.echo("packer: interrupted; the same command goes on where it stopped", err=True)
-        sys.exit(1)
+        message = "interrupted; the same command goes on where it stopped"
+    else:
+        return
+    click.echo(f"packer: {message}", err=True)
+    sys.exit(1)
 
 
 def shared_options(command: Command) -> Command:
@@ -68,7 +75,7 @@ def shared_options(command: Command) -> Command:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="packer")
+@click.version_option(__version__)
 def cli() -> None:
     """Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
 
@@ -293,7 +300,7 @@ def _progress_bars() -> Iterator[Progress]:
         if stage not in bars:
             for bar in bars.values():
                 bar.close()
-            unit = "tok" if stage == "write" else "B"
+            unit = {"write": "tok", "compare": "tok", "plan": "doc"}.get(stage, "B")
             bars[stage] = tqdm(total=total, desc=stage, unit=unit, unit_scale=True, delay=1, file=sys.stderr)
         bars[stage].update(done - bars[stage].n)
 

@@ -47,7 +47,8 @@ class PackedDataset:
     @property
     def column_names(self) -> list[str]:
         """Names of the columns of a row."""
-        return list(self._shards[0].column_names) if self._shards else []
+        known = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS)  # a later version may have written more
+        return [name for name in known if name in self._shards[0].column_names] if self._shards else []
 
     def __len__(self) -> int:
         return int(self._first_rows[-1])
@@ -69,7 +70,7 @@ class PackedDataset:
         return f"PackedDataset({str(self.path)!r}, rows={len(self):,}, max_len={self.max_len:,})"
 
     def __reduce__(self) -> tuple[type[PackedDataset], tuple[Path]]:
-        return type(self), (self.path,)
+        return type(self), (self.path.absolute(),)  # a worker may run in another folder
 
     def _batch_of(self, shard: int, row: int) -> tuple[dict[str, Any], int]:
         """(numpy views of the record batch that holds a row of a shard, the row's number in it)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from packer.algorithms import get_algorithm
@@ -70,8 +71,10 @@ class PackOptions:
             ("pad_id", self.pad_id, 0, _LARGEST),
             ("shard_size", self.shard_size, 1, 2**63 - 1),
         ):
-            if value is not None and not least <= value <= most:
-                raise PackerError(f"{name} is {value}: it must be from {least} to {most}")
+            if value is None and name == "max_segments":
+                continue
+            if type(value) is not int or not least <= value <= most:
+                raise PackerError(f"{name} is {value!r}: it must be a whole number from {least} to {most}")
 
     @property
     def token_columns(self) -> tuple[str, ...]:
@@ -96,4 +99,4 @@ def parse_size(text: str) -> int:
     unit = unit if unit.endswith("B") or not unit else unit + "B"
     if match is None or (unit not in _UNITS and unit != "B"):
         raise PackerError(f"{text!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB or GiB")
-    return int(float(match[1]) * _UNITS.get(unit, 1))
+    return int(Decimal(match[1]) * _UNITS.get(unit, 1))

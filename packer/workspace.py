@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.shards.manifest import MANIFEST, Manifest, ShardEntry
+from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, is_packed
 
 WORK = ".packer"
 
@@ -50,8 +51,8 @@ class Workspace:
         return self.work / "spill"
 
     def write_file(self, path: Path, content: bytes) -> None:
-        """Write a small file so that it appears whole."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        """Write a small file so that it appears whole; what a kill leaves of it goes with the work folder."""
+        temporary = self.work / f"{path.name}.{os.getpid()}"
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
@@ -146,15 +147,16 @@ def claim(out: Path, request: Mapping[str, Any], *, sync: bool, fresh: bool) -> 
         except OSError as error:
             raise PackerError(f"{out} is in use by another packer: wait for it, or choose another --output") from error
         if (out / MANIFEST).is_file():  # the process before us has just finished it
-            shutil.rmtree(workspace.work)
+            shutil.rmtree(workspace.work, ignore_errors=True)
             raise PackerError(f"{out} was finished by another packer just now: repeat the command to compare")
         _begin_or_resume(workspace, request, fresh=fresh)
         yield workspace
     finally:
         lock.close()
     if (out / MANIFEST).is_file():
-        shutil.rmtree(workspace.work)
+        shutil.rmtree(workspace.work, ignore_errors=True)  # what cannot be removed does no harm
         workspace.sync_folder(out)
+        workspace.sync_folder(out.parent)
 
 
 def _refuse_foreign(out: Path) -> None:
@@ -169,12 +171,12 @@ def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh:
     """Bring the folder to the state that `request` goes on from."""
     path = workspace.work / "request.json"
     begun = json.loads(path.read_text()) if path.is_file() else None
-    if begun is not None and begun != request:
-        if not fresh:
-            raise PackerError(
-                f"{workspace.out} is an unfinished pack {difference(begun, request)}: "
-                "repeat that command to finish it, or start afresh with --overwrite"
-            )
+    if begun is not None and begun != request and not fresh:
+        raise PackerError(
+            f"{workspace.out} is an unfinished pack {difference(begun, request)}: "
+            "repeat that command to finish it, or start afresh with --overwrite"
+        )
+    if begun != request:  # where there is no request, whatever else is there was half removed
         for entry in workspace.work.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -201,48 +203,66 @@ def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
 
 
 def beside(out: Path) -> Path:
-    """Return the folder in which a replacement of `out` is built."""
-    return out.with_name(f".{out.name}.new")
+    """Return the folder in which a replacement of `out` is built, without one that was finished but not swapped in."""
+    replacement = _sibling(out, "new")
+    if is_packed(replacement):  # it is quicker to make it again than to trust it
+        replacement.rename(_sibling(out, "old"))
+        _remove(_sibling(out, "old"))
+    return replacement
 
 
 def swap(out: Path, replacement: Path, *, sync: bool) -> None:
     """Put a complete dataset in the place of another, at one stroke where the system can, and delete the old one."""
+    old = _sibling(out, "old")
     if _exchange(replacement, out):
-        old = replacement
+        replacement.rename(old)
     else:
-        old = out.with_name(f".{out.name}.old")
         out.rename(old)
         replacement.rename(out)
     if sync:
         _sync_folder(out.parent)
-    remove(old)
+    _remove(old)
 
 
-def remove(dataset: Path) -> None:
-    """Delete a complete dataset; the manifest first, so that what is half deleted does not look whole."""
+def restore(out: Path) -> None:
+    """Finish what a kill left undone around a complete dataset.
+
+    A dataset whose replacement was killed between two renames comes back; what was to be deleted is deleted.
+    """
+    old = _sibling(out, "old")
+    if is_packed(old) and not out.exists():
+        old.rename(out)
+    elif old.is_dir():
+        _remove(old)
+    if is_packed(out):
+        shutil.rmtree(out / WORK, ignore_errors=True)
+
+
+def _sibling(out: Path, role: str) -> Path:
+    """Return a hidden name beside `out`: rows -> .rows.packer-new."""
+    whole = Path(os.path.abspath(out))  # noqa: PTH100 ("." has no name, and links must stay)
+    return whole.parent / f".{whole.name}.packer-{role}"
+
+
+def _remove(dataset: Path) -> None:
+    """Delete a dataset; the manifest first, so that what is half deleted does not look whole."""
     (dataset / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(dataset)
 
 
-def restore(out: Path) -> None:
-    """Bring back a dataset whose replacement was killed between two renames."""
-    old = out.with_name(f".{out.name}.old")
-    if old.is_dir():
-        if not out.exists():
-            old.rename(out)
-        else:
-            remove(old)
-
-
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths atomically (Linux renameat2); whether that was done."""
+    """Exchange two paths atomically (Linux renameat2); False where the system or the file system cannot."""
     at_current_folder, exchange = -100, 2
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
     paths = os.fsencode(one), os.fsencode(other)
-    return bool(renameat2(at_current_folder, paths[0], at_current_folder, paths[1], exchange) == 0)
+    if renameat2(at_current_folder, paths[0], at_current_folder, paths[1], exchange) == 0:
+        return True
+    if ctypes.get_errno() == errno.ENOENT:  # another process was here; renaming one by one would lose a dataset
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(one))
+    return False
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,5 +1,7 @@
 """Slow, obvious twins of the kernels: one item at a time, over lists."""
 
+from bisect import bisect_left, insort
+from itertools import pairwise
 from math import ceil
 
 # ---- packing: lengths -> packs, each a list of lengths in the order in which they were put in ----
@@ -158,3 +160,50 @@ def restarted_positions(lengths, max_len):
         [position for length in [*segments, max_len - sum(segments)] for position in range(length)]
         for segments in lengths
     ]
+
+
+# ---- best-fit decreasing for real sizes: item by item as above, the packs kept sorted by room ----
+
+
+def best_fit_packs(lengths, capacity):
+    """How many packs best-fit decreasing opens; the same as len(best_fit_decreasing(...)) without a limit."""
+    rooms = []
+    packs = 0
+    for length in sorted(lengths, reverse=True):
+        at = bisect_left(rooms, length)
+        if at == len(rooms):
+            packs += 1
+            insort(rooms, capacity - length)
+        else:
+            insort(rooms, rooms.pop(at) - length)
+    return packs
+
+
+# ---- loader: rows -> one batch ----
+
+
+def flattened_batch(rows):
+    """The batch of rows, each a dict of lists: real segments end to end, without padding."""
+    batch = {"input_ids": [], "labels": [], "position_ids": [], "seq_idx": []}
+    boundaries = [0]
+    for row in rows:
+        place = 0
+        for length, document in zip(row["seq_lengths"], row["doc_ids"], strict=True):
+            if document == -1:
+                continue
+            tokens = row["input_ids"][place : place + length]
+            batch["input_ids"] += tokens
+            batch["labels"] += row["labels"][place : place + length] if "labels" in row else [-100, *tokens[1:]]
+            batch["position_ids"] += range(length)
+            batch["seq_idx"] += [len(boundaries) - 1] * length
+            boundaries.append(boundaries[-1] + length)
+            place += length
+    longest = max(end - start for start, end in pairwise(boundaries))
+    return {
+        **{name: [values] for name, values in batch.items()},
+        "cu_seq_lens_q": boundaries,
+        "cu_seq_lens_k": boundaries,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }

@@ -18,7 +18,7 @@ from packer.algorithms.open_packs import (
 from packer.algorithms.patterns import Patterns
 
 FIRST = 3
-"""One more column of groups: the index of a group's first pack."""
+"""The last column of groups, which lie in no stack here: the index of the group's first pack."""
 
 LEFT, RIGHT, ABOVE, ROOM = range(4)
 """Columns of tree nodes: children, parent, the largest residual of the packs below; LEFT of a leaf is its group."""
@@ -41,8 +41,8 @@ def _first_fit(histogram: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int
     """The groups (groups, 4) and links (links, 3) of first fit; a group is an interval of consecutive packs.
 
     A pack that takes a segment of length l is the first to be asked for the next one, so it takes as many as it can.
-    A group of which only the first packs took something falls into two intervals: packs 0-9 with [60], when four
-    segments of 20 come, are then 0-1 with [60, 20, 20] and 2-9 with [60].
+    A group of which only the first packs took something falls into two intervals: of packs 0-9 of 100 tokens that hold
+    [60], four segments of 20 make 0-1 with [60, 20, 20] and 2-9 with [60].
     """
     capacity = len(histogram) - 1
     groups = new_groups(histogram)

@@ -1,4 +1,4 @@
-"""How every kernel of this folder is compiled."""
+"""How every kernel of the package is compiled."""
 
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -11,8 +11,13 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 def jit(kernel: Kernel) -> Kernel:
     """Compile a kernel with Numba: cached on disk, the GIL released; the type stays that of the Python function.
 
+    Where no cache folder can be written (the package's, the user's, NUMBA_CACHE_DIR), it is compiled in every process.
+
     Subtle: the cache of a kernel is renewed when its own file changes, not when a helper it calls from another
     file does. `tests/conftest.py` keeps the caches of different sources apart; elsewhere, delete `__pycache__`
-    after a change in this folder.
+    after a change to a kernel.
     """
-    return cast(Kernel, numba.njit(cache=True, nogil=True)(kernel))
+    try:
+        return cast(Kernel, numba.njit(cache=True, nogil=True)(kernel))
+    except RuntimeError:
+        return cast(Kernel, numba.njit(nogil=True)(kernel))

@@ -202,17 +202,17 @@ def new_links() -> Links:
 
 
 @jit
-def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, links: Links) -> Links:
+def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, out_links: Links) -> Links:
     """Put `repeat` segments of `extent` into each pack of a group of `out`; returns the links with one more."""
-    rows = links.rows
-    if links.used == len(rows):
+    rows = out_links.rows
+    if out_links.used == len(rows):
         rows = grown(rows)
-    rows[links.used, EXTENT] = extent
-    rows[links.used, REPEAT] = repeat
-    rows[links.used, PARENT] = out[group, CHAIN]
-    out[group, CHAIN] = links.used
+    rows[out_links.used, EXTENT] = extent
+    rows[out_links.used, REPEAT] = repeat
+    rows[out_links.used, PARENT] = out[group, CHAIN]
+    out[group, CHAIN] = out_links.used
     out[group, SEGMENTS] += repeat
-    return Links(rows, links.used + 1)
+    return Links(rows, out_links.used + 1)
 
 
 @jit

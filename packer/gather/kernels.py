@@ -10,11 +10,12 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
+from packer.algorithms.jit import jit
 from packer.gather.columns import Addresses
 
 NO_LOSS = -100
@@ -61,10 +62,16 @@ def _copy_bytes(destination: Any, source: Any, count: Any) -> Any:
     return implementation
 
 
-@njit(cache=True, nogil=True)
+@jit
 def _locate(column: Addresses, row: int) -> tuple[int, int]:
     """(chunk, number of the first value in that chunk) of a list."""
-    chunk = np.searchsorted(column.first_rows, row, side="right") - 1
+    chunk, end = np.int64(0), np.int64(len(column.values))  # by hand: np.searchsorted takes a second to compile
+    while end - chunk > 1:
+        middle = (chunk + end) // 2
+        if column.first_rows[middle] <= row:
+            chunk = middle
+        else:
+            end = middle
     index = row - column.first_rows[chunk]
     if column.offset_bytes[chunk] == 4:
         return chunk, np.int64(array_at(column.offsets[chunk], index + 1, np.int32)[index])
@@ -73,7 +80,7 @@ def _locate(column: Addresses, row: int) -> tuple[int, int]:
     return chunk, index * column.list_sizes[chunk]
 
 
-@njit(cache=True, nogil=True)
+@jit
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
     """Copy `values` to `out` as int32; whether all are token ids or equal to `allowed`."""
     wrong = False
@@ -84,7 +91,7 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
     return not wrong
 
 
-@njit(cache=True, nogil=True)
+@jit
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     """Twin of `_copy_cast` for int32 values: memcpy, then a look at the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
@@ -99,7 +106,7 @@ def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     return not wrong
 
 
-@njit(cache=True, nogil=True)
+@jit
 def gather(
     column: Addresses,
     rows: NDArray[np.int64],
@@ -156,7 +163,7 @@ def gather(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@jit
 def mask_labels(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
     """Set "no loss" at the first token of every segment, and from the end of the tokens to the end of each row.
 
@@ -175,7 +182,7 @@ def mask_labels(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int
         out[r * max_len + ends[r] : (r + 1) * max_len] = NO_LOSS
 
 
-@njit(cache=True, nogil=True)
+@jit
 def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
     """Number the tokens of every segment from 0, and the padding of every row, too.
 

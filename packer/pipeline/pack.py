@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.writer import RowFormat
 from packer.sources import Source, open_source, scan
+from packer.sources.opening import ENDINGS
 from packer.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ def pack(
         source, split=options.split, input_column=options.input_column, labels_column=options.labels_column
     )
     out = Path(output) if output is not None else default_output(source, options)
+    if out.is_symlink():  # build and swap where the dataset is, not where the link is
+        out = out.resolve()
+    _refuse_inside(source, out)
     request = {"options": options.to_dict(), "files": _source_files(opened)}
     with _system_errors(out):
         workspace.restore(out)
@@ -81,8 +84,6 @@ def pack(
             if manifest is not None:
                 return PackResult(manifest=manifest, output=out, found_complete=True)
             target = workspace.beside(out)
-            if is_packed(target):  # killed before the swap; it is quicker to make it again than to trust it
-                workspace.remove(target)
         with workspace.claim(target, request, sync=sync, fresh=overwrite) as claimed:
             try:
                 manifest = _pack_into(claimed, opened, options, workers or available_workers(), progress)
@@ -105,11 +106,18 @@ def default_output(source: str | Path | Dataset | DatasetDict, options: PackOpti
     path = Path(source)
     if any(letter in str(source) for letter in "*?["):
         raise PackerError(f"{source} is a glob: name the packed dataset with --output")
-    name = path.name if path.is_dir() else re.sub(r"(\.[A-Za-z]+){1,2}$", "", path.name)
+    if path.name in ("", ".."):
+        path = path.resolve()
+    name = path.name if path.is_dir() else ENDINGS.sub("", path.name)
     split = f"-{options.split}" if options.split else ""
-    folder = path.resolve().parent if path.exists() and not path.name else path.parent
-    folder = folder if path.exists() else Path()  # a Hub id: here
-    return folder / f"{name or path.resolve().name}{split}-packed-{options.max_len}"
+    folder = path.parent if path.exists() else Path()  # a Hub id: here
+    return folder / f"{name}{split}-packed-{options.max_len}"
+
+
+def _refuse_inside(source: str | Path | Dataset | DatasetDict, out: Path) -> None:
+    """Refuse an output that the same command, repeated, would read as part of the source."""
+    if isinstance(source, str | Path) and Path(source).is_dir() and Path(source).resolve() in out.resolve().parents:
+        raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
 
 
 def _same_pack(
@@ -159,7 +167,7 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
         )
     segments = cut_documents(scanned.lengths, options.max_len, options.long)
     if kept is None:
-        plan, totals = make_plan(segments, options)
+        plan, totals = make_plan(segments, options, progress)
         facts = {"source": scanned.identity, "totals": totals, "pool_packs": plan.pool_packs}
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
         claimed.save_plan(arrays, facts)
@@ -196,7 +204,7 @@ def _system_errors(out: Path) -> Iterator[None]:
         where = error.filename or out
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "free some space and repeat the same command: it goes on where it stopped"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
             remedy = "choose a folder that can be written with --output"
         else:
             remedy = "repeat the same command when that is mended: it goes on where it stopped"

@@ -12,6 +12,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.plan import LONG_POLICIES, Plan, Segments, deal
+from packer.progress import Progress
 from packer.shards.columns import row_bytes
 
 
@@ -31,7 +32,7 @@ def segment_histogram(segments: Segments) -> NDArray[np.int64]:
     return histogram
 
 
-def make_plan(segments: Segments, options: PackOptions) -> tuple[Plan, dict[str, Any]]:
+def make_plan(segments: Segments, options: PackOptions, progress: Progress) -> tuple[Plan, dict[str, Any]]:
     """Return the plan, and the totals of the manifest: every document and token accounted for.
 
     Raises:
@@ -40,7 +41,7 @@ def make_plan(segments: Segments, options: PackOptions) -> tuple[Plan, dict[str,
     histogram = segment_histogram(segments)
     patterns = get_algorithm(options.algorithm).solve(histogram, options.max_segments)
     rows_per_shard = max(1, options.shard_size // row_bytes(options.max_len, options.token_columns))
-    plan = deal(segments, patterns, rows_per_shard=rows_per_shard, seed=options.seed)
+    plan = deal(segments, patterns, rows_per_shard=rows_per_shard, seed=options.seed, progress=progress)
     return plan, _totals(segments, plan, histogram, options)
 
 

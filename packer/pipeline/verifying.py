@@ -99,7 +99,7 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
 def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: Progress) -> Iterator[str]:
     packed = _read_segments(folder, manifest)
     seen = documents = tokens = 0
-    for table in source.tables(progress):
+    for table in source.tables():
         segments = cut_documents(table.lengths, manifest.max_len, manifest.options["long"])
         numbers = np.concatenate([np.flatnonzero(segments.tail_lengths(0, segments.documents)), _heads(segments)])
         local, starts, lengths = segments.locate(numbers)
@@ -120,6 +120,7 @@ def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: P
         seen += len(local)
         documents += len(table.lengths)
         tokens += int(table.lengths.sum(dtype=np.int64))
+        progress("compare", tokens, manifest.totals["tokens"])
     if seen != len(packed.documents):
         yield f"{len(packed.documents) - seen:,} segments in the rows are not in the source"
     for what, there in (("documents", documents), ("tokens", tokens)):

@@ -15,6 +15,7 @@ from packer.algorithms.jit import jit
 from packer.algorithms.patterns import Patterns
 from packer.plan.permute import DEAL_ROTATION, EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW, draw_below, permute, stream_key
 from packer.plan.segments import Segments
+from packer.progress import Progress, silent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,9 @@ def partition_starts(segments: Segments, partitions: int) -> NDArray[np.int64]:
     return np.concatenate([found, np.full(partitions + 1 - len(found), segments.documents)]).astype(np.int64)
 
 
-def deal(segments: Segments, patterns: Patterns, *, rows_per_shard: int, seed: int) -> Plan:
+def deal(
+    segments: Segments, patterns: Patterns, *, rows_per_shard: int, seed: int, progress: Progress = silent
+) -> Plan:
     """Turn patterns into rows. `patterns` packs exactly the histogram of `segments`.
 
     Args:
@@ -64,6 +67,7 @@ def deal(segments: Segments, patterns: Patterns, *, rows_per_shard: int, seed: i
         patterns: the global solution.
         rows_per_shard: the most rows of a shard; there are as many partitions as such shards.
         seed: 0..2^64-1; another seed is another packing of as many packs.
+        progress: told of "plan" in segments.
     """
     packs = patterns.packs
     partitions = -(-packs // rows_per_shard)
@@ -101,6 +105,7 @@ def deal(segments: Segments, patterns: Patterns, *, rows_per_shard: int, seed: i
         far -= len(left)
         slots[far : far + len(left)] = left
         shard_rows.append(row)
+        progress("plan", len(slots) - far + int(row_starts[row]), len(slots))
 
     pool_packs = packs - row
     if pool_packs:
@@ -192,7 +197,9 @@ def _deal_patterns(
     histograms = histograms.copy()
     left = counts.copy()
     partitions = len(histograms)
-    gifts = np.empty((max(16, len(counts)), 3), np.int64)
+    given_to = np.empty(max(16, len(counts)), np.int64)
+    given_patterns = np.empty_like(given_to)
+    given_counts = np.empty_like(given_to)
     size = 0
     for even in (True, False):
         for pattern in range(len(counts)):
@@ -209,13 +216,24 @@ def _deal_patterns(
                 left[pattern] -= packs
                 for extent in members:
                     histograms[partition, extent] -= packs
-                if size == len(gifts):
-                    grown = np.empty((2 * size, 3), np.int64)
-                    grown[:size] = gifts
-                    gifts = grown
-                gifts[size, 0], gifts[size, 1], gifts[size, 2] = partition, pattern, packs
+                if size == len(given_to):
+                    given_to, given_patterns, given_counts = (
+                        _grown(given_to),
+                        _grown(given_patterns),
+                        _grown(given_counts),
+                    )
+                given_to[size], given_patterns[size], given_counts[size] = partition, pattern, packs
                 size += 1
-    return gifts[:size, 0].copy(), gifts[:size, 1].copy(), gifts[:size, 2].copy(), left
+    return given_to[:size], given_patterns[:size], given_counts[:size], left
+
+
+@jit
+def _grown(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Copy an array into one of twice the length."""
+    grown = np.empty(2 * len(array), array.dtype)
+    for i in range(len(array)):  # a slice assignment takes seconds to compile
+        grown[i] = array[i]
+    return grown
 
 
 @jit
@@ -248,28 +266,30 @@ def _fill_rows(
     Returns:
         The numbers of the segments that no row took, by extent.
     """
-    # Group the segments by extent (counting sort), and shuffle each group.
-    longest = np.int64(extents.max()) if len(extents) else np.int64(0)
+    # Group the segments by extent (counting sort), and shuffle each group. Loops, where slices would take seconds
+    # to compile.
+    longest = np.int64(0)
+    for extent in extents:
+        longest = max(longest, np.int64(extent))
     group = np.zeros(longest + 2, np.int64)
     for extent in extents:
-        group[extent + 1] += 1
-    group[1] = 0
+        if extent > 0:
+            group[extent + 1] += 1
     for extent in range(1, longest + 1):
         group[extent + 1] += group[extent]
     grouped = np.empty(group[longest + 1], numbers.dtype)
-    taken = group[: longest + 1].copy()
+    taken = group.copy()
     for s in range(len(numbers)):
         extent = extents[s]
         if extent > 0:
             grouped[taken[extent]] = numbers[s]
             taken[extent] += 1
     for extent in range(1, longest + 1):
-        if group[extent + 1] - group[extent] > 1:
-            key = stream_key(seed, EQUAL_LENGTHS, stream * (np.int64(1) << 32) + extent)
-            permute(grouped, group[extent], group[extent + 1], key)
+        taken[extent] = group[extent]
+        key = stream_key(seed, EQUAL_LENGTHS, stream * (np.int64(1) << 32) + extent)
+        permute(grouped, group[extent], group[extent + 1], key)
 
     # Rows in random order take the next segment of every extent that their pattern asks for.
-    taken[:] = group[: longest + 1]
     rows = row_patterns.copy()
     permute(rows, 0, len(rows), stream_key(seed, ROWS, stream))
     slot = out_row_starts[first_row]

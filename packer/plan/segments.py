@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import PackerError
+from packer.errors import SourceError
 
 LongPolicy = Literal["split", "truncate", "drop", "error"]
 LONG_POLICIES: tuple[str, ...] = get_args(LongPolicy)
@@ -127,12 +127,12 @@ def cut_documents(lengths: NDArray[np.int32], max_len: int, long: LongPolicy) ->
     tokens; `drop` leaves it out; empty documents are left out by every policy.
 
     Raises:
-        PackerError: `long` is "error" and a document is longer than max_len.
+        SourceError: `long` is "error" and a document is longer than max_len.
     """
     long_documents = np.flatnonzero(lengths > max_len)
     if long == "error" and len(long_documents):
         first = int(long_documents[0])
-        raise PackerError(
+        raise SourceError(
             f"document {first} has {lengths[first]:,} tokens and max_len is {max_len:,} "
             f"({len(long_documents):,} documents are longer); choose --long split, truncate or drop"
         )

@@ -1,0 +1,227 @@
+"""Documents as Arrow lists: what an input yields, and the checks that make it a table of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import PackerError, SourceError
+from packer.gather import TokenColumn, list_lengths
+
+LONGEST = 2**31 - 1
+"""Tokens of the longest document that is taken; also the largest token id."""
+
+TAKEN = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
+
+# What `document_lengths` writes in place of a length.
+_NULL_ROW, _NULL_TOKEN, _NULL_LABELS, _NULL_LABEL, _UNEQUAL, _TOO_LONG = -1, -2, -3, -4, -5, -6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFile:
+    """One file of a source, as the manifest names it."""
+
+    name: str
+    """Path relative to the source, with "/" between folders; never absolute."""
+
+    bytes: int
+    """Size of the original file, also where a decoded copy is read in its place."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenTable:
+    """A contiguous stretch of checked documents, in memory or memory-mapped.
+
+    No row is null or holds a null, offsets stay inside the values, labels are as long as input_ids. Token values
+    are checked when they are gathered.
+    """
+
+    input_ids: TokenColumn
+    """Lists of token ids."""
+
+    labels: TokenColumn | None
+    """Lists of labels, or None where the source has none."""
+
+    lengths: NDArray[np.int32]
+    """(documents,) tokens in each document."""
+
+    rows: NDArray[np.int64] | NDArray[np.uint64] | None
+    """(documents,) document i is list rows[i] of the columns; None: list i."""
+
+    first_document: int
+    """Index of the first document in the whole source."""
+
+
+class Columns(NamedTuple):
+    """What to look for in every file."""
+
+    input_ids: str
+    labels: str
+
+
+class Batch(NamedTuple):
+    """A stretch of an input's documents, not checked yet; chunk i of the labels belongs to chunk i of input_ids."""
+
+    input_ids: list[pa.Array]
+    labels: list[pa.Array] | None
+    done: int  # bytes of the file read when this batch ends
+
+
+class Input(Protocol):
+    """One file, or one dataset in memory: the seam behind which every format is alike."""
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size."""
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file is; None for data in memory."""
+
+    @property
+    def rows(self) -> int | None:
+        """Documents; None where only reading tells."""
+
+    @property
+    def has_labels(self) -> bool | None:
+        """Whether the labels column is there; None where the file holds no document."""
+
+    @property
+    def mapped(self) -> bool:
+        """Whether its lists lie in memory, mapped or not, for as long as the input lives."""
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the documents in order, within bounded memory; may raise `DocumentError` with a row of this input."""
+
+    def place(self, row: int) -> str:
+        """Where a user finds this row, as in "rows.jsonl line 18"."""
+
+
+class DocumentError(Exception):
+    """A document is wrong: its row in the input and what is wrong; `Source` adds the document's index."""
+
+    def __init__(self, row: int, message: str, place: str | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+        self.message = message
+        self.place = place
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn what pyarrow and the system raise about a file into one line that names it."""
+    try:
+        yield
+    except (PackerError, DocumentError):
+        raise
+    except OSError as error:
+        if error.errno is not None and error.strerror:
+            raise PackerError(f"{name}: cannot be read: {error.strerror}") from error
+        raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
+    except (pa.ArrowException, ValueError, EOFError) as error:
+        raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
+
+
+def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
+    """Check the types of the wanted columns of a file; whether it has labels."""
+    require_column(schema.names, name, columns)
+    has_labels = columns.labels in schema.names
+    for column in columns if has_labels else columns[:1]:
+        if schema.names.count(column) > 1:
+            raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
+        found = schema.field(column).type
+        is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
+        if not is_list or not pa.types.is_integer(found.value_type):
+            raise SourceError(f"{name}: column '{column}' holds {found}; taken are {TAKEN}")
+    return has_labels
+
+
+def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
+    """Raise if the column with the tokens is not among the names found in a file."""
+    if columns.input_ids not in names:
+        found = ", ".join(names) or "none"
+        raise PackerError(
+            f"{name}: no column '{columns.input_ids}' (found: {found}); name the tokens' column with --input-column"
+        )
+
+
+def document_lengths(input_ids: Sequence[pa.Array], labels: Sequence[pa.Array] | None) -> NDArray[np.int32]:
+    """Lengths of the documents in a few chunks, shape (documents,); negative where `fault_message` knows why.
+
+    Raises:
+        ValueError: an array's offsets or buffers are corrupt.
+    """
+    lengths = np.empty(sum(map(len, input_ids)), np.int32)
+    first = 0
+    for number, tokens in enumerate(input_ids):
+        part = lengths[first : first + len(tokens)]
+        first += len(tokens)
+        tokens.validate()
+        wide = list_lengths(tokens)
+        part[:] = np.where(wide > LONGEST, _TOO_LONG, wide) if len(wide) and wide.max() > LONGEST else wide
+        if labels is not None:
+            labels[number].validate()
+            part[list_lengths(labels[number]) != wide] = _UNEQUAL
+            _mark_nulls(labels[number], row_mark=_NULL_LABELS, value_mark=_NULL_LABEL, out=part)
+        _mark_nulls(tokens, row_mark=_NULL_ROW, value_mark=_NULL_TOKEN, out=part)
+    return lengths
+
+
+def fault_message(mark: int, columns: Columns, tokens: pa.Scalar, labels: pa.Scalar) -> str:
+    """Say what a negative length of `document_lengths` stands for, given the document's two lists."""
+    if mark in (_NULL_ROW, _NULL_LABELS):
+        return null_message(columns.input_ids if mark == _NULL_ROW else columns.labels)
+    if mark in (_NULL_TOKEN, _NULL_LABEL):
+        column, values = (columns.input_ids, tokens.values) if mark == _NULL_TOKEN else (columns.labels, labels.values)
+        position = values.is_null().index(pa.scalar(True)).as_py()
+        return f"'{column}' holds a null at position {position} of {len(values)}; remove it or give it a value"
+    if mark == _UNEQUAL:
+        return (
+            f"'{columns.labels}' has {len(labels.values)} values for {len(tokens.values)} "
+            f"in '{columns.input_ids}'; both need the same number (-100 where there is no loss)"
+        )
+    return f"{len(tokens.values)} tokens, above the longest document of {LONGEST}; split it"
+
+
+def null_message(column: str) -> str:
+    """Say that a list is missing."""
+    return f"'{column}' is null; drop the row or give it a list (it may be empty)"
+
+
+def token_message(column: str, value: int) -> str:
+    """Say that a value cannot be a token id or a label."""
+    return f"'{column}' holds {value}, outside 0 to {LONGEST}; mend the source"
+
+
+def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray[np.int32]) -> None:
+    """Write `value_mark` where a list holds a null and `row_mark` where it is null itself."""
+    values = array.values  # the whole child, so the offsets below count from its start
+    if values.null_count and len(array):
+        if pa.types.is_fixed_size_list(array.type):
+            bounds = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
+        else:
+            bounds = np.asarray(array.offsets)
+        nulls = _null_positions(values, int(bounds[0]), int(bounds[-1]))
+        out[np.diff(np.searchsorted(nulls, bounds)) > 0] = value_mark
+    if array.null_count:
+        out[array.is_null().to_numpy(zero_copy_only=False)] = row_mark
+
+
+def _null_positions(values: pa.Array, start: int, stop: int, step: int = 1 << 24) -> NDArray[np.int64]:
+    """Positions of the nulls in values[start:stop]; a step at a time, since there may be billions of values."""
+    positions = [
+        np.flatnonzero(values.slice(at, min(step, stop - at)).is_null().to_numpy(zero_copy_only=False)) + at
+        for at in range(start, stop, step)
+    ]
+    return np.concatenate([np.zeros(0, np.int64), *positions])
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,160 @@
+"""Hugging Face datasets: saved folders, `datasets.Dataset` objects, and the Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import PackerError, SourceError
+from packer.sources.documents import Columns, SourceFile, find_columns, reading
+from packer.sources.ipc import MappedLists, open_ipc, read_indices
+from packer.sources.source import Source
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+"""What `save_to_disk` leaves in the folder of a dataset, and of a dictionary of them."""
+
+_PATIENCE = 10  # seconds in which the Hub must answer
+
+
+def open_saved(folder: Path, split: str | None, columns: Columns) -> Source:
+    """Map the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
+
+    An indices mapping, as old versions of `datasets` saved beside the data, is honoured.
+
+    Args:
+        folder: holds `dataset_dict.json` or `state.json`.
+        split: which dataset of a dictionary; may be None where there is one.
+        columns: the columns to take.
+
+    Raises:
+        PackerError: no such split or column.
+        SourceError: a file is missing, truncated or corrupt.
+    """
+    inside = ""
+    if (folder / SPLITS).exists():
+        splits = _read_json(folder / SPLITS).get("splits")
+        if not isinstance(splits, list):
+            raise SourceError(f"{folder / SPLITS}: no list of 'splits'; save the dataset again")
+        inside = f"{choose_split(str(folder), splits, split)}/"
+    state = _read_json(folder / inside / STATE)
+    if not inside and split is not None and split != state.get("_split"):
+        raise PackerError(f"--split {split}: {folder} is a single dataset without splits; leave --split out")
+    names = _file_names(folder / inside / STATE, state.get("_data_files"))
+    inputs = tuple(open_ipc(folder / inside / name, inside + name, columns) for name in names)
+    indices = None
+    if state.get("_indices_data_files"):
+        names = _file_names(folder / inside / STATE, state["_indices_data_files"])
+        indices = _indices(read_indices([folder / inside / name for name in names]))
+    return Source(str(folder / inside), inputs, columns, indices)
+
+
+def is_dataset(source: object) -> bool:
+    """Whether this is a `datasets.Dataset` or `DatasetDict`; whoever made one has imported `datasets`."""
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(source, (datasets.Dataset, datasets.DatasetDict))
+
+
+def open_dataset(dataset: Dataset | DatasetDict, split: str | None, columns: Columns, name: str = "dataset") -> Source:
+    """Take the Arrow chunks of a `datasets` object as they are, and its indices mapping after shuffle or filter.
+
+    Raises:
+        PackerError: no such split or column.
+        SourceError: the columns are of a type that is not taken.
+    """
+    if isinstance(dataset, dict):
+        chosen = choose_split(name, list(dataset), split)
+        return open_dataset(dataset[chosen], None, columns, f"{name}/{chosen}")
+    if split is not None and split != str(dataset.split):
+        raise PackerError(f"--split {split}: {name} is a single dataset without splits; leave --split out")
+    table: pa.Table = dataset.data.table
+    has_labels = find_columns(table.schema, name, columns)
+    table = table.select(list(columns if has_labels else columns[:1]))
+    batches = table.to_batches()  # aligns the chunks of both columns without copying
+    lists = MappedLists(
+        file=SourceFile(name=name, bytes=table.nbytes),
+        path=None,
+        input_ids=tuple(batch.column(0) for batch in batches),
+        labels=tuple(batch.column(1) for batch in batches) if has_labels else None,
+    )
+    indices = _indices(dataset._indices.table.column(0)) if dataset._indices is not None else None
+    return Source(name, (lists,), columns, indices)
+
+
+def open_hub(hub_id: str, split: str | None, columns: Columns) -> Source:
+    """Download a dataset of the Hugging Face Hub through `datasets` (or find it in its cache) and map it.
+
+    Raises:
+        PackerError: the Hub cannot be reached, or has no such dataset or split.
+    """
+    import datasets
+    from huggingface_hub import HfApi, constants
+
+    missing = f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub"
+    if not constants.HF_HUB_OFFLINE:
+        try:  # `load_dataset` alone retries for 23 s before it gives up
+            HfApi().dataset_info(hub_id, timeout=_PATIENCE)
+        except Exception as error:  # of several HTTP libraries, by version
+            raise PackerError(
+                f"{missing} ({_first_line(error)}); check the spelling and the network "
+                "(HF_HUB_OFFLINE=1 takes what was downloaded before)"
+            ) from error
+    try:
+        dataset = datasets.load_dataset(hub_id, split=split)
+    except Exception as error:
+        raise PackerError(f"{missing} that can be loaded ({_first_line(error)})") from error
+    return open_dataset(dataset, split, columns, hub_id)
+
+
+def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
+    """Return the split that is asked for, or the only one there is."""
+    found = ", ".join(splits) or "none"
+    if split is None and len(splits) == 1:
+        return splits[0]
+    if split is None:
+        raise PackerError(
+            f"{name}: has {len(splits)} splits ({found}); choose one, as in --split {[*splits, 'train'][0]}"
+        )
+    if split not in splits:
+        raise PackerError(f"--split {split}: {name} has no such split (found: {found}); choose one of these")
+    return split
+
+
+def _indices(column: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.uint64]:
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise SourceError(f"an indices mapping of {column.type} with {column.null_count} nulls; save the dataset again")
+    chunks = [chunk.to_numpy(zero_copy_only=True) for chunk in column.chunks]
+    if not chunks:
+        return np.zeros(0, np.int64)
+    joined: NDArray[Any] = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    return joined if joined.dtype == np.uint64 else joined.astype(np.int64, copy=False)
+
+
+def _file_names(state: Path, files: Any) -> list[str]:
+    """Return the file names that a state.json lists; entries that also say "skip" or "take" are refused."""
+    plain = isinstance(files, list) and all(isinstance(file, dict) and set(file) == {"filename"} for file in files)
+    if not plain:
+        raise SourceError(f"{state}: its list of data files is not as save_to_disk writes it; save the dataset again")
+    return [os.fspath(file["filename"]) for file in files]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with reading(str(path)):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise SourceError(f"{path}: not a JSON object; save the dataset again")
+        return content
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,198 @@
+"""Arrow IPC streams and files: memory-mapped where they are uncompressed, else decoded batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from packer.errors import SourceError
+from packer.sources.documents import Batch, Columns, Input, SourceFile, find_columns, reading
+
+MAGIC = b"ARROW1"
+"""How an IPC file begins; a stream begins with the length of its schema message."""
+
+_DOCUMENTS = 1 << 20  # documents handed on at once: 4 MB of lengths
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedLists:
+    """Lists that stay where they are: a mapped IPC file, a mapped decoded copy of some input, or a table in memory."""
+
+    file: SourceFile
+    path: Path | None
+    input_ids: tuple[pa.Array, ...]
+    labels: tuple[pa.Array, ...] | None
+    origin: Input | None = None
+    """The input whose decoded copy this is."""
+
+    @property
+    def rows(self) -> int:
+        """Documents."""
+        return sum(map(len, self.input_ids))
+
+    @property
+    def has_labels(self) -> bool | None:
+        """Whether there are labels; None without documents, where nothing needs them."""
+        return None if self.labels is None and not self.rows else self.labels is not None
+
+    @property
+    def mapped(self) -> bool:
+        """Always."""
+        return True
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield runs of about a million documents: small chunks together, a huge chunk in slices."""
+        input_ids: list[pa.Array] = []
+        labels: list[pa.Array] = []
+        documents = finished = 0
+        total = max(self.rows, 1)
+        for number, chunk in enumerate(self.input_ids):
+            for start in range(0, len(chunk), _DOCUMENTS):
+                input_ids.append(chunk.slice(start, _DOCUMENTS))
+                if self.labels is not None:
+                    labels.append(self.labels[number].slice(start, _DOCUMENTS))
+                documents += len(input_ids[-1])
+                if documents >= _DOCUMENTS or finished + documents == total:
+                    finished += documents
+                    done = self.file.bytes * finished // total
+                    yield Batch(input_ids, labels if self.labels is not None else None, done)
+                    input_ids, labels, documents = [], [], 0
+
+    def place(self, row: int) -> str:
+        """Name the row, or what the row was decoded from."""
+        return self.origin.place(row) if self.origin is not None else f"{self.file.name} row {row}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompressedIpc:
+    """An IPC stream or file with compressed buffers, decoded one record batch at a time."""
+
+    file: SourceFile
+    path: Path
+    rows: int
+    has_labels: bool
+    columns: Columns
+    mapped: bool = False
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield one batch for each record batch."""
+        buffer = _map(self.path)
+        wanted = self.columns if self.has_labels else self.columns[:1]
+        done = 0
+        for batch in _record_batches(buffer, self.file.name, self.columns, only=wanted):
+            done += len(batch)
+            labels = [batch.column(self.columns.labels)] if self.has_labels else None
+            yield Batch([batch.column(self.columns.input_ids)], labels, self.file.bytes * done // max(self.rows, 1))
+
+    def place(self, row: int) -> str:
+        """Name the row."""
+        return f"{self.file.name} row {row}"
+
+
+def open_ipc(path: Path, name: str, columns: Columns, origin: Input | None = None) -> MappedLists | CompressedIpc:
+    """Map an Arrow IPC stream or file; where its buffers are compressed, prepare to decode it.
+
+    Args:
+        path: where it is.
+        name: how messages and the manifest call it.
+        columns: the columns to take.
+        origin: the input that the file is a decoded copy of, if it is one.
+
+    Raises:
+        PackerError: no such column, or the file cannot be read.
+        SourceError: truncated, corrupt, or of a type that is not taken.
+    """
+    with reading(name):
+        file = SourceFile(name=name, bytes=path.stat().st_size)
+        if not file.bytes:
+            raise SourceError(
+                f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again"
+            )
+        buffer = _map(path)
+        batches = []
+        rows, inside, has_labels = 0, True, columns.labels in _schema(buffer).names
+        for batch in _record_batches(buffer, name, columns):
+            rows += len(batch)
+            inside = inside and _lies_in(buffer, batch, columns)
+            if inside:
+                batches.append(batch)
+            else:
+                batches.clear()
+    if not inside:
+        return CompressedIpc(file=file, path=path, rows=rows, has_labels=has_labels, columns=columns)
+    return MappedLists(
+        file=file if origin is None else origin.file,
+        path=path,
+        input_ids=tuple(batch.column(columns.input_ids) for batch in batches),
+        labels=tuple(batch.column(columns.labels) for batch in batches) if has_labels else None,
+        origin=origin,
+    )
+
+
+def read_indices(paths: list[Path]) -> pa.ChunkedArray:
+    """Read the one column of Arrow streams in which old datasets kept an indices mapping; mapped where possible."""
+    tables = []
+    for path in paths:
+        with reading(path.name):
+            tables.append(pa.ipc.open_stream(_map(path)).read_all())
+    return pa.chunked_array([chunk for table in tables for chunk in table.column(0).chunks], tables[0].schema[0].type)
+
+
+def _map(path: Path) -> pa.Buffer:
+    with pa.memory_map(str(path)) as file:  # closing gives the file descriptor back; the mapping lives in the buffer
+        return file.read_buffer()
+
+
+def _schema(buffer: pa.Buffer) -> pa.Schema:
+    is_file = buffer.slice(0, len(MAGIC)).to_pybytes() == MAGIC
+    return pa.ipc.open_file(buffer).schema if is_file else pa.ipc.open_stream(buffer).schema
+
+
+def _record_batches(
+    buffer: pa.Buffer, name: str, columns: Columns, only: tuple[str, ...] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a mapped stream or file, and make sure that it is whole.
+
+    `only` leaves other columns undecoded. A file's reader copies when it is given, so mapping goes without.
+    """
+    schema = _schema(buffer)
+    find_columns(schema, name, columns)
+    options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
+    if buffer.slice(0, len(MAGIC)).to_pybytes() == MAGIC:
+        file = pa.ipc.open_file(buffer, options=options)
+        for number in range(file.num_record_batches):
+            with reading(name):
+                batch = file.get_batch(number)
+            yield batch
+        return
+    reader = pa.BufferReader(buffer)
+    stream = pa.ipc.open_stream(reader, options=options)
+    while True:
+        with reading(name):
+            try:
+                batch = stream.read_next_batch()
+            except StopIteration:
+                break
+        yield batch
+    end = reader.tell()
+    if buffer.slice(end - len(_END_OF_STREAM), len(_END_OF_STREAM)).to_pybytes() != _END_OF_STREAM:
+        raise SourceError(
+            f"{name}: truncated: the Arrow stream stops at byte {end} without its end mark; write it again"
+        )
+    if end != buffer.size:
+        raise SourceError(
+            f"{name}: {buffer.size - end} bytes follow the end of the Arrow stream at byte {end}; "
+            "streams cannot be concatenated, give them as separate files"
+        )
+
+
+def _lies_in(buffer: pa.Buffer, batch: pa.RecordBatch, columns: Columns) -> bool:
+    """Whether the lists of a record batch lie inside the mapped file, that is, were not decompressed."""
+    names = [column for column in columns if column in batch.schema.names]
+    parts = [part for name in names for part in batch.column(name).buffers() if part is not None and part.size]
+    end = buffer.address + buffer.size
+    return all(buffer.address <= part.address and part.address + part.size <= end for part in parts)

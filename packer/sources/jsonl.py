@@ -1,0 +1,251 @@
+"""JSON lines, plain or compressed: parsed by pyarrow block by block, cut at newlines, so that lines can be named."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+from packer.sources.documents import (
+    LONGEST,
+    Batch,
+    Columns,
+    DocumentError,
+    SourceFile,
+    null_message,
+    reading,
+    require_column,
+    token_message,
+)
+
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+
+_BLOCK = 1 << 24  # bytes of text parsed at once; a longer line makes its block longer
+_THREADS = 2  # blocks parsed side by side
+_NEWLINE, _BRACE = b"\n{"
+_MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put in front of UTF-8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JsonLines:
+    """A file with one JSON object on each line; blank lines are skipped, other fields ignored."""
+
+    file: SourceFile
+    path: Path
+    has_labels: bool | None
+    columns: Columns
+    rows: int | None = None
+    mapped: bool = False
+
+    @classmethod
+    def open(cls, path: Path, name: str, columns: Columns) -> JsonLines:
+        """Look at the first line: are the columns there?
+
+        Raises:
+            PackerError: no such column, or the file cannot be read.
+        """
+        has_labels = None
+        with reading(name):
+            file = SourceFile(name=name, bytes=path.stat().st_size)
+            first = next(
+                (line for block, _ in _blocks(path, 1 << 16) for line in block.split(b"\n") if line.strip()), b""
+            )
+        try:
+            record = json.loads(first)
+        except (ValueError, RecursionError):
+            record = None  # reading the documents will say what is wrong, and where
+        if isinstance(record, dict):
+            require_column(list(record), name, columns)
+            has_labels = record.get(columns.labels) is not None
+        return cls(file=file, path=path, has_labels=has_labels, columns=columns)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the documents of one block after the other; blocks are parsed side by side.
+
+        Raises:
+            DocumentError: a line is wrong.
+        """
+        row, line = 0, 1
+        for block, done, parsing in self._parsed():
+            try:
+                table = parsing.result()
+            except pa.ArrowException as error:
+                raise self._find_fault(block, row, line, str(error)) from None
+            tokens, labels = (_whole(table[column]) for column in self.columns)
+            if len(tokens) != _count_lines(block):
+                raise self._find_fault(block, row, line, "a line must hold one whole object")
+            labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
+            if tokens.null_count or tokens.values.null_count or labels_wrong:
+                raise self._find_fault(block, row, line, "a list is missing")
+            yield Batch([tokens], [labels] if self.has_labels else None, done)
+            row += len(tokens)
+            line += block.count(b"\n")
+
+    def place(self, row: int) -> str:
+        """Name the line, counting again from the first."""
+        line = 0
+        for block, _ in _blocks(self.path, _BLOCK):
+            for text in _lines(block):
+                line += 1
+                row -= bool(text.strip())
+                if row < 0:
+                    return f"{self.file.name} line {line}"
+        return f"{self.file.name} line {line}"
+
+    def _parsed(self) -> Iterator[tuple[bytes, int, Future[pa.Table]]]:
+        """Yield each block, the bytes of the file read up to it, and its documents; a few blocks are under way."""
+        pending: deque[tuple[bytes, int, Future[pa.Table]]] = deque()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            blocks = _blocks(self.path, _BLOCK)
+            while True:
+                with reading(self.file.name):
+                    block, done = next(blocks, (b"", 0))
+                if block:
+                    pending.append((block, done, pool.submit(_parse, block, self.columns)))
+                elif not pending:
+                    return
+                if not block or len(pending) > _THREADS:
+                    yield pending.popleft()
+
+    def _find_fault(self, block: bytes, row: int, line: int, reason: str) -> DocumentError:
+        """Find the line for which a block was refused; `row` and `line` are those of the block's start."""
+        first_row, first_line = row, line
+        for text in _lines(block):
+            if text.strip():
+                message = self._line_fault(text)
+                if message:
+                    return DocumentError(row, message, f"{self.file.name} line {line}")
+                row += 1
+            line += 1
+        return DocumentError(first_row, reason.splitlines()[0], f"{self.file.name}, lines {first_line} to {line - 1}")
+
+    def _line_fault(self, text: bytes) -> str | None:
+        """What is wrong with a line, or None."""
+        if len(text) > LONGEST:
+            return f"the line has {len(text)} bytes, above the largest block of {LONGEST}; split the document"
+        try:
+            record = json.loads(text.decode(), object_pairs_hook=_unique)
+        except UnicodeDecodeError as error:
+            return f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8"
+        except (ValueError, RecursionError) as error:
+            return f"not valid JSON: {error}"
+        if not isinstance(record, dict):
+            what = {list: "an array", str: "a string", type(None): "null"}.get(type(record), "a number")
+            return f"{what} where an object is expected; write one object a line (jq -c '.[]' unrolls an array)"
+        if self.columns.input_ids not in record:
+            return f"no '{self.columns.input_ids}' (found: {', '.join(record) or 'none'})"
+        message = _list_fault(self.columns.input_ids, record[self.columns.input_ids])
+        if message:
+            return message
+        labels = record.get(self.columns.labels)
+        if (labels is not None) != bool(self.has_labels):
+            here, there = ("no ", "") if self.has_labels else ("", "no ")
+            return (
+                f"{here}'{self.columns.labels}', but the file's first line has {there}such list; give it to all or none"
+            )
+        return None if labels is None else _list_fault(self.columns.labels, labels)
+
+
+def _list_fault(column: str, tokens: Any) -> str | None:
+    """What is wrong with a parsed list of tokens or labels, or None."""
+    if tokens is None:
+        return null_message(column)
+    if not isinstance(tokens, list):
+        return f"'{column}' holds {_shown(tokens)} where a list of integers is expected"
+    for position, token in enumerate(tokens):
+        if type(token) is not int:  # a bool is an int to isinstance
+            return f"'{column}' holds {_shown(token)} at position {position} where an integer is expected"
+        if not -(2**63) <= token < 2**63:
+            return token_message(column, token)
+    return None
+
+
+def _shown(value: Any) -> str:
+    """Return the value as JSON, cut to what fits a message."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"a field is given twice: '{next(name for name in names if names.count(name) > 1)}'")
+    return record
+
+
+def _parse(block: bytes, columns: Columns) -> pa.Table:
+    """Parse whole lines.
+
+    Raises:
+        ArrowInvalid: a line is wrong; which one, the caller finds out.
+    """
+    if _count_lines(block) < 0 or len(block) > LONGEST:  # before the parser: a line `null` crashes it
+        raise pa.ArrowInvalid("a line does not hold an object")
+    if not block.isascii():
+        try:
+            block.decode()
+        except UnicodeDecodeError as error:
+            raise pa.ArrowInvalid(str(error)) from None
+    return pyarrow.json.read_json(
+        pa.BufferReader(block),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=min(len(block) + 1, LONGEST)),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([(column, pa.list_(pa.int64())) for column in columns]),
+            unexpected_field_behavior="ignore",
+        ),
+    )
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return the one chunk that a block is parsed into."""
+    assert column.num_chunks == 1
+    return column.chunk(0)
+
+
+def _count_lines(block: bytes) -> int:
+    """Lines that hold something, or -1 if one of them begins with anything but a brace."""
+    text = np.frombuffer(block, np.uint8)
+    starts = np.concatenate([[0], np.flatnonzero(text == _NEWLINE) + 1])
+    starts = starts[starts < len(text)]
+    count = len(starts)
+    for start in starts[text[starts] != _BRACE].tolist():  # few: blank, indented, or wrong
+        end = block.find(b"\n", start)
+        line = block[start : end if end >= 0 else None].lstrip()
+        if line and not line.startswith(b"{"):
+            return -1
+        count -= not line
+    return count
+
+
+def _lines(block: bytes) -> list[bytes]:
+    lines = block.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _blocks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield whole lines, about `size` bytes at a time, and how many bytes of the file have been read."""
+    with pa.OSFile(str(path)) as file:
+        codec = CODECS.get(path.suffix)
+        stream = pa.CompressedInputStream(file, codec) if codec else file
+        parts: list[bytes] = []
+        first = True
+        while block := stream.read(size):
+            if first and block.startswith(_MARK):
+                block = block[len(_MARK) :]
+            first = False
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield b"".join([*parts, block[:end]]), file.tell()
+                parts = []
+            parts.append(block[end:])
+        if any(parts):
+            yield b"".join(parts), file.tell()

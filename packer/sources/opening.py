@@ -1,0 +1,148 @@
+"""Find what a source consists of: one file, a folder or glob of files, a saved dataset, an object, a Hub id."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packer.errors import PackerError, SourceError
+from packer.sources import ipc, jsonl, parquet
+from packer.sources.documents import Columns, Input, reading
+from packer.sources.hugging_face import SPLITS, STATE, is_dataset, open_dataset, open_hub, open_saved
+from packer.sources.source import Source
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+ENDINGS = re.compile(r"\.(arrow|ipc|feather|parquet|(jsonl|ndjson|json)(\.gz|\.zst)?)$")
+"""File names that are read inside a folder; others there (a README, a licence) are left alone."""
+
+_MANIFEST = "manifest.json"
+_SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", _MANIFEST, STATE, SPLITS}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FORMATS = "Arrow (.arrow .ipc .feather), Parquet (.parquet) and JSON lines (.jsonl .ndjson .json, also .gz .zst)"
+
+
+def open_source(
+    source: str | Path | Dataset | DatasetDict,
+    *,
+    split: str | None = None,
+    input_column: str = "input_ids",
+    labels_column: str = "labels",
+) -> Source:
+    """Open a tokenized dataset: see which files and columns are there, without reading the documents.
+
+    Args:
+        source: a file, folder, glob, folder of `save_to_disk`, `datasets` object, or Hub id ("org/name").
+        split: which split, where there are several.
+        input_column: the column with the token ids.
+        labels_column: the column with the labels; "labels" may be missing.
+
+    Raises:
+        PackerError: no such path, split or column, or an unknown format.
+        SourceError: a file is truncated or corrupt, or the columns are of a type that is not taken.
+    """
+    columns = Columns(input_column, labels_column)
+    if not isinstance(source, (str, Path)):
+        if not is_dataset(source):
+            raise PackerError(f"a source of type {type(source).__name__}; taken are a path, a Dataset or a DatasetDict")
+        opened = open_dataset(source, split, columns)
+    else:
+        opened = _open_path(source, split, columns)
+    if labels_column != "labels" and not opened.has_labels:
+        raise PackerError(f"{opened.name}: no labels column '{labels_column}'; name one that is there")
+    return opened
+
+
+def _open_path(source: str | Path, split: str | None, columns: Columns) -> Source:
+    path = Path(source)
+    if path.is_dir():
+        if _is_packed(path):
+            raise PackerError(f"{path} is already packed (it has a {_MANIFEST}); give the dataset it was packed from")
+        if (path / STATE).exists() or (path / SPLITS).exists():
+            return open_saved(path, split, columns)
+        root, files = path, sorted(_walk(path), key=os.fsencode)
+    elif path.exists():
+        root, files = path.parent, [path]
+    elif glob.has_magic(str(source)):
+        root = _fixed_part(path)
+        matches = (Path(match) for match in glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        found = {file for match in matches for file in (_walk(match) if match.is_dir() else [match])}
+        files = sorted(found, key=os.fsencode)
+    elif _HUB_ID.fullmatch(str(source)):
+        return open_hub(str(source), split, columns)
+    else:
+        raise PackerError(f"{source}: no such file or folder, and not a Hub id like org/name; check the path")
+    if not files:
+        raise PackerError(f"{source}: no file to read; taken are {_FORMATS}")
+    if split is not None:
+        raise PackerError(f"--split {split}: {source} consists of files without splits; leave --split out")
+    inputs = tuple(_open_file(file, file.relative_to(root).as_posix(), columns) for file in files)
+    _check_labels(inputs, columns)
+    return Source(str(source), inputs, columns)
+
+
+def _open_file(path: Path, name: str, columns: Columns) -> Input:
+    """Open one file: JSON lines by its ending, Arrow and Parquet by their first bytes."""
+    ending = ENDINGS.search(path.name)
+    if ending and ending[1].startswith(("json", "ndjson")):
+        return jsonl.JsonLines.open(path, name, columns)
+    with reading(name), path.open("rb") as file:
+        start = file.read(len(ipc.MAGIC))
+    if start.startswith(parquet.MAGIC) or path.suffix == ".parquet":
+        return parquet.ParquetFile.open(path, name, columns)
+    if ending or start == ipc.MAGIC or start.startswith(b"\xff\xff\xff\xff"):
+        return ipc.open_ipc(path, name, columns)
+    raise PackerError(f"{name}: unknown format (it begins with {start!r}); taken are {_FORMATS}")
+
+
+def _check_labels(inputs: tuple[Input, ...], columns: Columns) -> None:
+    """Raise if some files have labels and others none."""
+    by_labels = {given.has_labels: given.file.name for given in inputs}
+    if True in by_labels and False in by_labels:
+        raise SourceError(
+            f"{by_labels[True]} has a column '{columns.labels}', {by_labels[False]} has none; "
+            "give labels to all files or to none"
+        )
+
+
+def _walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Yield the files of a folder and its subfolders that have a known ending, hidden ones left out."""
+    real = os.path.realpath(folder)
+    if real in above:  # a link back up
+        return
+    with reading(str(folder)):
+        children = [child for child in folder.iterdir() if not child.name.startswith(".")]
+    saved = sorted(str(c) for c in children if c.is_dir() and ((c / STATE).exists() or (c / SPLITS).exists()))
+    if saved:
+        raise PackerError(
+            f"{folder} contains {len(saved)} saved dataset(s): {', '.join(saved[:5])}; give one of them as the source"
+        )
+    for child in children:
+        if child.is_dir():
+            yield from _walk(child, above | {real})
+        elif ENDINGS.search(child.name) and child.name not in _SIDE_FILES:
+            yield child
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """Return the folders of a glob before the first wildcard; names of files are relative to it."""
+    fixed = []
+    for part in pattern.parts[:-1]:
+        if glob.has_magic(part):
+            break
+        fixed.append(part)
+    return Path(*fixed)
+
+
+def _is_packed(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and "format_version" in manifest

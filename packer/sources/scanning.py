@@ -1,0 +1,86 @@
+"""One pass over a source: its lengths, and the identity that says which source it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.progress import Progress, silent
+from packer.sources.source import STEP, Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scan:
+    """What one pass over a source tells."""
+
+    lengths: NDArray[np.int32]
+    """(documents,) tokens in each document."""
+
+    tokens: int
+    """Their sum."""
+
+    identity: dict[str, Any]
+    """Files (name, bytes, rows, tokens), documents, tokens, labels, and a hash of the lengths; for the manifest.
+
+    Where an indices mapping selects documents, a file's rows and tokens are those selected from it, and the mapping
+    is hashed, too.
+    """
+
+
+def scan(source: Source, progress: Progress = silent) -> Scan:
+    """Take the length of every document in one pass; beyond the tables, 4 bytes a document are resident.
+
+    Raises:
+        SourceError: the source holds no document, or a document or file is wrong.
+    """
+    known = [rows for rows in source.rows if rows is not None]
+    expected = sum(known) if source.indices is None else len(source.indices)
+    lengths = np.empty(expected, np.int32)
+    documents = 0
+    for table in source.tables(progress):
+        end = documents + len(table.lengths)
+        if end > len(lengths):  # JSONL does not say how many are coming; realloc moves pages, not bytes
+            lengths.resize(end + end // 8, refcheck=False)
+        lengths[documents:end] = table.lengths
+        documents = end
+    lengths.resize(documents, refcheck=False)
+    if not documents:
+        raise SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
+    rows, tokens = _per_file(source, lengths)
+    identity: dict[str, Any] = {
+        "files": [
+            {"name": file.name, "bytes": file.bytes, "rows": rows[number], "tokens": tokens[number]}
+            for number, file in enumerate(source.files)
+        ],
+        "documents": documents,
+        "tokens": sum(tokens),
+        "labels": source.has_labels,
+        "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
+    }
+    if source.indices is not None:
+        # equal lengths in another order are other documents
+        digest = xxhash.xxh3_128()
+        for start in range(0, documents, STEP):
+            digest.update(source.indices[start : start + STEP].astype("<i8").data)
+        identity["indices_xxh3_128"] = digest.hexdigest()
+    return Scan(lengths=lengths, tokens=sum(tokens), identity=identity)
+
+
+def _per_file(source: Source, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
+    """Documents and tokens that come from each file."""
+    ends = np.cumsum([rows or 0 for rows in source.rows], dtype=np.int64)
+    if source.indices is None:
+        starts = [0, *ends[:-1].tolist()]
+        parts = [lengths[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+        return [len(part) for part in parts], [int(part.sum(dtype=np.int64)) for part in parts]
+    rows, tokens = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
+    for start in range(0, len(lengths), STEP):
+        files = np.searchsorted(ends, source.indices[start : start + STEP].astype(np.int64), side="right")
+        rows += np.bincount(files, minlength=len(ends))
+        np.add.at(tokens, files, lengths[start : start + STEP])
+    return rows.tolist(), tokens.tolist()

@@ -1,0 +1,222 @@
+"""A source: its inputs in order, as one sequence of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.gather import TokenColumn
+from packer.progress import Progress, silent
+from packer.sources.documents import (
+    Batch,
+    Columns,
+    DocumentError,
+    Input,
+    SourceFile,
+    TokenTable,
+    document_lengths,
+    fault_message,
+    reading,
+)
+from packer.sources.ipc import MappedLists
+from packer.sources.spill import spill_inputs
+
+STEP = 1 << 20  # documents of a table that goes through an indices mapping
+
+
+class Source:
+    """Documents in a fixed order, from one or more inputs, opened and ready to read.
+
+    Nothing is held but what maps the files; every pass checks what it reads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: tuple[Input, ...],
+        columns: Columns,
+        indices: NDArray[np.int64] | NDArray[np.uint64] | None = None,
+    ) -> None:
+        self.name = name
+        self.inputs = inputs
+        self.columns = columns
+        self.indices = indices
+        self._rows = [given.rows for given in inputs]  # None until it has been read to its end
+        if indices is not None:
+            _check_indices(name, indices, self._rows, mapped=self.mapped)
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files in order; a dataset in memory counts as one."""
+        return tuple(given.file for given in self.inputs)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether all documents can be addressed in memory, so that `table` works and `spill` has nothing to do."""
+        return all(given.mapped for given in self.inputs)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether every document has labels (or none has)."""
+        return any(given.has_labels for given in self.inputs)
+
+    @property
+    def rows(self) -> list[int | None]:
+        """Lists of each input, None for one that tells only when it has been read to its end."""
+        return list(self._rows)
+
+    def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
+        """Yield all documents in order, checked, in tables of bounded memory.
+
+        Args:
+            progress: told of "lengths" or, where something is decoded, of "decode", in bytes of the files.
+
+        Raises:
+            SourceError: a document is wrong, or a file is truncated or corrupt.
+        """
+        if self.indices is not None:
+            yield from self._mapped_tables(self.indices, progress)
+            return
+        stage = "lengths" if self.mapped else "decode"
+        total = sum(file.bytes for file in self.files)
+        first_document = finished = 0
+        for number, given in enumerate(self.inputs):
+            for table, done in self.input_tables(number, first_document):
+                progress(stage, finished + done, total)
+                first_document = table.first_document + len(table.lengths)
+                yield table
+            finished += given.file.bytes
+
+    def input_tables(self, number: int, first_document: int) -> Iterator[tuple[TokenTable, int]]:
+        """Yield the checked documents of one input and the bytes of its file that each table reaches.
+
+        Args:
+            number: which input.
+            first_document: index of its first document in the source.
+        """
+        given = self.inputs[number]
+        row = 0
+        batches = given.batches()
+        while True:
+            try:
+                with reading(given.file.name):
+                    batch = next(batches, None)
+                    if batch is None:
+                        break
+                    lengths = document_lengths(batch.input_ids, batch.labels)
+                wrong = np.flatnonzero(lengths < 0)
+                if len(wrong):
+                    raise self._document_error(batch, int(wrong[0]), int(lengths[wrong[0]]), row)
+            except DocumentError as fault:
+                place = fault.place or given.place(fault.row)
+                document = first_document + fault.row
+                raise SourceError(f"document {document} ({place}): {fault.message}") from None
+            yield _table(batch, lengths, first_document + row), batch.done
+            row += len(lengths)
+        self._rows[number] = row
+
+    def table(self, lengths: NDArray[np.int32]) -> TokenTable:
+        """All documents by address; for a mapped source that `scan` has checked.
+
+        Args:
+            lengths: (documents,) as `scan` gave them.
+        """
+        assert self.mapped, "spill first"
+        return TokenTable(
+            input_ids=TokenColumn.from_arrow([chunk for given in self._mapped_inputs() for chunk in given.input_ids]),
+            labels=TokenColumn.from_arrow([chunk for given in self._mapped_inputs() for chunk in given.labels or ()])
+            if self.has_labels
+            else None,
+            lengths=lengths,
+            rows=self.indices,
+            first_document=0,
+        )
+
+    def describe(self, document: int) -> str:
+        """Name a document for a message: "document 17 (rows.jsonl line 18)"."""
+        row = document if self.indices is None else int(self.indices[document])
+        for given, rows in zip(self.inputs, self._rows, strict=True):
+            if rows is None or row < rows:  # None: it is being read, and those before it have been
+                return f"document {document} ({given.place(row)})"
+            row -= rows
+        return f"document {document}"
+
+    def spill(self, folder: Path, progress: Progress = silent) -> Source:
+        """Decode once what cannot be mapped, as Arrow streams in `folder`; what is there from before is reused.
+
+        The source that comes back is mapped; it keeps the original names and sizes, and names documents as before.
+
+        Args:
+            folder: made if it does not exist.
+            progress: told of "decode", in bytes of the original files.
+
+        Raises:
+            SourceError: a document is wrong, holds a value outside int32, or a file is truncated or corrupt.
+            PackerError: the folder cannot be written.
+        """
+        inputs = spill_inputs(self, folder, progress)
+        return Source(self.name, inputs, Columns("input_ids", "labels"), self.indices)
+
+    def _mapped_inputs(self) -> tuple[MappedLists, ...]:
+        return tuple(given for given in self.inputs if isinstance(given, MappedLists))
+
+    def _mapped_tables(
+        self, indices: NDArray[np.int64] | NDArray[np.uint64], progress: Progress
+    ) -> Iterator[TokenTable]:
+        """Yield the documents that an indices mapping selects; what it leaves out may be wrong."""
+        batches = [batch for given in self._mapped_inputs() for batch in given.batches()]
+        with reading(self.name):
+            parts = [document_lengths(batch.input_ids, batch.labels) for batch in batches]
+        all_lengths = np.concatenate([np.zeros(0, np.int32), *parts])
+        table = self.table(all_lengths)
+        total = sum(file.bytes for file in self.files)
+        for start in range(0, len(indices), STEP):
+            rows = indices[start : start + STEP]
+            lengths = all_lengths[rows]
+            wrong = np.flatnonzero(lengths < 0)
+            if len(wrong):
+                row = int(rows[wrong[0]])
+                firsts = np.cumsum([0, *map(len, parts)])
+                number = int(np.searchsorted(firsts, row, side="right")) - 1
+                fault = self._document_error(batches[number], row - int(firsts[number]), int(all_lengths[row]), 0)
+                raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}")
+            progress("lengths", total * (start + len(rows)) // len(indices), total)
+            yield TokenTable(
+                input_ids=table.input_ids, labels=table.labels, lengths=lengths, rows=rows, first_document=start
+            )
+
+    def _document_error(self, batch: Batch, row: int, mark: int, first_row: int) -> DocumentError:
+        """Say what is wrong with a row of a batch, given what stands in place of its length."""
+        at = row
+        for tokens, labels in zip(batch.input_ids, batch.labels or [None] * len(batch.input_ids), strict=True):
+            if at < len(tokens):
+                message = fault_message(mark, self.columns, tokens[at], labels[at] if labels is not None else None)
+                return DocumentError(first_row + row, message)
+            at -= len(tokens)
+        raise AssertionError(row)
+
+
+def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
+    return TokenTable(
+        input_ids=TokenColumn.from_arrow(batch.input_ids),
+        labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
+        lengths=lengths,
+        rows=None,
+        first_document=first_document,
+    )
+
+
+def _check_indices(name: str, indices: NDArray[Any], rows: list[int | None], *, mapped: bool) -> None:
+    if not mapped:
+        raise SourceError(f"{name}: compressed data under an indices mapping; save it again after .flatten_indices()")
+    lists = sum(count or 0 for count in rows)
+    if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
+        raise SourceError(
+            f"{name}: its indices mapping reaches from row {indices.min()} to {indices.max()}, "
+            f"the data from 0 to {lists - 1}; save it again after .flatten_indices()"
+        )

@@ -1,0 +1,67 @@
+"""A tiny causal language model, and what it makes of documents that are fed to it one by one."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCABULARY = 128
+
+
+def tiny_llama(*, attention="sdpa", dtype=torch.float32) -> LlamaForCausalLM:
+    """A random Llama of two layers; weights large enough for attention to matter."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        attn_implementation=attention,
+    )
+    return LlamaForCausalLM(config).to(dtype).train()
+
+
+def loss_sum(logits, labels):
+    """Cross-entropy summed over the trained tokens of `[batch, T]` sequences, in the dtype of the logits."""
+    return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100, reduction="sum")
+
+
+def gradients(model):
+    """Copies of the gradients of every parameter, by name."""
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alone:
+    """What a model makes of documents that never meet."""
+
+    logits: dict[tuple[int, int], torch.Tensor]
+    """`[tokens, vocabulary]` of each piece, by (document, start)."""
+
+    loss: float
+    """Mean over the trained tokens of all documents."""
+
+    gradients: dict[str, torch.Tensor]
+    """Of that mean."""
+
+
+def train_alone(model, pieces) -> Alone:
+    """Train on every piece by itself: `pieces` maps (document, start) to (tokens, labels).
+
+    The label of a first token is never looked at: nothing comes before it that could predict it.
+    """
+    trained = sum(label != -100 for _, labels in pieces.values() for label in labels[1:])
+    model.zero_grad()
+    logits, total = {}, 0.0
+    for name, (tokens, labels) in pieces.items():
+        output = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
+        loss = loss_sum(output, torch.tensor([labels])) / trained
+        loss.backward()
+        total += loss.item()
+        logits[name] = output[0].detach()
+    return Alone(logits=logits, loss=total, gradients=gradients(model))

@@ -1,0 +1,179 @@
+"""The whole way on real corpora and on made ones: counts, content, determinism, the bytes of the format."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import packer
+from packer.plan import cut_documents
+from packer.sources import open_source, scan
+from tests import naive
+
+GOLDEN = Path(__file__).parent / "golden" / "format-1"
+
+
+def save_arrow(path: Path, documents: list[list[int]], labels: list[list[int]] | None = None) -> Path:
+    columns = {"input_ids": pa.array(documents, pa.list_(pa.int32()))}
+    if labels is not None:
+        columns["labels"] = pa.array(labels, pa.list_(pa.int32()))
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table, max_chunksize=100)
+    return path
+
+
+def made_documents(count: int, longest: int = 60, seed: int = 0) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(1, 1000, length).tolist() for length in random.integers(0, longest, count)]
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def segments_in(dataset: packer.PackedDataset):
+    """(document, start, tokens, labels) of every segment, from the rows alone."""
+    for row in dataset:
+        place = 0
+        for length, document, start in zip(row["seq_lengths"], row["doc_ids"], row["doc_starts"], strict=True):
+            tokens, labels = (row[name][place : place + length].tolist() for name in ("input_ids", "labels"))
+            place += length
+            if document >= 0:
+                yield int(document), int(start), tokens, labels
+            else:
+                assert set(tokens) == {dataset.manifest.options["pad_id"]}
+                assert set(labels) == {-100}
+        assert place == dataset.max_len
+
+
+REAL = [("t0_train_50k.parquet", 55_185), ("gsm8k", 8_792), ("python_peps.arrow", 740)]
+
+
+@pytest.mark.parametrize("max_len", [2048, 4096])
+@pytest.mark.parametrize(("name", "documents"), REAL)
+def test_real_corpora_pack_as_naive_best_fit_does_and_come_back_whole(shared_data, tmp_path, name, documents, max_len):
+    source = shared_data / "tokenized" / name
+    out = tmp_path / "packed"
+    manifest = packer.pack(source, out, max_len=max_len, algorithm="bfd", shard_size="5MB")
+    assert manifest.totals["documents"] == documents
+    assert list(packer.verify(out, source)) == []
+
+    lengths = scan(open_source(source, split=None), packer.progress.silent).lengths
+    assert manifest.packs == naive_packs(lengths, max_len)
+    one_shard = packer.pack(source, tmp_path / "one", max_len=max_len, shard_size="4GB")
+    assert len(one_shard.shards) == 1 < len(manifest.shards)
+    assert one_shard.packs == manifest.packs
+
+    import datasets
+
+    opened = datasets.load_from_disk(str(out))
+    assert len(opened) == len(packer.load(out)) == manifest.packs
+    assert opened.cache_files[0]["filename"].startswith(str(out))
+    last = opened[len(opened) - 1]
+    assert last["input_ids"] == packer.load(out)[-1]["input_ids"].tolist()
+
+
+def naive_packs(lengths, max_len: int) -> int:
+    cut = cut_documents(lengths, max_len, "split")
+    whole = int(cut.histogram()[max_len])
+    rest = np.repeat(np.arange(max_len), cut.histogram()[:max_len]).tolist()
+    return whole + naive.best_fit_packs(rest, max_len)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("long", ["split", "truncate", "drop"])
+def test_every_token_is_where_the_row_says_it_is(tmp_path, long, labels):
+    documents = made_documents(500)
+    source_labels = [[-100 if token % 3 else token for token in tokens] for tokens in documents] if labels else None
+    source = save_arrow(tmp_path / "source.arrow", documents, source_labels)
+    manifest = packer.pack(source, tmp_path / "out", max_len=40, long=long, shard_size="8KB", pad_id=7)
+    expected = []
+    for document, start, length in naive.cut_documents([len(tokens) for tokens in documents], 40, long):
+        tokens = documents[document][start : start + length]
+        trained = source_labels[document][start : start + length] if source_labels else tokens
+        expected.append((document, start, tokens, [-100, *trained[1:]]))
+    found = sorted(segments_in(packer.load(tmp_path / "out")))
+    assert found == expected
+    totals = manifest.totals
+    assert totals["tokens_packed"] == sum(len(tokens) for _, _, tokens, _ in found)
+    lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
+    assert totals["tokens_packed"] + lost == totals["tokens"] == sum(map(len, documents))
+    assert totals["documents_dropped"]["empty"] == documents.count([])
+    assert len(manifest.shards) > 3
+
+
+def test_bytes_do_not_depend_on_workers_threads_locale_or_time_zone(tmp_path):
+    source = save_arrow(tmp_path / "source.arrow", made_documents(2000))
+    found = []
+    for workers, settings in ((1, {}), (2, {"LC_ALL": "C", "TZ": "Asia/Tokyo"}), (7, {"NUMBA_NUM_THREADS": "1"})):
+        out = tmp_path / f"out-{workers}"
+        command = [sys.executable, "-m", "packer", "pack", str(source), "--max-len", "64", "--shard-size", "20KB"]
+        subprocess.run([*command, "-o", str(out), "--workers", str(workers)], check=True, env=os.environ | settings)
+        found.append(hashes(out))
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > 10
+
+
+def test_another_seed_is_another_order_of_as_many_packs(tmp_path):
+    source = save_arrow(tmp_path / "source.arrow", made_documents(500))
+    one, other = (packer.pack(source, tmp_path / str(seed), max_len=64, seed=seed) for seed in (1, 2))
+    assert one.packs == other.packs
+    assert one.shards[0].xxh3_128 != other.shards[0].xxh3_128
+    assert sorted(segments_in(packer.load(tmp_path / "1"))) == sorted(segments_in(packer.load(tmp_path / "2")))
+
+
+def test_all_integer_types_and_containers_pack_to_the_same_bytes(tmp_path):
+    documents = made_documents(200)
+    found = set()
+    for kind in (pa.list_, pa.large_list):
+        for value in (pa.int32(), pa.int64(), pa.uint16(), pa.uint32()):
+            path = tmp_path / "source.arrow"
+            table = pa.table({"input_ids": pa.array(documents, kind(value))})
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as stream:
+                stream.write_table(table)
+            manifest = packer.pack(path, tmp_path / "out", max_len=64, overwrite=True)
+            found.add(manifest.shards[0].xxh3_128)
+    assert len(found) == 1
+
+
+def test_format_version_1_is_written_and_read_as_it_was(tmp_path):
+    """The golden folder is a packed dataset of format version 1; new bytes need a new version and a new folder."""
+    documents = made_documents(40, longest=30)
+    source = save_arrow(tmp_path / "source.arrow", documents)
+    packer.pack(source, tmp_path / "out", max_len=32, position_ids=True, shard_size="6KB", pad_id=3)
+    assert list(packer.verify(GOLDEN, source)) == []
+    assert sorted(segments_in(packer.load(GOLDEN))) == sorted(segments_in(packer.load(tmp_path / "out")))
+    golden, fresh = (json.loads((folder / "manifest.json").read_bytes()) for folder in (GOLDEN, tmp_path / "out"))
+    assert fresh == golden
+    assert hashes(tmp_path / "out") == hashes(GOLDEN)
+
+
+def test_progress_is_told_in_tokens_up_to_the_end(tmp_path):
+    told = []
+    source = save_arrow(tmp_path / "source.arrow", made_documents(300))
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, progress=lambda *step: told.append(step))
+    assert told[-1] == ("write", manifest.packs * 64, manifest.packs * 64)
+
+
+@pytest.mark.slow
+def test_without_a_cache_folder_kernels_are_compiled_anew_and_nothing_breaks(tmp_path):
+    package = Path(packer.__file__).parent
+    shutil.copytree(package, tmp_path / "packer", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in [path for path in (tmp_path / "packer").rglob("*") if path.is_dir()]:
+        (folder / "__pycache__").write_text("a file where a folder should go")
+    source = save_arrow(tmp_path / "source.arrow", made_documents(100))
+    command = [sys.executable, "-B", "-m", "packer", "pack", str(source), "--max-len", "64", "-o", "out"]
+    nowhere = {"HOME": os.devnull, "XDG_CACHE_HOME": os.devnull, "NUMBA_CACHE_DIR": f"{os.devnull}/cache"}
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | nowhere, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    packer.pack(source, tmp_path / "cached", max_len=64)
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "cached")

@@ -1,0 +1,405 @@
+"""Every input format gives the same documents, in the same order, through addresses."""
+
+import gzip
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.gather import NO_LOSS, TokenColumn, gather
+from packer.sources import Source, TokenTable, open_source, scan
+from packer.sources import ipc as ipc_module
+from packer.sources import jsonl as jsonl_module
+from packer.sources import source as source_module
+
+DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]
+LABELS = [[NO_LOSS, 6, 7], [], [1], [NO_LOSS, 0], list(range(50)), [9, NO_LOSS]]
+
+
+def lists_of(column: TokenColumn, table: TokenTable) -> list[list[int]]:
+    lengths = table.lengths.astype(np.int64)
+    rows = np.arange(len(lengths)) if table.rows is None else table.rows.astype(np.int64)
+    places = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    out = np.full(int(lengths.sum()), -7, np.int32)
+    assert gather(column.addresses, rows, np.zeros_like(lengths), lengths, places[:-1], NO_LOSS, out) == -1
+    return [out[start:end].tolist() for start, end in pairwise(places)]
+
+
+def read_tables(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
+    """All documents, and all labels, by way of `tables`."""
+    documents: list[list[int]] = []
+    labels: list[list[int]] = []
+    for table in source.tables():
+        assert table.first_document == len(documents)
+        documents += lists_of(table.input_ids, table)
+        labels += lists_of(table.labels, table) if table.labels is not None else []
+    return documents, labels if source.has_labels else None
+
+
+def read_whole(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
+    """The same by way of `table`, as the gather does it."""
+    table = source.table(scan(source).lengths)
+    labels = lists_of(table.labels, table) if table.labels is not None else None
+    return lists_of(table.input_ids, table), labels
+
+
+def arrow_table(documents, labels=None, list_type=None) -> pa.Table:
+    list_type = list_type or pa.list_(pa.int32())
+    columns = {"text": pa.array(["x" * len(d) for d in documents]), "input_ids": pa.array(documents, list_type)}
+    if labels is not None:
+        columns["labels"] = pa.array(labels, pa.list_(pa.int64()))
+    return pa.table(columns)
+
+
+def write_ipc(path: Path, table: pa.Table, *, stream=True, compression=None, rows=2) -> None:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as file, new(file, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=rows)
+
+
+def json_text(documents, labels=None) -> bytes:
+    records = [{"id": i, "input_ids": d} for i, d in enumerate(documents)]
+    for record, values in zip(records, labels or [], strict=False):
+        record["labels"] = values
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def write(path: Path, kind: str, documents, labels=None) -> Path:
+    table = arrow_table(documents, labels)
+    match kind:
+        case "stream":
+            write_ipc(path := path.with_suffix(".arrow"), table)
+        case "file":
+            write_ipc(path := path.with_suffix(".arrow"), table, stream=False)
+        case "stream-zstd":
+            write_ipc(path := path.with_suffix(".arrow"), table, compression="zstd")
+        case "file-lz4":
+            write_ipc(path := path.with_suffix(".feather"), table, stream=False, compression="lz4")
+        case "parquet":
+            pq.write_table(table, path := path.with_suffix(".parquet"), row_group_size=3)
+        case "jsonl":
+            (path := path.with_suffix(".jsonl")).write_bytes(json_text(documents, labels))
+        case "gz":
+            (path := path.with_suffix(".json.gz")).write_bytes(gzip.compress(json_text(documents, labels)))
+        case "zst":
+            text = zstandard.compress(json_text(documents, labels))
+            (path := path.with_suffix(".ndjson.zst")).write_bytes(text)
+        case "saved":
+            datasets.Dataset(table.select([n for n in table.column_names if n != "text"])).save_to_disk(path)
+    return path
+
+
+KINDS = ["stream", "file", "stream-zstd", "file-lz4", "parquet", "jsonl", "gz", "zst", "saved"]
+MAPPED = {"stream", "file", "saved"}
+
+
+@pytest.mark.parametrize("labels", [None, LABELS], ids=["", "labels"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_same_documents(tmp_path, kind, labels):
+    path = write(tmp_path / "data", kind, DOCUMENTS, labels)
+    source = open_source(path)
+    assert source.mapped == (kind in MAPPED)
+    assert source.has_labels == (labels is not None)
+    assert read_tables(source) == (DOCUMENTS, labels)
+    spilled = source.spill(tmp_path / "spill")
+    assert spilled.mapped
+    assert spilled.files == source.files
+    assert read_whole(spilled) == (DOCUMENTS, labels)
+    assert scan(spilled).identity == scan(open_source(path)).identity
+
+
+def test_identity_says_which_source_it_is(tmp_path):
+    (tmp_path / "d" / "b").mkdir(parents=True)
+    write(tmp_path / "d" / "b" / "two", "jsonl", DOCUMENTS[3:])
+    write(tmp_path / "d" / "a", "stream", DOCUMENTS[:3])
+    found = scan(open_source(tmp_path / "d"))
+    lengths = np.array([len(d) for d in DOCUMENTS], np.int32)
+    assert found.lengths.dtype == np.int32
+    assert found.lengths.tolist() == lengths.tolist()
+    assert found.tokens == 58
+    sizes = [(tmp_path / "d" / name).stat().st_size for name in ("a.arrow", "b/two.jsonl")]
+    assert found.identity == {
+        "files": [
+            {"name": "a.arrow", "bytes": sizes[0], "rows": 3, "tokens": 4},
+            {"name": "b/two.jsonl", "bytes": sizes[1], "rows": 3, "tokens": 54},
+        ],
+        "documents": 6,
+        "tokens": 58,
+        "labels": False,
+        "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(lengths.tobytes()),
+    }
+    json.dumps(found.identity)
+
+
+WIDTHS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+
+
+def test_integer_widths_and_list_kinds_mix(tmp_path):
+    expected = []
+    for i, width in enumerate(WIDTHS):
+        for j, kind in enumerate([pa.list_(width), pa.large_list(width), pa.list_(width, 2)]):
+            table = arrow_table([[i, j], [j, 100]], list_type=kind)
+            name = f"{len(expected):03d}"
+            if (i + j) % 2:
+                write_ipc(tmp_path / f"{name}.arrow", table)
+            else:
+                pq.write_table(table, tmp_path / f"{name}.parquet")
+            expected += [[i, j], [j, 100]]
+    source = open_source(tmp_path)
+    assert read_tables(source)[0] == expected
+    assert read_whole(source.spill(tmp_path / "spill"))[0] == expected
+
+
+def test_folder_order_is_bytewise_and_hidden_and_foreign_files_are_ignored(tmp_path):
+    for i, name in enumerate(["Z", "a", "b/x", "b-c", "é"]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, "jsonl", [[i]])
+    write(tmp_path / ".hidden", "jsonl", [[99]])
+    (tmp_path / "README.md").write_text("hello")
+    (tmp_path / "dataset_info.json").write_text("{}")
+    names = ["Z.jsonl", "a.jsonl", "b-c.jsonl", "b/x.jsonl", "é.jsonl"]
+    source = open_source(tmp_path)
+    assert [file.name for file in source.files] == names == sorted(names, key=os.fsencode)
+    assert read_tables(source)[0] == [[0], [1], [3], [2], [4]]
+
+
+def test_glob_takes_what_it_matches(tmp_path):
+    for name in ("a1", "a2", "b1"):
+        write(tmp_path / name, "parquet", [[int(name[1])]])
+    source = open_source(str(tmp_path / "a*.parquet"))
+    assert [file.name for file in source.files] == ["a1.parquet", "a2.parquet"]
+    assert read_tables(source)[0] == [[1], [2]]
+
+
+def test_linked_folders_are_read_once_around(tmp_path):
+    (tmp_path / "d").mkdir()
+    write(tmp_path / "d" / "a", "jsonl", [[1]])
+    (tmp_path / "d" / "up").symlink_to(tmp_path / "d")
+    assert read_tables(open_source(tmp_path / "d"))[0] == [[1]]
+
+
+# datasets: what shuffle, select and filter leave behind
+
+
+def derived(dataset):
+    return {
+        "shuffle": dataset.shuffle(seed=3),
+        "select": dataset.select([4, 1, 4, 0]),
+        "slice": dataset.select(range(2, 5)),
+        "slice of shuffle": dataset.shuffle(seed=3).select(range(1, 4)),
+        "filter": dataset.filter(lambda row: len(row["input_ids"]) > 1),
+        "sort": dataset.add_column("key", [3, 1, 2, 9, 0, 4]).sort("key"),
+        "concatenate": datasets.concatenate_datasets([dataset.select(range(1, 3)), dataset]),
+        "add_column": datasets.concatenate_datasets([dataset, dataset]).add_column("labels", DOCUMENTS * 2),
+    }
+
+
+@pytest.mark.parametrize(
+    "how", ["shuffle", "select", "slice", "slice of shuffle", "filter", "sort", "concatenate", "add_column"]
+)
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_datasets_objects_and_saved_ones(tmp_path, how, where):
+    dataset = datasets.Dataset.from_dict({"input_ids": DOCUMENTS})
+    if where == "disk":
+        dataset.save_to_disk(tmp_path / "base", num_shards=3)
+        dataset = datasets.load_from_disk(tmp_path / "base")
+        assert len(list((tmp_path / "base").glob("*.arrow"))) == 3
+        assert read_whole(open_source(tmp_path / "base"))[0] == DOCUMENTS
+    dataset = derived(dataset)[how]
+    expected = dataset["input_ids"][:]
+    source = open_source(dataset)
+    assert read_tables(source)[0] == expected
+    assert read_whole(source)[0] == expected
+    assert source.spill(tmp_path / "unused").table(scan(source).lengths).rows is source.indices
+    dataset.save_to_disk(tmp_path / "saved")
+    assert read_whole(open_source(tmp_path / "saved"))[0] == expected
+
+
+def test_format_of_a_dataset_does_not_matter():
+    dataset = datasets.Dataset.from_dict({"input_ids": DOCUMENTS, "labels": LABELS}).with_format("numpy")
+    assert read_whole(open_source(dataset)) == (DOCUMENTS, LABELS)
+
+
+def save_with_indices(folder: Path, indices: list[int], documents=DOCUMENTS) -> None:
+    """As `datasets` 1.x saved a shuffled dataset: the data as it was, the mapping beside it."""
+    folder.mkdir()
+    write_ipc(folder / "data.arrow", arrow_table(documents[:2]))
+    write_ipc(folder / "more.arrow", arrow_table(documents[2:]))
+    write_ipc(folder / "indices.arrow", pa.table({"indices": pa.array(indices, pa.uint64())}), rows=3)
+    state = {"_data_files": [{"filename": "data.arrow"}, {"filename": "more.arrow"}]}
+    (folder / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "indices.arrow"}]}))
+
+
+def test_a_saved_indices_mapping_is_honoured(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_module, "STEP", 3)
+    indices = [5, 0, 4, 4, 1]
+    save_with_indices(tmp_path / "d", indices)
+    source = open_source(tmp_path / "d")
+    assert read_tables(source)[0] == [DOCUMENTS[i] for i in indices]
+    assert read_whole(source)[0] == [DOCUMENTS[i] for i in indices]
+    identity = scan(source).identity
+    assert [(file["rows"], file["tokens"]) for file in identity["files"]] == [(2, 3), (3, 102)]
+    assert source.describe(2) == "document 2 (more.arrow row 2)"
+
+
+def test_the_order_of_equal_lengths_is_part_of_the_identity():
+    dataset = datasets.Dataset.from_dict({"input_ids": [[1], [2], [3]]})
+    identities = [scan(open_source(dataset.select(order))).identity for order in ([2, 0, 1], [1, 0, 2])]
+    assert identities[0] != identities[1]
+
+
+def test_rows_left_out_by_a_filter_may_be_wrong():
+    dataset = datasets.Dataset.from_dict({"input_ids": [[1], None, [2], [3, None]]})
+    assert read_whole(open_source(dataset.select([2, 0])))[0] == [[2], [1]]
+
+
+def test_splits(tmp_path):
+    data = {name: datasets.Dataset.from_dict({"input_ids": [[i]]}) for i, name in enumerate(["train", "test"])}
+    datasets.DatasetDict(data).save_to_disk(tmp_path / "two")
+    source = open_source(tmp_path / "two", split="test")
+    assert read_whole(source)[0] == [[1]]
+    assert source.files[0].name == "test/data-00000-of-00001.arrow"
+    assert read_whole(open_source(datasets.DatasetDict(data), split="train"))[0] == [[0]]
+    datasets.DatasetDict(train=data["train"]).save_to_disk(tmp_path / "one")
+    assert read_whole(open_source(tmp_path / "one"))[0] == [[0]]
+
+
+# chunks, slices and blocks
+
+
+def test_chunks_and_slices_of_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(ipc_module, "_DOCUMENTS", 4)
+    documents = [[i] * (i % 5) for i in range(33)]
+    for rows in (1, 3, 33):
+        write_ipc(tmp_path / "a.arrow", arrow_table(documents, documents), rows=rows)
+        source = open_source(tmp_path / "a.arrow")
+        sizes = [len(table.lengths) for table in source.tables()]
+        assert max(sizes) <= 6
+        assert read_tables(source) == (documents, documents)
+        assert read_whole(source) == (documents, documents)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 1000])
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\n\n", b" \n\t\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_jsonl_blocks_blank_lines_and_line_ends(tmp_path, monkeypatch, block, ending, last):
+    monkeypatch.setattr(jsonl_module, "_BLOCK", block)
+    text = b"\xef\xbb\xbf" + json_text(DOCUMENTS).replace(b"\n", ending)
+    (tmp_path / "a.jsonl").write_bytes(text if last else text.rstrip())
+    source = open_source(tmp_path / "a.jsonl")
+    assert read_tables(source)[0] == DOCUMENTS
+    line = 1 + 4 * ending.count(b"\n")
+    assert source.describe(4) == f"document 4 (a.jsonl line {line})"
+
+
+def test_describe_names_the_place_in_each_file(tmp_path):
+    write(tmp_path / "a", "parquet", [[1], [2]])
+    write(tmp_path / "b", "jsonl", [[3], [4]])
+    write(tmp_path / "c", "stream", [[5], [6]])
+    source = open_source(tmp_path)
+    scan(source)
+    for opened in (source, source.spill(tmp_path / ".spill")):
+        assert opened.describe(1) == "document 1 (a.parquet row 1)"
+        assert opened.describe(3) == "document 3 (b.jsonl line 2)"
+        assert opened.describe(4) == "document 4 (c.arrow row 0)"
+
+
+def test_other_column_names(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"tokens": [1, 2], "mask": [3, 4], "labels": "positive"}\n')
+    source = open_source(tmp_path / "a.jsonl", input_column="tokens", labels_column="mask")
+    assert read_whole(source.spill(tmp_path / "spill")) == ([[1, 2]], [[3, 4]])
+
+
+# the spill
+
+
+def test_spill_is_made_once_and_again_when_the_original_changes(tmp_path):
+    path = write(tmp_path / "a", "jsonl", DOCUMENTS)
+    folder = tmp_path / "spill"
+    open_source(path).spill(folder)
+    assert sorted(p.name for p in folder.iterdir()) == ["00000.arrow", "00000.json"]
+    made = (folder / "00000.arrow").stat().st_ino
+    open_source(path).spill(folder)
+    assert (folder / "00000.arrow").stat().st_ino == made
+    stat = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"[1]", b"[2]"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert path.stat().st_size == stat.st_size
+    assert read_whole(open_source(path).spill(folder))[0][2] == [2]
+    assert read_whole(open_source(path, input_column="input_ids").spill(folder))[0][2] == [2]
+
+
+def test_a_spill_without_its_note_does_not_count(tmp_path):
+    path = write(tmp_path / "a", "parquet", DOCUMENTS)
+    open_source(path).spill(tmp_path / "spill")
+    (tmp_path / "spill" / "00000.json").unlink()
+    (tmp_path / "spill" / "00000.arrow").write_bytes(b"torn")
+    assert read_whole(open_source(path).spill(tmp_path / "spill"))[0] == DOCUMENTS
+
+
+def test_progress_ends_at_its_total(tmp_path):
+    write(tmp_path / "a", "parquet", DOCUMENTS)
+    write(tmp_path / "b", "gz", DOCUMENTS)
+    write(tmp_path / "c", "stream", DOCUMENTS)
+    told: list[tuple[str, int, int]] = []
+    source = open_source(tmp_path)
+    spilled = source.spill(tmp_path / ".spill", lambda *news: told.append(news))
+    scan(spilled, lambda *news: told.append(news))
+    sizes = [file.bytes for file in source.files]
+    for stage, total in (("decode", sizes[0] + sizes[1]), ("lengths", sum(sizes))):
+        news = [(done, end) for name, done, end in told if name == stage]
+        assert news == sorted(news)
+        assert news[-1] == (total, total)
+
+
+@settings(max_examples=40)
+@given(
+    documents=st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=20), min_size=1, max_size=30),
+    cuts=st.lists(st.tuples(st.sampled_from(KINDS[:-1]), st.integers(0, 30)), min_size=1, max_size=4),
+    block=st.integers(1, 500),
+    masked=st.booleans(),
+)
+def test_any_documents_come_back_from_any_mixture_of_formats(tmp_path_factory, documents, cuts, block, masked):
+    folder = tmp_path_factory.mktemp("mix")
+    starts = sorted(min(cut, len(documents)) for _, cut in cuts)
+    bounds = [0, *starts, len(documents)]
+    labels = [[NO_LOSS] * len(document) for document in documents] if masked else None
+    for i, (start, end) in enumerate(pairwise(bounds)):
+        kind = cuts[i % len(cuts)][0]
+        write(folder / f"{i}", kind, documents[start:end], labels[start:end] if labels else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl_module, "_BLOCK", block)
+        source = open_source(folder)
+        assert read_tables(source) == (documents, labels)
+        assert read_whole(source.spill(folder / ".spill")) == (documents, labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"), [("t0_train_50k.parquet", 55_185), ("gsm8k", 8_792), ("python_peps.arrow", 740)]
+)
+def test_real_data(shared_data, tmp_path, name, rows):
+    source = open_source(shared_data / "tokenized" / name).spill(tmp_path / "spill")
+    found = scan(source)
+    assert len(found.lengths) == rows
+    table = source.table(found.lengths)
+    path = shared_data / "tokenized" / name
+    if path.suffix == ".parquet":
+        expected = pq.read_table(path)
+    elif path.is_dir():
+        expected = datasets.load_from_disk(path).data.table
+    else:
+        expected = pa.ipc.open_file(path).read_all()
+    assert lists_of(table.input_ids, table) == expected["input_ids"].to_pylist()
+    if source.has_labels:
+        assert lists_of(table.labels, table) == expected["labels"].to_pylist()
