@@ -1,4 +1,4 @@
-"""The command line: options, progress, exit codes. It translates and calls; heavy imports wait until they are needed."""
+"""The command line: options, progress, exit codes. It translates and calls; heavy imports wait until needed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def shared_options(command: Command) -> Command:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def cli() -> None:
-    """Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
+    r"""Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
 
     \b
     packer pack dataset --max-len 4096        writes dataset-packed-4096/
@@ -96,7 +96,7 @@ def cli() -> None:
               help="Another seed is another packing of as many rows.")  # fmt: skip
 @click.option("--pad-id", type=click.IntRange(0), default=0, show_default=True, help="Token id of the padding.")
 @click.option("--emit", default="labels", show_default=True, metavar="COLUMNS",
-              help="Token columns beside input_ids: labels, position_ids or labels,position_ids.")  # fmt: skip
+              help="Token columns beside input_ids; labels,position_ids adds positions.")  # fmt: skip
 @click.option("--no-labels", is_flag=True, help="Leave out labels; only packer.load is safe then.")
 @click.option("--shard-size", default="512MB", show_default=True, metavar="SIZE", help="Size of a shard at most.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Shards written at a time [default: the cores].")

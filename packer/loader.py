@@ -19,7 +19,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard, read_manifest
 
 Row = dict[str, NDArray[Any]]
-NO_LOSS = -100
+NO_LOSS = -100  # as in packer.gather, which imports numba
 
 
 class PackedDataset:

@@ -81,7 +81,7 @@ def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds:
         f"Packed {documents} into {rows} in {duration(seconds)}",
         render_table([*_document_facts(totals), *_token_facts(totals), *_row_facts(summary)], align="<><"),
     ]
-    if not options.get("labels", True):
+    if not options["labels"]:
         lines += [
             "No labels were written: only packer.load is safe.",
             "Other trainers would train on padding and across the boundaries of documents.",

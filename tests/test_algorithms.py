@@ -205,18 +205,31 @@ def test_spfhp_is_the_best_of_every_limit(histogram, max_segments):
     assert spfhp(histogram, max_segments).packs == best
 
 
+def random_histogram(rng, capacity, distinct, most):
+    """Log-normal lengths of many shapes; now and then a smaller limit needs fewer packs than a larger one."""
+    lengths = rng.lognormal(rng.uniform(0, np.log(capacity)), rng.uniform(0.3, 2), distinct).astype(np.int64)
+    histogram = np.zeros(capacity + 1, np.int64)
+    np.add.at(histogram, np.clip(lengths, 1, capacity), rng.integers(1, most + 1, distinct))
+    return histogram
+
+
 @jit_only
-@pytest.mark.parametrize("seed", range(20))
-def test_spfhp_is_the_best_of_every_limit_where_runs_are_long(seed):
-    rng = np.random.default_rng([2, seed])
-    capacity = int(rng.integers(100, 1500))
-    lengths = rng.lognormal(rng.uniform(2, 5), rng.uniform(0.5, 2), 20_000).astype(np.int64)
-    histogram = np.bincount(np.clip(lengths, 1, capacity), minlength=capacity + 1)
-    every_limit = range(1, 41)
-    best = capacity * 20_000
-    for limit in every_limit:
-        best = min(best, worst_fit_decreasing(histogram, limit).packs, spfhp_published(histogram, limit).packs)
-        assert spfhp(histogram, limit).packs == best
+@pytest.mark.parametrize(
+    ("cases", "largest", "distinct", "most"), [(500, 300, 60, 5), (100, 300, 60, 200), (10, 1500, 2000, 20)]
+)
+def test_spfhp_skips_no_limit_that_wins(cases, largest, distinct, most):
+    wins = 0
+    for case in range(cases):
+        rng = np.random.default_rng([2, largest, most, case])
+        capacity = int(rng.integers(6, largest))
+        histogram = random_histogram(rng, capacity, int(rng.integers(2, distinct)), most)
+        best = int(histogram.sum())
+        for limit in range(1, min(capacity, 25) + 1):
+            packs = [solve(histogram, limit).packs for solve in (worst_fit_decreasing, spfhp_published)]
+            wins += min(packs) > best
+            best = min(best, *packs)
+            assert spfhp(histogram, limit).packs == best
+    assert wins > 0
 
 
 @given(histogram=histograms(st.integers(1, 60)))

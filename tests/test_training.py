@@ -14,6 +14,9 @@ datasets = pytest.importorskip("datasets")
 
 from tests.models import VOCABULARY, gradients, loss_sum, tiny_llama, train_alone  # noqa: E402  needs torch
 
+# what SFTConfig sets by default
+pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
+
 MAX_LEN = 32
 LENGTHS = [5, 20, 1, 70, 7, 3, 32, 9, 1, 2, 17, 28, 3, 13, 10]
 
@@ -290,7 +293,7 @@ def tiny_tokenizer():
 
 
 def sft_trainer(model, example, folder, *, batch_size, **changes):
-    """SFTTrainer on the shards: `packing` makes it heed seq_lengths, `skip_prepare_dataset` take the rows as they are."""
+    """SFTTrainer on the shards: `packing` makes it heed seq_lengths, `skip_prepare_dataset` take the rows as is."""
     trl = pytest.importorskip("trl")
     options = {"packing": True, "max_length": MAX_LEN, "dataset_kwargs": {"skip_prepare_dataset": True}, **changes}
     arguments = trl.SFTConfig(

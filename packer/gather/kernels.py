@@ -10,8 +10,8 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from numba import carray, types
-from numba.core import cgutils
+from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
+from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
@@ -36,11 +36,14 @@ def copy_bytes(destination: int, source: int, count: int) -> None:
 
 
 @intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
+def _as_pointer(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(types.uint64), generate
+
+
+_pointer: Any = _as_pointer  # called without the typing context, which its signature shows
 
 
 @overload(array_at)

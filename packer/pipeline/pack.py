@@ -17,7 +17,7 @@ from packer.executors import available_workers
 from packer.options import PackOptions
 from packer.pipeline.planning import make_plan
 from packer.pipeline.writing import ShardMaker, write_shards
-from packer.plan import Plan, cut_documents
+from packer.plan import Plan, Segments, cut_documents
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
@@ -160,26 +160,13 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
     """Plan, or take up the plan that is there, write the shards that are not, and commit."""
     mapped = opened if opened.mapped else opened.spill(claimed.spill, progress)
     scanned = scan(mapped, progress)
-    kept = claimed.load_plan()
-    if kept is not None and kept[1]["source"] != scanned.identity:
-        raise PackerError(
-            f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
-        )
     segments = cut_documents(scanned.lengths, options.max_len, options.long)
-    if kept is None:
-        plan, totals = make_plan(segments, options, progress)
-        facts = {"source": scanned.identity, "totals": totals, "pool_packs": plan.pool_packs}
-        arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
-        claimed.save_plan(arrays, facts)
-        del plan, arrays  # from here on mapped, not held
-        kept = claimed.load_plan()
-        assert kept is not None
-    arrays, facts = kept
+    plan, totals = _kept_plan(claimed, segments, scanned.identity, options, progress)
     maker = ShardMaker(
         source=mapped,
         table=mapped.table(scanned.lengths),
         segments=segments,
-        plan=Plan(**arrays, pool_packs=facts["pool_packs"]),
+        plan=plan,
         row_format=RowFormat(max_len=options.max_len, pad_id=options.pad_id, token_columns=options.token_columns),
     )
     entries = write_shards(claimed, maker, workers, progress)
@@ -187,12 +174,32 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
     manifest = Manifest(
         options=options.to_dict(),
         source=scanned.identity,
-        totals=facts["totals"],
+        totals=totals,
         shards=tuple(entries),
         files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
     )
     claimed.finish(manifest, files)
     return manifest
+
+
+def _kept_plan(
+    claimed: Workspace, segments: Segments, identity: dict[str, Any], options: PackOptions, progress: Progress
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan that was kept, made first where there is none, and the totals of the manifest."""
+    kept = claimed.load_plan()
+    if kept is None:
+        plan, totals = make_plan(segments, options, progress)
+        arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
+        claimed.save_plan(arrays, {"source": identity, "totals": totals, "pool_packs": plan.pool_packs})
+        del plan, arrays  # from here on mapped, not held
+        kept = claimed.load_plan()
+        assert kept is not None
+    elif kept[1]["source"] != identity:
+        raise PackerError(
+            f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
+        )
+    found, facts = kept
+    return Plan(**found, pool_packs=facts["pool_packs"]), facts["totals"]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,11 +59,10 @@ class _PackedSegments:
     """Every segment of a packed dataset, ordered by document and start."""
 
     documents: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    """Where in its row each begins."""
+    starts: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    places: NDArray[np.int64]
+    """Where each begins: row * max_len + offset in the row."""
 
     columns: dict[str, TokenColumn]
     """The token columns: row r is list r."""
@@ -72,28 +71,26 @@ class _PackedSegments:
 def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
     tables = [open_shard(folder, entry, manifest.max_len) for entry in manifest.shards]
     batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
-    parts: list[tuple[NDArray[np.int64], ...]] = []
-    row = 0
-    for batch in batches:
-        extents, documents, starts = (
-            np.asarray(batch[name].values).astype(np.int64) for name in ("seq_lengths", "doc_ids", "doc_starts")
-        )
-        places = np.cumsum(extents) - extents
-        real = documents != PADDING
-        rows = row + places // manifest.max_len
-        parts.append(tuple(part[real] for part in (documents, starts, extents, rows, places % manifest.max_len)))
-        row += batch.num_rows
-    documents, starts, lengths, rows, offsets = (np.concatenate(part) for part in zip(*parts, strict=True))
-    order = np.lexsort((starts, documents))
     names = [name for name in ("input_ids", "labels") if name in batches[0].schema.names]
-    return _PackedSegments(
-        documents=documents[order],
-        starts=starts[order],
-        lengths=lengths[order],
-        rows=rows[order],
-        offsets=offsets[order],
-        columns={name: TokenColumn.from_arrow([batch[name] for batch in batches]) for name in names},
-    )
+    columns = {name: TokenColumn.from_arrow([batch[name] for batch in batches]) for name in names}
+
+    count = sum(int(np.count_nonzero(np.asarray(batch["doc_ids"].values) != PADDING)) for batch in batches)
+    documents, places = np.empty(count, np.int64), np.empty(count, np.int64)
+    starts, lengths = np.empty(count, np.int32), np.empty(count, np.int32)
+    row = end = 0
+    for batch in batches:
+        extents = np.asarray(batch["seq_lengths"].values)
+        ids = np.asarray(batch["doc_ids"].values)
+        real = ids != PADDING
+        part = slice(end, end := end + int(np.count_nonzero(real)))
+        documents[part], lengths[part] = ids[real], extents[real]
+        starts[part] = np.asarray(batch["doc_starts"].values)[real]
+        places[part] = (row * manifest.max_len + np.cumsum(extents, dtype=np.int64) - extents)[real]
+        row += batch.num_rows
+    order = np.lexsort((starts, documents))
+    documents, starts = documents[order], starts[order]  # one after the other: each frees what it replaces
+    lengths, places = lengths[order], places[order]
+    return _PackedSegments(documents=documents, starts=starts, lengths=lengths, places=places, columns=columns)
 
 
 def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: Progress) -> Iterator[str]:
@@ -106,8 +103,8 @@ def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: P
         order = np.lexsort((starts, local))
         local, starts, lengths = local[order], starts[order], lengths[order]
         here = slice(seen, seen + len(local))
-        expected = (local + table.first_document, starts, lengths)
-        found = (packed.documents[here], packed.starts[here], packed.lengths[here])
+        expected: tuple[NDArray[Any], ...] = (local + table.first_document, starts, lengths)
+        found: tuple[NDArray[Any], ...] = (packed.documents[here], packed.starts[here], packed.lengths[here])
         for one, other in zip(expected, found, strict=True):
             short = min(len(one), len(other))
             differ = np.flatnonzero(one[:short] != other[:short])
@@ -116,7 +113,7 @@ def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: P
                 which = source.describe(int(expected[0][min(at, len(local) - 1)]))
                 yield f"{which} is not in the rows as the source has it: missing, doubled or cut elsewhere"
                 return
-        yield from _compare_values(packed, here, table, (local, starts, lengths), source)
+        yield from _compare_values(packed, manifest.max_len, here, table, (local, starts, lengths), source)
         seen += len(local)
         documents += len(table.lengths)
         tokens += int(table.lengths.sum(dtype=np.int64))
@@ -134,6 +131,7 @@ def _heads(segments: Segments) -> NDArray[np.int64]:
 
 def _compare_values(
     packed: _PackedSegments,
+    max_len: int,
     here: slice,
     table: TokenTable,
     cut: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
@@ -152,7 +150,7 @@ def _compare_values(
         size = int(ends[last - 1] - before)
         from_source = (lists[part], starts[part], lengths[part], places)
         rows = slice(here.start + first, here.start + last)
-        from_rows = (packed.rows[rows], packed.offsets[rows], lengths[part], places)
+        from_rows = (*np.divmod(packed.places[rows], max_len), lengths[part], places)
         for name, column in packed.columns.items():
             origin = table.labels if name == "labels" and table.labels is not None else table.input_ids
             expected, found = np.empty(size, np.int32), np.empty(size, np.int32)
@@ -172,7 +170,7 @@ def _compare_values(
                 which = source.describe(table.first_document + int(local[first + segment]))
                 yield (
                     f"{which}: {name} at position {position} is {expected[differ[0]]} in the source, "
-                    f"{found[differ[0]]} in row {packed.rows[here.start + first + segment]}"
+                    f"{found[differ[0]]} in row {packed.places[here.start + first + segment] // max_len}"
                 )
                 return
         first = last

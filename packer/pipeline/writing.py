@@ -15,8 +15,8 @@ from packer.plan import Plan, Segments
 from packer.progress import Progress
 from packer.shards.columns import shard_schema
 from packer.shards.manifest import ShardEntry, shard_name
-from packer.shards.writer import BadToken, RowBlock, RowFormat, batch_rows, build_batch, write_shard
-from packer.sources import Source, TokenTable
+from packer.shards.writer import BadTokenError, RowBlock, RowFormat, batch_rows, build_batch, write_shard
+from packer.sources import Source, TokenTable, value_message
 from packer.workspace import Workspace
 
 
@@ -55,7 +55,7 @@ class ShardMaker:
             block = self.block(begin, end)
             try:
                 batch = build_batch(block, self.table.input_ids, self.table.labels, self.row_format)
-            except BadToken as bad:
+            except BadTokenError as bad:
                 raise SourceError(self._explain(bad, block)) from bad
             yield batch, int(block.lengths.sum())
 
@@ -68,7 +68,7 @@ class ShardMaker:
             lists=lists, documents=documents, starts=starts, lengths=lengths, row_starts=row_starts - row_starts[0]
         )
 
-    def _explain(self, bad: BadToken, block: RowBlock) -> str:
+    def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
         """Name the document, position and value that is no token id."""
         column = self.table.input_ids if bad.column == "input_ids" else self.table.labels
         assert column is not None
@@ -80,9 +80,9 @@ class ShardMaker:
             for place, value in enumerate(values.to_pylist())
             if not 0 <= value < 2**31 and value not in allowed
         )
-        limit = "a label is a token id or -100 (no loss)" if allowed else "a token id is from 0 to 2147483647"
         where = self.source.describe(int(block.documents[bad.segment]))
-        return f"{where}: {bad.column} holds {value} at position {start + position}: {limit}; mend the source"
+        name = self.source.columns.labels if bad.column == "labels" else self.source.columns.input_ids
+        return f"{where}: {value_message(name, value, start + position, label=bad.column == 'labels')}"
 
 
 def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: Progress) -> list[ShardEntry]:

@@ -7,6 +7,8 @@ that its own documents fill; what is left, patterns and documents alike, is the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,7 +149,7 @@ def _partition_segments(
 def _partition_histograms(segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Count the segments of every extent in each partition: int64, shape (partitions, max_len + 1)."""
     histograms = np.zeros((len(starts) - 1, segments.max_len + 1), np.int64)
-    for partition, (first, last) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for partition, (first, last) in enumerate(pairwise(starts)):
         tails = segments.tail_lengths(int(first), int(last))
         histograms[partition] = np.bincount(tails, minlength=segments.max_len + 1)
         begin, end = segments.heads_of(int(first), int(last))
@@ -157,7 +159,7 @@ def _partition_histograms(segments: Segments, starts: NDArray[np.int64]) -> NDAr
 
 
 @jit
-def _filled_packs(histogram: NDArray[np.int64], extents: NDArray[np.int32]) -> int:
+def _filled_packs(histogram: NDArray[np.int64], extents: NDArray[np.int32]) -> Any:
     """How often a partition's segments fill a pattern (extents in descending order)."""
     packs = np.int64(1) << 62
     begin = 0

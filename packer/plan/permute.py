@@ -26,30 +26,30 @@ _UNIT = 2.0**-53
 
 
 @jit
-def mixed(value: np.uint64) -> np.uint64:
-    """Mix 64 bits; the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+def mixed(value: Any) -> Any:
+    """Mix 64 bits, uint64 to uint64; the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
     value = (value ^ (value >> np.uint64(27))) * _FACTOR_2
     return value ^ (value >> np.uint64(31))
 
 
 @jit
-def stream_key(seed: int, purpose: int, stream: int) -> np.uint64:
-    """Key of the draws for one purpose and one stream of it (a partition, an extent, ...)."""
+def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> Any:
+    """Key, uint64, of the draws for one purpose and one stream of it (a partition, an extent, ...)."""
     key = mixed(np.uint64(seed) + _GOLDEN)
     key = mixed(key ^ (np.uint64(purpose) * _GOLDEN))
     return mixed(key ^ (np.uint64(stream) * _FACTOR_1))
 
 
 @jit
-def draw_below(key: np.uint64, index: int, limit: int) -> int:
+def draw_below(key: Any, index: int, limit: int) -> Any:
     """Draw number `index` of a stream: an integer in 0..limit-1, uniform to 2^-53 times limit."""
     bits = mixed(key + np.uint64(index) * _GOLDEN)
     return np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
 
 
 @jit
-def permute(out: NDArray[Any], first: int, last: int, key: np.uint64) -> None:
+def permute(out: NDArray[Any], first: int, last: int, key: Any) -> None:
     """Permute out[first:last] in place (Fisher and Yates), with one draw per element."""
     for i in range(last - first - 1, 0, -1):
         j = draw_below(key, i, i + 1)

@@ -11,6 +11,15 @@ from typing import Any
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 
+_READ = {
+    "options": ("max_len", "pad_id", "labels", "position_ids", "long", "split", "input_column", "labels_column"),
+    "source": ("files", "lengths_xxh3_128"),
+    "totals": (
+        *("documents", "documents_dropped", "packs", "lower_bound", "efficiency"),
+        *("tokens", "tokens_packed", "tokens_repeated", "tokens_truncated", "tokens_dropped"),
+    ),
+}  # what readers ask for; a manifest without it is damaged
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardEntry:
@@ -89,6 +98,11 @@ class Manifest:
         Raises:
             KeyError, TypeError: a key is missing or of the wrong kind.
         """
+        for part, names in _READ.items():
+            for name in names:
+                content[part][name]
+        for file in content["source"]["files"]:
+            file["name"], file["bytes"]
         shards = tuple(
             ShardEntry(**{name: shard[name] for name in ("file", "rows", "tokens", "bytes", "xxh3_128")})
             for shard in content["shards"]
@@ -116,7 +130,7 @@ def shard_name(shard: int, shards: int) -> str:
 
 def datasets_files(manifest_source: Mapping[str, Any], shard_files: list[str]) -> dict[str, bytes]:
     """Content of the files that make datasets.load_from_disk open the folder, by name."""
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in shard_files],
         "_fingerprint": str(manifest_source["lengths_xxh3_128"])[:16],
         "_format_columns": None,

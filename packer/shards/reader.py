@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.shards.columns import SEGMENT_COLUMNS
+from packer.shards.columns import SEGMENT_COLUMNS, TOKEN_COLUMNS, shard_schema
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
 
 
@@ -25,19 +25,23 @@ def read_manifest(folder: Path) -> Manifest:
         if (folder / ".packer").is_dir():
             raise PackerError(f"{folder} is an unfinished pack: repeat the command that began it, to finish it")
         raise PackerError(f"{folder} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one")
+    remedy = "restore it, or pack again to another folder"
     try:
         content = json.loads(path.read_bytes())
         version = content["format_version"]
+    except OSError as error:
+        raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise PackerError(f"{path} is damaged ({error}): pack again") from error
+        raise PackerError(f"{path} is damaged, or not of packer ({_reason(error)}): {remedy}") from error
     if version != FORMAT_VERSION:
         raise PackerError(
-            f"{path} has format version {version}, this package reads {FORMAT_VERSION}: upgrade packer, or pack again"
+            f"{path} has format version {version}, this package reads {FORMAT_VERSION}: "
+            "upgrade packer, or pack again to another folder"
         )
     try:
         return Manifest.from_dict(content)
     except (KeyError, TypeError) as error:
-        raise PackerError(f"{path} is damaged ({type(error).__name__}: {error}): pack again") from error
+        raise PackerError(f"{path} is damaged ({_reason(error)}): {remedy}") from error
 
 
 def open_shard(folder: Path, entry: ShardEntry, max_len: int) -> pa.Table:
@@ -53,16 +57,24 @@ def open_shard(folder: Path, entry: ShardEntry, max_len: int) -> pa.Table:
             raise PackerError(f"{path} has {size:,} bytes, the manifest says {entry.bytes:,}: changed after packing")
         with pa.memory_map(str(path)) as mapped:
             table = pa.ipc.open_stream(mapped).read_all()
+        names = table.column_names
     except FileNotFoundError as error:
         raise PackerError(f"{path} is missing, the manifest names it: restore it or pack again") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # a ValueError: a name that is not UTF-8
         raise PackerError(f"{path} cannot be read as an Arrow stream ({error}): changed after packing") from error
     if table.num_rows != entry.rows:
         raise PackerError(f"{path} has {table.num_rows:,} rows, the manifest says {entry.rows:,}")
-    missing = [name for name in ("input_ids", *SEGMENT_COLUMNS) if name not in table.column_names]
+    missing = [name for name in ("input_ids", *SEGMENT_COLUMNS) if name not in names]
     if missing:
-        raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(table.column_names)}")
-    if table.schema.field("input_ids").type != pa.list_(pa.int32(), max_len):
-        found = table.schema.field("input_ids").type
-        raise PackerError(f"{path}: input_ids is {found}, the manifest says {max_len} int32 a row")
+        raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}")
+    for expected in shard_schema(max_len, tuple(name for name in TOKEN_COLUMNS if name in names)):
+        found = table.schema.field(expected.name).type
+        if found != expected.type:
+            raise PackerError(
+                f"{path}: {expected.name} is {found}, it should be {expected.type}: changed after packing"
+            )
     return table
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)

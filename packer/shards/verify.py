@@ -31,6 +31,7 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
     content = json.loads((folder / MANIFEST).read_bytes())
     if content.pop("checksum", None) != checksum(content):
         yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
+        return  # there is nothing to check against
     for name, expected in manifest.files.items():
         path = folder / name
         if not path.is_file():
@@ -56,6 +57,8 @@ def _verify_totals(manifest: Manifest) -> Iterator[str]:
     rows = sum(entry.rows for entry in manifest.shards)
     tokens = sum(entry.tokens for entry in manifest.shards)
     totals = manifest.totals
+    if rows != totals["packs"]:
+        yield f"the shards have {rows:,} rows, the manifest says {totals['packs']:,}"
     if tokens != totals["tokens_packed"]:
         yield f"the shards have {tokens:,} tokens, the manifest says {totals['tokens_packed']:,}"
     lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
@@ -65,10 +68,11 @@ def _verify_totals(manifest: Manifest) -> Iterator[str]:
 
 
 def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterator[str]:
-    table = open_shard(folder, entry, manifest.max_len)
-    if _hash_file(folder / entry.file) != entry.xxh3_128:
+    path = folder / entry.file
+    if path.is_file() and path.stat().st_size == entry.bytes and _hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
         return  # what the rows hold is anybody's guess
+    table = open_shard(folder, entry, manifest.max_len)
     tokens = row = 0
     for batch in table.to_batches():
         fault = batch_fault(batch, manifest)

@@ -39,7 +39,7 @@ class RowBlock:
     """Shape (rows + 1,): row r holds segments row_starts[r]..row_starts[r + 1] - 1."""
 
 
-class BadToken(Exception):
+class BadTokenError(Exception):
     """A value that is no token id, told by the position of its segment in a block. Never leaves this package."""
 
     def __init__(self, column: str, segment: int) -> None:
@@ -70,7 +70,7 @@ def build_batch(
     Without a `labels` column in the source the labels are the tokens; the first of every segment is NO_LOSS either way.
 
     Raises:
-        BadToken: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
+        BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
     """
     max_len = row_format.max_len
     rows = len(block.row_starts) - 1
@@ -83,7 +83,7 @@ def build_batch(
     tokens = columns["input_ids"] = np.empty(rows * max_len, np.int32)
     bad = gather(input_ids.addresses, block.lists, block.starts, block.lengths, places, 0, tokens)
     if bad >= 0:
-        raise BadToken("input_ids", bad)
+        raise BadTokenError("input_ids", bad)
     for row, end in enumerate(ends):
         tokens[row * max_len + end : (row + 1) * max_len] = row_format.pad_id
     if "labels" in row_format.token_columns:
@@ -93,7 +93,7 @@ def build_batch(
             columns["labels"] = np.empty(rows * max_len, np.int32)
             bad = gather(labels.addresses, block.lists, block.starts, block.lengths, places, NO_LOSS, columns["labels"])
             if bad >= 0:
-                raise BadToken("labels", bad)
+                raise BadTokenError("labels", bad)
         mask_labels(places, ends, max_len, columns["labels"])
     if "position_ids" in row_format.token_columns:
         columns["position_ids"] = np.empty(rows * max_len, np.int32)

@@ -11,9 +11,9 @@ together, `scanning.py` counts it and `spill.py` decodes it. A new input is one 
 one line in `opening.py`.
 """
 
-from packer.sources.documents import SourceFile, TokenTable
+from packer.sources.documents import SourceFile, TokenTable, value_message
 from packer.sources.opening import open_source
 from packer.sources.scanning import Scan, scan
 from packer.sources.source import Source
 
-__all__ = ["Scan", "Source", "SourceFile", "TokenTable", "open_source", "scan"]
+__all__ = ["Scan", "Source", "SourceFile", "TokenTable", "open_source", "scan", "value_message"]

@@ -195,9 +195,10 @@ def null_message(column: str) -> str:
     return f"'{column}' is null; drop the row or give it a list (it may be empty)"
 
 
-def token_message(column: str, value: int) -> str:
-    """Say that a value cannot be a token id or a label."""
-    return f"'{column}' holds {value}, outside 0 to {LONGEST}; mend the source"
+def value_message(column: str, value: int, position: int, *, label: bool) -> str:
+    """Say that a value cannot be a token id, or a label."""
+    limit = "a label is a token id, or -100 for no loss" if label else f"a token id is from 0 to {LONGEST}"
+    return f"'{column}' holds {value} at position {position}: {limit}; mend the source"
 
 
 def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray[np.int32]) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from packer.errors import PackerError, SourceError
 from packer.gather import list_lengths
 from packer.progress import Progress
-from packer.sources.documents import Columns, Input, TokenTable, token_message
+from packer.sources.documents import Columns, Input, TokenTable, value_message
 from packer.sources.ipc import open_ipc
 
 if TYPE_CHECKING:
@@ -127,7 +127,9 @@ def _int32_lists(lists: pa.Array, source: Source, column: str, first_document: i
         position = int(np.flatnonzero((wide > np.iinfo(np.int32).max) | (wide < np.iinfo(np.int32).min))[0])
         row = int(np.searchsorted(offsets, position, side="right")) - 1
         where = source.describe(first_document + row)
-        raise SourceError(f"{where}: {token_message(column, int(wide[position]))}") from None
+        is_label = column == source.columns.labels
+        message = value_message(column, int(wide[position]), position - int(offsets[row]), label=is_label)
+        raise SourceError(f"{where}: {message}") from None
 
 
 @contextmanager
