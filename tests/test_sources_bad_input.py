@@ -111,6 +111,8 @@ def test_labels_of_another_length(tmp_path):
 @pytest.mark.parametrize("name", ["a.arrow", "a.parquet", "z.arrow"])
 @pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint16(), 2)])
 def test_nulls_in_arrow_and_parquet(tmp_path, name, kind):
+    if name == "a.parquet" and pa.types.is_fixed_size_list(kind) and pa.__version__ < "26":
+        pytest.skip("pyarrow before 26 cannot read a null fixed-size list back from Parquet")
     good = [[1, 2]] * 5
     compression = "zstd" if name == "z.arrow" else None
     for column, other in (("input_ids", "labels"), ("labels", "input_ids")):

@@ -1,0 +1,421 @@
+"""The command: what it prints where, its exit codes, its help."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import packer
+from packer import cli as cli_module
+from packer.algorithms import ALGORITHMS, ALIASES
+from packer.cli import cli
+from packer.options import PackOptions
+from packer.plan import LONG_POLICIES
+from tests.test_pack import hashes, made_documents, save_arrow
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = sorted(cli.commands)
+
+
+def run(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def succeeded(*arguments: object) -> str:
+    """Run a command that must say nothing but its result."""
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """300 documents of 0 to 59 tokens, in the folder in which the command runs."""
+    monkeypatch.chdir(tmp_path)
+    return save_arrow(tmp_path / "rows.arrow", made_documents(300)).relative_to(tmp_path)
+
+
+@pytest.fixture
+def packed(source: Path) -> Path:
+    packer.pack(source, max_len=64)
+    return Path("rows-packed-64")
+
+
+# Help and usage
+
+
+def test_help_names_every_command():
+    text = succeeded("--help")
+    for name, command in cli.commands.items():
+        assert f"\n  {name} " in text
+        assert command.get_short_help_str(200) not in ("", ".")
+    assert succeeded("-h") == text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does_and_documents_every_option(name):
+    text = succeeded(name, "--help")
+    command = cli.commands[name]
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.opts[-1] in text
+            assert parameter.help, parameter.opts
+            assert parameter.help.endswith((".", "].")), parameter.opts
+        else:
+            assert parameter.make_metavar(click.Context(command)) in text
+
+
+def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
+    options = {parameter.name for parameter in cli.commands["pack"].params}
+    renamed = {"long": "long_policy", "labels": "no_labels", "position_ids": "emit"}
+    shaping = {renamed.get(name, name) for name in PackOptions.__slots__}
+    assert shaping <= options
+    assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "no_sync", "overwrite"}
+
+
+def test_what_pack_and_stats_share_means_the_same():
+    pack, stats = ({option.name: option for option in cli.commands[name].params} for name in ("pack", "stats"))
+    for name in ("algorithm", "max_segments", "long_policy", "split", "input_column", "labels_column"):
+        assert pack[name].to_info_dict() == stats[name].to_info_dict()
+
+
+def test_names_that_are_written_down_twice_agree():
+    assert cli_module.LONG_NAMES == LONG_POLICIES
+    choice = next(option for option in cli.commands["pack"].params if option.name == "algorithm").type
+    assert list(choice.choices) == [*ALGORITHMS, *ALIASES]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Usage:"),
+        (("frobnicate",), "No such command 'frobnicate'"),
+        (("pack",), "Missing argument 'DATASET'"),
+        (("pack", "rows.arrow"), "Missing option '--max-len'"),
+        (("pack", "rows.arrow", "--max-len", 0), "'--max-len': 0 is not in the range"),
+        (("pack", "rows.arrow", "--max-len", "many"), "'--max-len'"),
+        (("pack", "rows.arrow", "--max-len", 64, "--algorithm", "magic"), "'--algorithm': 'magic'"),
+        (("pack", "rows.arrow", "--max-len", 64, "--long", "keep"), "'--long': 'keep'"),
+        (("pack", "rows.arrow", "--max-len", 64, "--workers", 0), "'--workers'"),
+        (("pack", "rows.arrow", "--max-len", 64, "--seed", -1), "'--seed'"),
+        (("pack", "rows.arrow", "--max-len", 64, "--max-segments", 0), "'--max-segments'"),
+        (("pack", "rows.arrow", "--max-len", 64, "--max_len", 3), "No such option"),
+        (("show", "rows", "first"), "'ROW': 'first'"),
+        (("show", "rows"), "Missing argument 'ROW'"),
+        (("verify",), "Missing argument 'PACKED'"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(source, arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert words in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["rows.arrow"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--emit", "attention_mask"),
+            "--emit attention_mask: no column 'attention_mask'; there are labels, position_ids",
+        ),
+        (("--shard-size", "big"), "'big' is not a size"),
+        (("--shard-size", "0"), "shard_size is 0: it must be a whole number from 1"),
+        (("--max-len", 2**31), "max_len is 2147483648: it must be a whole number from 1 to 2147483647"),
+    ],
+)
+def test_wrong_values_that_only_packer_knows_are_one_line(source, arguments, words):
+    result = run("pack", source, "--max-len", 64, *arguments)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"packer: {words}")
+
+
+def test_version():
+    assert succeeded("--version").split()[-1] == packer.__version__
+
+
+@pytest.mark.parametrize("command", [["-m", "packer"], [str(ROOT / "cli.py")]])
+def test_other_ways_to_the_same_command(source, command):
+    for arguments, code in ((["--help"], 0), (["pack", str(source), "--max-len", "64"], 0), (["pack", "nowhere"], 2)):
+        done = subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == code
+    assert "Usage: packer pack" in done.stderr
+    assert Path("rows-packed-64", "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("arguments", ['["--help"]', '["pack", "--help"]', '["--version"]', '["pack"]'])
+def test_help_is_quick_because_it_imports_little(arguments):
+    """Timed in benchmarks; here, that nothing heavy is imported."""
+    code = f"import sys; from packer.cli import cli; cli({arguments}, standalone_mode=False)"
+    script = f"try:\n  {code}\nexcept BaseException: pass\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "packer.cli" in imported
+    assert not imported & {"numpy", "pyarrow", "numba", "datasets", "transformers", "torch", "tqdm", "xxhash"}
+
+
+# pack
+
+
+def test_pack_prints_the_account_on_stdout_and_nothing_on_stderr(source):
+    text = succeeded("pack", source, "--max-len", 64)
+    assert text.startswith("Packed 293 documents into ")
+    assert text.endswith("Written to rows-packed-64\n")
+
+
+def test_pack_json_is_the_manifest_and_where_it_is(source):
+    content = json.loads(succeeded("pack", source, "--max-len", 64, "--json"))
+    assert content["output"] == "rows-packed-64"
+    assert content["found_complete"] is False
+    assert content["seconds"] > 0
+    manifest = json.loads(Path("rows-packed-64", "manifest.json").read_bytes())
+    del manifest["checksum"]
+    assert {name: content[name] for name in manifest} == manifest
+    assert set(content) - set(manifest) == {"output", "found_complete", "seconds"}
+
+
+def test_progress_goes_to_stderr(source, monkeypatch):
+    import tqdm
+
+    usual = tqdm.tqdm
+    monkeypatch.setattr(tqdm, "tqdm", lambda **options: usual(**{**options, "delay": 0, "mininterval": 0}))
+    result = run("pack", source, "--max-len", 64, "--json")
+    assert "write" in result.stderr
+    assert json.loads(result.stdout)["output"] == "rows-packed-64"
+
+
+def test_without_labels_the_summary_says_that_only_the_loader_is_safe(source):
+    assert "only packer.load is safe" not in succeeded("pack", source, "--max-len", 64)
+    text = succeeded("pack", source, "--max-len", 64, "--no-labels", "--overwrite")
+    assert "No labels were written: only packer.load is safe." in text
+    assert packer.load("rows-packed-64").column_names == ["input_ids", "seq_lengths", "doc_ids", "doc_starts"]
+
+
+@pytest.mark.parametrize("emit", ["position_ids", "labels,position_ids", "position_ids, labels"])
+def test_emit_adds_position_ids(source, emit):
+    succeeded("pack", source, "--max-len", 64, "--emit", emit)
+    dataset = packer.load("rows-packed-64")
+    assert dataset.column_names[:3] == ["input_ids", "labels", "position_ids"]
+    starts = dataset[0]["seq_lengths"].cumsum()[:-1]
+    assert not dataset[0]["position_ids"][starts].any()
+
+
+def test_an_alias_is_recorded_by_the_name_behind_it_and_packs_the_same(source):
+    content = json.loads(succeeded("pack", source, "--max-len", 64, "--algorithm", "lpfhp", "--json"))
+    assert content["options"]["algorithm"] == "bfd"
+    assert "nothing to do" in succeeded("pack", source, "--max-len", 64, "--algorithm", "bfd")
+
+
+def test_every_option_reaches_the_manifest(source):
+    arguments = ("--max-len", 32, "--max-segments", 3, "--long", "truncate", "--seed", 5, "--pad-id", 9)
+    more = ("--shard-size", "16KiB", "--workers", 1, "--no-sync", "--input-column", "input_ids")
+    content = json.loads(succeeded("pack", source, "-o", "out", *arguments, *more, "--json"))
+    expected = {"max_len": 32, "max_segments": 3, "long": "truncate", "seed": 5, "pad_id": 9, "shard_size": 16384}
+    assert expected.items() <= content["options"].items()
+    assert len(content["shards"]) > 1
+    assert max(len(row["seq_lengths"]) - (row["doc_ids"][-1] < 0) for row in packer.load("out")) == 3
+
+
+def test_the_command_and_the_function_write_the_same_bytes(source):
+    succeeded("pack", source, "--max-len", 64, "--seed", 3, "--shard-size", "10KB")
+    packer.pack(source, "by-function", max_len=64, seed=3, shard_size="10KB")
+    assert hashes(Path("rows-packed-64")) == hashes(Path("by-function"))
+
+
+def names_output(dataset: object, **options) -> str:
+    from packer.pipeline import pack as _  # noqa: F401 (the module is shadowed by its function)
+
+    default_output = importlib.import_module("packer.pipeline.pack").default_output
+    return str(default_output(dataset, PackOptions(max_len=64, **options)))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "output"),
+    [
+        ("rows.arrow", "rows-packed-64"),
+        ("rows.jsonl.gz", "rows-packed-64"),
+        ("rows.ndjson.zst", "rows-packed-64"),
+        ("rows.de.jsonl", "rows.de-packed-64"),
+        ("rows.v2.parquet", "rows.v2-packed-64"),
+        ("rows", "rows-packed-64"),
+        ("folder/rows.parquet", "folder/rows-packed-64"),
+        ("folder", "folder-packed-64"),
+        ("folder/", "folder-packed-64"),
+        ("folder.v1", "folder.v1-packed-64"),
+        ("rows.d.parquet", "rows.d-packed-64"),
+        ("org/dataset", "dataset-packed-64"),
+        ("org/dataset.en", "dataset.en-packed-64"),
+    ],
+)
+def test_the_output_is_named_after_the_source(tmp_path, monkeypatch, dataset, output):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "folder.v1", "rows.d.parquet"):
+        Path(folder).mkdir()
+    for file in ("rows", "rows.arrow", "rows.jsonl.gz", "rows.ndjson.zst", "rows.de.jsonl", "rows.v2.parquet"):
+        Path(file).touch()
+    Path("folder/rows.parquet").touch()
+    if dataset == "rows.d.parquet":  # a folder named like a file keeps its name
+        output = "rows.d.parquet-packed-64"
+    assert names_output(dataset) == output
+    assert names_output(dataset, split="train") == output.replace("-packed", "-train-packed")
+
+
+def test_the_output_of_this_folder_or_the_one_above_lies_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "rows" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "rows")
+    assert names_output(".") == str(tmp_path / "rows-packed-64")
+    monkeypatch.chdir(tmp_path / "rows" / "below")
+    assert names_output("..") == str(tmp_path / "rows-packed-64")
+
+
+def test_a_glob_or_an_object_needs_an_output(source):
+    result = run("pack", "*.arrow", "--max-len", 64)
+    assert result.exit_code == 1
+    assert result.stderr == "packer: *.arrow is a glob: name the packed dataset with --output\n"
+    assert "Written to out" in succeeded("pack", "*.arrow", "--max-len", 64, "-o", "out")
+    with pytest.raises(packer.PackerError, match="no name: say where"):
+        names_output(object())
+
+
+def test_a_split_of_a_saved_dataset_dict(source):
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"input_ids": made_documents(20)})
+    datasets.DatasetDict({"train": rows, "test": rows.select(range(5))}).save_to_disk("saved")
+    result = run("pack", "saved", "--max-len", 64)
+    assert result.exit_code == 1
+    for word in ("train, test", "--split"):
+        assert word in result.stderr
+    assert "Written to saved-test-packed-64" in succeeded("pack", "saved", "--max-len", 64, "--split", "test")
+    assert "every token" in succeeded("verify", "saved-test-packed-64", "--source", "saved")
+
+
+# stats, verify, show
+
+
+def test_stats_json_has_the_promised_names(source, packed):
+    for dataset in (source, packed):
+        content = json.loads(succeeded("stats", dataset, "--max-len", 64, "--json"))
+        assert content.keys() >= {"documents", "tokens", "max_len", "packs", "efficiency", "lower_bound", "padding"}
+        assert content["padding"].keys() >= {"max_len", "batch_longest", "group_by_length", "packed"}
+        assert content["documents"] == (300 if dataset == source else 293)
+        assert content["max_len"] == 64
+
+
+def test_stats_foretell_what_pack_does(source, packed):
+    before, after = (json.loads(succeeded("stats", name, "--max-len", 64, "--json")) for name in (source, packed))
+    for name in ("tokens", "packs", "efficiency", "lower_bound"):
+        assert before[name] == after[name]
+    assert before["padding"]["packed"] == pytest.approx(after["padding"]["packed"])
+
+
+def test_stats_of_a_dataset_and_of_a_packed_one_fit_a_screen(source, packed):
+    assert "300 documents" in succeeded("stats", source, "--max-len", 64)
+    text = succeeded("stats", packed)
+    assert "rows of 64 tokens" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_verify_says_what_it_has_checked(source, packed):
+    assert "is right: hashes and structure (" in succeeded("verify", packed)
+    assert "is right: hashes, structure and every token of the source (" in succeeded(
+        "verify", packed, "--source", source
+    )
+    content = json.loads(succeeded("verify", packed, "--source", source, "--json"))
+    assert content == {"packed": str(packed), "source": str(source), "faults": []}
+
+
+@pytest.mark.parametrize("change", ["token", "order", "fewer", "more"])
+def test_verify_against_another_source_fails_and_names_a_document(source, packed, change):
+    documents = made_documents(300)
+    if change == "token":
+        documents[123] = [*documents[123][:-1], 7]
+    elif change == "order":
+        documents[10], documents[11] = documents[11], documents[10]
+    else:
+        documents = documents[:-1] if change == "fewer" else [*documents, [1, 2]]
+    save_arrow(Path("other.arrow"), documents)
+    result = run("verify", packed, "--source", "other.arrow")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines
+    assert all(line.startswith(f"packer: {packed}: ") for line in lines)
+    place = {"token": "document 123 (other.arrow row 123)", "order": "document 10 ("}.get(change, "source")
+    assert place in lines[0]
+    content = json.loads(run("verify", packed, "--source", "other.arrow", "--json").stdout)
+    assert len(content["faults"]) == len(lines)
+
+
+def test_verify_with_a_source_that_is_not_there(packed):
+    result = run("verify", packed, "--source", "nowhere.arrow")
+    assert result.exit_code == 1
+    assert "nowhere.arrow" in result.stderr
+
+
+def test_show_lists_the_segments_of_a_row(packed):
+    dataset = packer.load(packed)
+    row = next(number for number, found in enumerate(dataset) if found["doc_ids"][-1] < 0)
+    lines = succeeded("show", packed, row).splitlines()
+    assert len(lines) == 1 + len(dataset[row]["seq_lengths"])
+    assert lines[1].split()[1:3] == [str(dataset[row]["seq_lengths"][0]), str(dataset[row]["doc_ids"][0])]
+    assert lines[1].endswith(" ".join(map(str, dataset[row]["input_ids"][:8])))
+    assert "padding" in lines[-1]
+
+
+def test_show_of_a_row_that_is_not_there_names_those_that_are(packed):
+    rows = len(packer.load(packed))
+    result = run("show", packed, rows)
+    assert result.exit_code == 1
+    assert result.stderr == f"packer: {packed} has no row {rows}: there are {rows}, from 0 to {rows - 1}\n"
+
+
+def test_show_decodes_with_a_tokenizer(packed):
+    from packer.tokenize import train_byte_level
+
+    tokenizer = train_byte_level(["a few words of text, and a few more"] * 3, 1000)
+    tokenizer.save("tokenizer.json")
+    packer.pack(save_arrow(Path("text.arrow"), [tokenizer.encode("a few more words").ids]), max_len=64)
+    assert "a few more words" in succeeded("show", "text-packed-64", 0, "--tokenizer", "tokenizer.json")
+    Path("broken.json").write_text("{}")
+    result = run("show", packed, 0, "--tokenizer", "broken.json")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("packer: broken.json is no tokenizer.json")
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("pack", "nowhere.arrow", "--max-len", 64), ("stats", "nowhere.arrow"), ("verify", "n"), ("show", "n", 0)],
+)
+def test_debug_shows_the_traceback(source, arguments):
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    with pytest.raises(packer.PackerError):
+        CliRunner().invoke(cli, [*map(str, arguments), "--debug"], catch_exceptions=False)
+    command = [sys.executable, "-m", "packer", *map(str, arguments), "--debug"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+def test_a_message_of_several_lines_becomes_one(source, monkeypatch):
+    def fail(*arguments, **options):
+        raise packer.PackerError("the first\nand the second\n")
+
+    monkeypatch.setattr("packer.pipeline.pack", fail)
+    result = run("pack", source, "--max-len", 64)
+    assert result.stderr == "packer: the first and the second\n"
