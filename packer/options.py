@@ -14,6 +14,7 @@ from packer.plan.segments import LONG_POLICIES, LongPolicy
 EMITTED = ("labels", "position_ids")
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _LARGEST = 2**31 - 1
+_LONGEST_ROW = 2**24  # 16 million tokens: what is kept per length (histograms) stays within memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +26,7 @@ class PackOptions:
     """
 
     max_len: int
-    """Tokens of a row."""
+    """Tokens of a row, at most 2^24."""
 
     algorithm: str = "bfd"
     """Name in the registry of algorithms."""
@@ -65,7 +66,7 @@ class PackOptions:
         if self.long not in LONG_POLICIES:
             raise PackerError(f"long is {self.long!r}: choose one of {', '.join(LONG_POLICIES)}")
         for name, value, least, most in (
-            ("max_len", self.max_len, 1, _LARGEST),
+            ("max_len", self.max_len, 1, _LONGEST_ROW),
             ("max_segments", self.max_segments, 1, _LARGEST),
             ("seed", self.seed, 0, 2**63 - 1),
             ("pad_id", self.pad_id, 0, _LARGEST),

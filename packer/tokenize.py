@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 
+_PATIENCE = 10  # seconds in which the Hub must answer
+
 
 def train_byte_level(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     """Train a byte-level BPE tokenizer: every text round-trips, and END_OF_TEXT is token 0."""
@@ -49,9 +51,20 @@ def open_decoder(path_or_id: str) -> Callable[[Any], str]:
     from transformers import AutoTokenizer
 
     try:
+        if not path.exists():
+            _look_up(path_or_id)
         pretrained = AutoTokenizer.from_pretrained(path_or_id)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of several HTTP libraries, by version
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PackerError(
-            f"{path_or_id} is neither a tokenizer folder or tokenizer.json nor a Hub id: {str(error).splitlines()[0]}"
+            f"{path_or_id} is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
         ) from error
     return lambda ids: str(pretrained.decode([int(token) for token in ids]))
+
+
+def _look_up(hub_id: str) -> None:
+    """Ask the Hub once whether it has this tokenizer: transformers alone retries for half a minute."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+
+    if not constants.HF_HUB_OFFLINE and try_to_load_from_cache(hub_id, "tokenizer_config.json") is None:
+        HfApi().model_info(hub_id, timeout=_PATIENCE)

@@ -395,6 +395,14 @@ def test_an_unfinished_pack_of_other_options_is_refused_with_both_values(source,
     succeeded(*pack_command(source, unfinished))
 
 
+def test_a_packed_dataset_is_no_source_finished_or_not(source, unfinished):
+    words = (str(unfinished), "unfinished", "give the dataset it is packed from")
+    refused("pack", unfinished, "--max-len", 64, words=words)
+    refused("stats", unfinished, words=words)
+    succeeded(*pack_command(source, unfinished))
+    refused("pack", unfinished, "--max-len", 64, words=(str(unfinished), "already packed"))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_another_or_a_changed_source_is_refused(tmp_path, name):
     documents = made_documents(50)
@@ -650,6 +658,16 @@ def test_a_shard_in_the_place_of_another_is_named(complete):
     one, other = sorted(complete.glob("data-*.arrow"))[:2]
     one.write_bytes(other.read_bytes())
     refused("verify", complete, words=(one.name,))
+
+
+def test_a_shard_of_other_rows_than_the_manifest_says_is_refused(complete):
+    manifest = complete / "manifest.json"
+    content = json.loads(manifest.read_bytes())
+    rows = content["shards"][1]["rows"]
+    content["shards"][1]["rows"] += 1
+    manifest.write_text(json.dumps(content))
+    refused("show", complete, 0, words=(content["shards"][1]["file"], f"{rows} rows", f"says {rows + 1}"))
+    refused("verify", complete, words=("manifest.json", "checksum"))
 
 
 def test_a_manifest_of_another_version_or_without_what_readers_need_is_refused(source, complete):

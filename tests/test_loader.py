@@ -450,7 +450,9 @@ def test_a_missing_shard_is_named(tmp_path):
     out = make(tmp_path)
     (shard,) = out.glob("*.arrow")
     shard.unlink()
-    assert refusal(out) == f"{shard} is missing, the manifest names it: restore it or pack again"
+    message = refusal(out)
+    assert message.startswith(f"{shard} is missing, the manifest names it: ")
+    assert "restore it, or pack again" in message
 
 
 def test_a_truncated_shard_is_named_with_its_size(tmp_path):

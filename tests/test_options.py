@@ -21,7 +21,7 @@ def test_defaults_are_those_of_the_command():
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [
-        ("max_len", 1, 2**31 - 1),
+        ("max_len", 1, 2**24),
         ("max_segments", 1, 2**31 - 1),
         ("seed", 0, 2**63 - 1),
         ("pad_id", 0, 2**31 - 1),

@@ -148,7 +148,7 @@ def test_format_version_1_is_written_and_read_as_it_was(tmp_path):
     """The golden folder is a packed dataset of format version 1; new bytes need a new version and a new folder."""
     documents = made_documents(40, longest=30)
     source = save_arrow(tmp_path / "source.arrow", documents)
-    packer.pack(source, tmp_path / "out", max_len=32, position_ids=True, shard_size="6KB", pad_id=3)
+    packer.pack(source, tmp_path / "out", max_len=32, algorithm="bfd", position_ids=True, shard_size="6KB", pad_id=3)
     assert list(packer.verify(GOLDEN, source)) == []
     assert sorted(segments_in(packer.load(GOLDEN))) == sorted(segments_in(packer.load(tmp_path / "out")))
     golden, fresh = (json.loads((folder / "manifest.json").read_bytes()) for folder in (GOLDEN, tmp_path / "out"))

@@ -63,7 +63,7 @@ JSON_LINES = {
     '{"input_ids": ["a"]}': "'input_ids' holds \"a\" at position 0",
     '{"input_ids": [true]}': "'input_ids' holds true at position 0",
     '{"input_ids": [[1]]}': "'input_ids' holds [1] at position 0",
-    '{"input_ids": [9223372036854775808]}': "'input_ids' holds 9223372036854775808 at position 0: a token id is from 0 to 2147483647",
+    '{"input_ids": [9223372036854775808]}': "'input_ids' holds 9223372036854775808 at position 0: a token id is from 0",
     '{"input_ids": [1], "labels": [1]}': "'labels', but the file's first line has no such list; give it to all or none",
     '{"input_ids": ' + "[" * 100_000: "not valid JSON",
 }

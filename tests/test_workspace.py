@@ -4,6 +4,7 @@ import ctypes
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 import packer
 from packer import workspace
+from packer.executors import run_tasks
 from packer.shards.manifest import is_packed
 from packer.workspace import Workspace
 from tests.test_pack import hashes, made_documents, save_arrow
@@ -126,6 +128,7 @@ def test_a_kill_while_a_small_file_is_written_leaves_no_trace(source, undisturbe
             pack(source, out)
     assert struck
     assert not is_packed(out)
+    monkeypatch.setattr(os, "getpid", lambda: 99999)  # of the process that comes after
     pack(source, out)
     assert hashes(out) == undisturbed  # of all files: none with another name was left
 
@@ -259,6 +262,32 @@ def test_a_complete_dataset_survives_a_kill_during_its_replacement(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", source.name, "undisturbed"]
 
 
+@pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
+def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
+    source, undisturbed, old, tmp_path, monkeypatch, exchanges
+):
+    out = tmp_path / "out"
+    if not exchanges:
+        monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+    with monkeypatch.context() as striking:
+        rmtree = shutil.rmtree
+
+        def half(folder, **options):
+            if Path(folder).name.endswith("-old"):
+                min(folder.glob("data-*")).unlink()
+                raise Killed
+            rmtree(folder, **options)
+
+        striking.setattr(shutil, "rmtree", half)
+        with pytest.raises(Killed):
+            pack(source, out, overwrite=True)
+    assert hashes(out) == undisturbed
+    assert len(list(tmp_path.iterdir())) == 4
+    pack(source, out, seed=9, overwrite=True)
+    assert hashes(out) == old
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", source.name, "undisturbed"]
+
+
 def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
@@ -354,6 +383,19 @@ def test_two_packs_of_the_same_at_once_end_in_one_dataset(source, undisturbed, t
     for process, error in zip(both, errors, strict=True):
         assert process.returncode == 0 or "another packer" in error
     assert hashes(tmp_path / "out") == undisturbed
+
+
+def test_after_an_error_tasks_that_have_not_begun_are_given_up():
+    begun = []
+
+    def task(number: int) -> None:
+        begun.append(number)
+        time.sleep(0.01)
+        raise packer.PackerError(f"task {number}")
+
+    with pytest.raises(packer.PackerError, match="task 0"):
+        list(run_tasks(task, range(100), 1))
+    assert len(begun) < 10
 
 
 # Real kills

@@ -11,6 +11,8 @@ from packer.errors import PackerError
 from packer.shards.columns import SEGMENT_COLUMNS, TOKEN_COLUMNS, shard_schema
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
 
+_REMEDY = "changed after packing; restore it, or pack again to another folder"
+
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a packed dataset.
@@ -54,25 +56,23 @@ def open_shard(folder: Path, entry: ShardEntry, max_len: int) -> pa.Table:
     try:
         size = path.stat().st_size
         if size != entry.bytes:
-            raise PackerError(f"{path} has {size:,} bytes, the manifest says {entry.bytes:,}: changed after packing")
+            raise PackerError(f"{path} has {size:,} bytes, the manifest says {entry.bytes:,}: {_REMEDY}")
         with pa.memory_map(str(path)) as mapped:
             table = pa.ipc.open_stream(mapped).read_all()
         names = table.column_names
     except FileNotFoundError as error:
-        raise PackerError(f"{path} is missing, the manifest names it: restore it or pack again") from error
+        raise PackerError(f"{path} is missing, the manifest names it: {_REMEDY}") from error
     except (OSError, ValueError, pa.ArrowException) as error:  # a ValueError: a name that is not UTF-8
-        raise PackerError(f"{path} cannot be read as an Arrow stream ({error}): changed after packing") from error
+        raise PackerError(f"{path} cannot be read as an Arrow stream ({error}): {_REMEDY}") from error
     if table.num_rows != entry.rows:
-        raise PackerError(f"{path} has {table.num_rows:,} rows, the manifest says {entry.rows:,}")
+        raise PackerError(f"{path} has {table.num_rows:,} rows, the manifest says {entry.rows:,}: {_REMEDY}")
     missing = [name for name in ("input_ids", *SEGMENT_COLUMNS) if name not in names]
     if missing:
-        raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}")
+        raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}: {_REMEDY}")
     for expected in shard_schema(max_len, tuple(name for name in TOKEN_COLUMNS if name in names)):
         found = table.schema.field(expected.name).type
         if found != expected.type:
-            raise PackerError(
-                f"{path}: {expected.name} is {found}, it should be {expected.type}: changed after packing"
-            )
+            raise PackerError(f"{path}: {expected.name} is {found}, it should be {expected.type}: {_REMEDY}")
     return table
 
 

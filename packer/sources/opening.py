@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENDINGS = re.compile(r"\.(arrow|ipc|feather|parquet|(jsonl|ndjson|json)(\.gz|\.zst)?)$")
 """File names that are read inside a folder; others there (a README, a licence) are left alone."""
 
-_MANIFEST = "manifest.json"
+_MANIFEST, _UNFINISHED = "manifest.json", ".packer"
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", _MANIFEST, STATE, SPLITS}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FORMATS = "Arrow (.arrow .ipc .feather), Parquet (.parquet) and JSON lines (.jsonl .ndjson .json, also .gz .zst)"
@@ -64,6 +64,8 @@ def _open_path(source: str | Path, split: str | None, columns: Columns) -> Sourc
     if path.is_dir():
         if _is_packed(path):
             raise PackerError(f"{path} is already packed (it has a {_MANIFEST}); give the dataset it was packed from")
+        if (path / _UNFINISHED).is_dir():
+            raise PackerError(f"{path} is an unfinished pack; give the dataset it is packed from")
         if (path / STATE).exists() or (path / SPLITS).exists():
             return open_saved(path, split, columns)
         root, files = path, sorted(_walk(path), key=os.fsencode)
