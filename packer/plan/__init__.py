@@ -1,6 +1,7 @@
 """From document lengths to a plan: which segment goes to which row of which shard.
 
-`segments.py` cuts documents at max_len, `deal.py` turns patterns into rows, `permute.py` is the randomness of both.
+`segments.py` cuts documents at max_len, `deal.py` turns patterns into rows with `kernels.py`, `permute.py` is the
+randomness of both.
 """
 
 from packer.plan.deal import Plan, deal, partition_starts
