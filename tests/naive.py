@@ -207,3 +207,33 @@ def flattened_batch(rows):
         "max_length_k": longest,
         "use_cache": False,
     }
+
+
+# ---- non-negative least squares: strategies, and what makes a solution one ----
+
+
+def strategies(capacity, limit, smallest=1):
+    """Every way to fill `capacity` tokens exactly with at most `limit` segments, ascending."""
+    if limit == 0:
+        return []
+    longer = [
+        [first, *rest]
+        for first in range(smallest, capacity // 2 + 1)
+        for rest in strategies(capacity - first, limit - 1, first)
+    ]
+    return [*longer, [capacity]] if capacity >= smallest else longer
+
+
+def slopes(columns, damping, amounts, counts, weights):
+    """What half the objective falls by per unit of each column: 0 in use and at most 0 elsewhere at the solution.
+
+    The objective is sum(weights * (counts - columns @ amounts) ** 2) + sum(damping * amounts ** 2).
+    """
+    residual = list(counts)
+    for column, amount in zip(columns, amounts, strict=True):
+        for row, value in column:
+            residual[row] -= value * amount
+    return [
+        sum(weights[row] * value * residual[row] for row, value in column) - damped * amount
+        for column, damped, amount in zip(columns, damping, amounts, strict=True)
+    ]

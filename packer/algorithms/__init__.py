@@ -59,14 +59,39 @@ ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
         Algorithm(
+            name="auto",
+            summary="The best of best fit and exact fill, improved by `optimal` where that is worth it.",
+            solve=_in_file("auto", "auto"),
+        ),
+        Algorithm(
             name="bfd",
             summary="Best-fit decreasing: the longest first, each into the fullest pack that takes it (LPFHP).",
             solve=_in_file("best_fit", "best_fit_decreasing"),
         ),
         Algorithm(
+            name="optimal",
+            summary="Column generation: within a pack or so of a proven bound; seconds where lengths are many.",
+            solve=_in_file("optimal", "solve"),
+        ),
+        Algorithm(
             name="ffd",
             summary="First-fit decreasing: the longest first, each into the first pack that takes it.",
             solve=_in_file("first_fit", "first_fit_decreasing"),
+        ),
+        Algorithm(
+            name="nnlshp",
+            summary="Non-negative least squares over full packs, the rest by best fit; never worse than spfhp.",
+            solve=_in_file("nnls", "nnlshp"),
+        ),
+        Algorithm(
+            name="nnlshp-published",
+            summary="NNLSHP as Krell et al. published it: every way to fill a pack, at most 3 segments by default.",
+            solve=_in_file("nnls", "nnlshp_published"),
+        ),
+        Algorithm(
+            name="ennlshp",
+            summary="NNLSHP with the extended objective of Krell et al.: the least padding; slower.",
+            solve=_in_file("nnls", "ennlshp"),
         ),
         Algorithm(
             name="spfhp",

@@ -1,0 +1,30 @@
+"""The default: heuristics in milliseconds, and column generation where the gap that they leave is worth it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.best_fit import best_fit_decreasing
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.exact_fill import exact_fill
+from packer.algorithms.patterns import Patterns
+
+WORTH = 0.0002
+"""The gap, as a share of the lower bound, that is left as it is: two packs in ten thousand."""
+
+ROUNDS, COLUMNS, WORK = 60, 6_000, 15_000_000
+"""Limits of the column generation: a second or two. Counted, not timed, so every machine gives the same patterns."""
+
+
+def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """The better of best fit and exact fill, or what `optimal` makes of them where their gap is worth it."""
+    bound = lower_bound(histogram, max_segments)
+    candidates = (best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments))
+    best = min(candidates, key=lambda patterns: patterns.packs)
+    # a single pack is not worth an import
+    if best.packs - bound <= max(1, WORTH * bound):
+        return best
+    # imported here: most histograms never need it
+    from packer.algorithms.optimal import Limits, solve_optimal
+
+    limits = Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK, gap=WORTH)
+    return solve_optimal(histogram, max_segments, limits=limits).patterns

@@ -1,0 +1,159 @@
+"""Exact fill on a histogram: packs without a gap, found by a short search, each repeated while its segments last."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+from packer.algorithms.open_packs import (
+    CHAIN,
+    COUNT,
+    NONE,
+    SEGMENTS,
+    Links,
+    add_segments,
+    grown,
+    new_links,
+    segment_limit,
+    to_patterns,
+)
+from packer.algorithms.patterns import Patterns
+
+BACKTRACKS = 300
+"""Dead ends after which the search for one pattern takes the fullest pack it saw."""
+
+
+class Filled(NamedTuple):
+    """Packs that are done, as groups and links; group 0 stands for no pack."""
+
+    groups: NDArray[np.int64]  # (at least used, 4)
+    used: int
+    links: Links
+
+
+def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Fill packs to the last token where a short search can: the longest segment left, then the longest that fit.
+
+    The search goes depth first, the longest first, and ends at a pack without a gap or after some hundred dead ends;
+    the pack it found is repeated while its segments last. Without a limit that binds, mostly better than best fit.
+    """
+    limit = segment_limit(histogram, max_segments)
+    return to_patterns(*_exact_fill(histogram, limit, BACKTRACKS))
+
+
+@jit
+def _exact_fill(
+    histogram: NDArray[np.int64], limit: int, backtracks: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The groups (groups, 4) and links (links, 3) of exact fill; group 0 stands for no pack, as elsewhere."""
+    capacity = len(histogram) - 1
+    left = histogram.copy()
+    below = np.arange(capacity + 1)
+    found = np.zeros(limit, np.int64)
+    path = np.zeros(limit, np.int64)
+    filled = Filled(np.zeros((64, 4), np.int64), 1, new_links())
+    longest = longest_left(below, left, capacity)
+    while longest > 0:
+        size = _search(below, left, longest, backtracks, path, found)
+        packs = often(left, found, size)
+        filled = add_packs(filled, found, size, packs, left)
+        longest = longest_left(below, left, longest)
+    return filled.groups[: filled.used], filled.links.rows[: filled.links.used]
+
+
+@jit
+def often(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> int:
+    """How many packs of the pattern found[:size], descending, there are segments for."""
+    packs: int = left[found[0]]
+    repeat = 0
+    for place in range(size):
+        repeat = repeat + 1 if place > 0 and found[place] == found[place - 1] else 1
+        packs = min(packs, left[found[place]] // repeat)
+    return packs
+
+
+@jit
+def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_left: NDArray[np.int64]) -> Filled:
+    """Make packs of the pattern found[:size] a new group and take their segments from `out_left`."""
+    groups, used, links = out
+    if used == len(groups):
+        groups = grown(groups)
+    groups[used, COUNT] = packs
+    groups[used, SEGMENTS] = 0
+    groups[used, CHAIN] = NONE
+    repeat = 0
+    for place in range(size):
+        repeat += 1
+        if place == size - 1 or found[place + 1] != found[place]:
+            links = add_segments(groups, used, found[place], repeat, links)
+            out_left[found[place]] -= repeat * packs
+            repeat = 0
+    return Filled(groups, used + 1, links)
+
+
+@jit
+def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
+    """The longest length up to `length` of which a segment is left, or 0.
+
+    out_below[l] leads downwards to it, from l itself at first; the way is shortened where a length ran out.
+    """
+    longest = length
+    while longest > 0 and (out_below[longest] != longest or left[longest] == 0):
+        if out_below[longest] == longest:
+            out_below[longest] = longest - 1
+        longest = out_below[longest]
+    while length > longest:
+        above = length
+        length = out_below[above]
+        out_below[above] = longest
+    return longest
+
+
+@jit
+def _search(
+    out_below: NDArray[np.int64],
+    left: NDArray[np.int64],
+    longest: int,
+    backtracks: int,
+    out_path: NDArray[np.int64],
+    out_found: NDArray[np.int64],
+) -> int:
+    """Write the fullest pack found that begins with `longest` to `out_found`; returns how many segments it has."""
+    limit = len(out_path)
+    out_path[0] = longest
+    size = 1  # of the path
+    repeat = 1  # how often its last length stands at its end
+    room = len(left) - 1 - longest
+    next_length = longest
+    best_room = room + 1
+    found = 0
+    while True:
+        length = 0
+        if size < limit:
+            length = longest_left(out_below, left, min(room, next_length))
+            if length > 0 and length == out_path[size - 1] and left[length] == repeat:
+                length = longest_left(out_below, left, length - 1)
+        # the segments that the limit still allows must be able to beat the best
+        if length > 0 and room - (limit - size) * length < best_room:
+            repeat = repeat + 1 if length == out_path[size - 1] else 1
+            out_path[size] = length
+            size += 1
+            room -= length
+            next_length = length
+            continue
+        if room < best_room:
+            best_room = room
+            found = size
+            for place in range(size):
+                out_found[place] = out_path[place]
+        backtracks -= 1
+        if best_room == 0 or size == 1 or backtracks < 0:
+            return found
+        # one back, then only shorter ones
+        size -= 1
+        room += out_path[size]
+        next_length = out_path[size] - 1
+        repeat = 1
+        while repeat < size and out_path[size - 1 - repeat] == out_path[size - 1]:
+            repeat += 1

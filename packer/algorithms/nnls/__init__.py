@@ -1,0 +1,245 @@
+"""Non-negative least-squares histogram packing (NNLSHP; Krell et al., arXiv 2107.02027): published, repaired, extended.
+
+Every way to fill a pack exactly is a **strategy**. How often each is used is the non-negative least-squares solution of
+"all strategies together hold the histogram", rounded to whole numbers; the remainder is packed by a rule.
+
+`strategies.py` has the strategies, `active_set.py` solves, `remainder.py` makes packs of it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.best_fit import best_fit_decreasing
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.nnls.active_set import Columns, Passive, Target, improve, no_columns, weighted_residual
+from packer.algorithms.nnls.remainder import fill, one_more
+from packer.algorithms.nnls.strategies import NEVER, best_strategies, count_strategies, every_strategy
+from packer.algorithms.open_packs import segment_limit
+from packer.algorithms.patterns import Patterns
+from packer.algorithms.worst_fit import spfhp
+from packer.errors import PackerError
+
+PAPER_DEPTH = 3
+"""Segments per pack in the paper's experiments, which the published form takes where no limit is given."""
+
+CHEAP_LENGTHS = 8
+"""The lengths up to this one count for CHEAP_WEIGHT in the paper's objective, the others for 1."""
+
+CHEAP_WEIGHT = 0.09
+
+MOST_STRATEGIES = 1_000_000
+"""Strategies that the published form builds: enough for 2,048 tokens at depth 3 and for 512 at depth 4."""
+
+HELD_WEIGHT = 1e6
+"""Weight of the rows that the extended form holds, against length + 1 for a place that stays padding."""
+
+MOST_WORK = 20_000_000_000
+"""Multiplications after which the solver stops where it is: some seconds, but a count, so that runs are alike."""
+
+MOST_ROUNDS = 100
+"""Looks for new strategies at most; a few dozen are usual."""
+
+NEARLY = 1e-6
+"""An amount this close to a whole number is one."""
+
+
+class _Strategies(NamedTuple):
+    """Strategies and how often each is used."""
+
+    offsets: NDArray[np.int64]  # (strategies + 1,)
+    lengths: NDArray[np.int32]  # (offsets[-1],)
+    amounts: NDArray[np.float64]  # (strategies,)
+
+
+def nnlshp_published(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Pack as NNLSHP was published: every strategy, nearest whole numbers, and {l, max_len - l} for what is left.
+
+    None means the paper's 3 segments. A `PackerError` says so where there are more than `MOST_STRATEGIES` strategies.
+    """
+    limit = segment_limit(histogram, PAPER_DEPTH if max_segments is None else max_segments)
+    capacity = len(histogram) - 1
+    strategies = count_strategies(capacity, limit, MOST_STRATEGIES)
+    if strategies > MOST_STRATEGIES:
+        raise PackerError(
+            f"nnlshp-published lists every way to fill {capacity} tokens with at most {limit} segments: "
+            f"{strategies:,} or more, above its limit of {MOST_STRATEGIES:,}; use nnlshp, or fewer segments"
+        )
+    offsets, lengths = every_strategy(capacity, limit)
+    columns = Columns(offsets, lengths, np.zeros(strategies))
+    target = Target(histogram.astype(np.float64), _paper_weights(capacity))
+    passive = improve(columns, target, no_columns(capacity + 1), _tolerance(histogram, 1e-12), np.iinfo(np.int64).max)
+    solution = _taken(columns, passive)
+    counts = np.rint(solution.amounts).astype(np.int64)
+    if limit == 1:
+        return _fill(histogram, limit, solution, counts)
+
+    # every positive residual at length l takes {l, max_len - l}
+    left = np.maximum(histogram - _places(solution, counts, capacity), 0)
+    partner = np.minimum(np.arange(capacity + 1), capacity - np.arange(capacity + 1))
+    pairs = np.stack([partner, capacity - partner], axis=1)
+    rest = np.flatnonzero(left)
+    whole = rest == capacity
+    kept = np.stack([~whole, np.ones(len(rest), bool)], axis=1)
+    completed = _Strategies(
+        np.concatenate([solution.offsets, solution.offsets[-1] + np.cumsum(kept.sum(axis=1))]),
+        np.concatenate([solution.lengths, pairs[rest][kept].astype(np.int32)]),
+        np.empty(0),
+    )
+    return _fill(histogram, limit, completed, np.concatenate([counts, left[rest]]))
+
+
+def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Pack by the paper's least squares, with strategies found as they are needed and the remainder by best fit.
+
+    Strategies use the lengths there are and those the paper counts as cheap. Never more packs than `spfhp` or `bfd`,
+    whose packing is the start and is kept where it meets the lower bound or nothing better is found.
+    """
+    capacity = len(histogram) - 1
+    return _packed(histogram, max_segments, _paper_weights(capacity), np.zeros(capacity + 1))
+
+
+def ennlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Pack as `nnlshp` with the paper's extended objective, which minimises the tokens of places that stay padding.
+
+    For every length there is a column of padding, weighted by length + 1; the rows are held by a weight of 1e6.
+    """
+    # all in units of the largest weight of padding, so that slopes are of the size of counts as in `nnlshp`
+    padding = (np.arange(len(histogram)) + 1) / len(histogram)
+    held = np.full(len(histogram), HELD_WEIGHT / len(histogram))
+    return _packed(histogram, max_segments, held**2, padding**2)
+
+
+def _packed(
+    histogram: NDArray[np.int64],
+    max_segments: int | None,
+    weights: NDArray[np.float64],
+    padding: NDArray[np.float64],
+) -> Patterns:
+    """The best of the greedy algorithms and of every solution on the way to the least squares, rounded."""
+    limit = segment_limit(histogram, max_segments)
+    best = min(best_fit_decreasing(histogram, limit), spfhp(histogram, limit), key=lambda patterns: patterns.packs)
+    if best.packs == lower_bound(histogram, limit):
+        return best
+    for solution in _solutions(histogram, limit, weights, padding):
+        for counts in _roundings(histogram, solution):
+            patterns = _fill(histogram, limit, solution, counts)
+            if patterns.packs < best.packs:
+                best = patterns
+        if best.packs == lower_bound(histogram, limit):
+            break
+    return best
+
+
+def _roundings(histogram: NDArray[np.int64], solution: _Strategies) -> list[NDArray[np.int64]]:
+    """The amounts as whole numbers: nearest, upwards, and downwards with one more wherever all its segments are left.
+
+    The nearest serve where counts are large. Where most amounts are below 1, each of the three wins now and then.
+    """
+    downwards = np.floor(solution.amounts + NEARLY).astype(np.int64)
+    order = np.argsort(downwards - solution.amounts, kind="stable")
+    left = histogram - _places(solution, downwards, len(histogram) - 1)
+    return [
+        np.rint(solution.amounts).astype(np.int64),
+        np.ceil(solution.amounts - NEARLY).astype(np.int64),
+        downwards + one_more(left, solution.offsets, solution.lengths, order),
+    ]
+
+
+def _solutions(
+    histogram: NDArray[np.int64], limit: int, weights: NDArray[np.float64], padding: NDArray[np.float64]
+) -> Iterator[_Strategies]:
+    """Least-squares solutions over ever more strategies; the last one is that over all, unless the work runs out.
+
+    Each round finds the strategies that the residual asks for. `padding`, shape (max_len + 1,), is the damping of the
+    padding column of each length; 0 for none.
+    """
+    capacity = len(histogram) - 1
+    target = Target(histogram.astype(np.float64), weights)
+    usable = histogram > 0
+    usable[1 : CHEAP_LENGTHS + 1] = True
+    # a strategy of more than twice the segments of a usual pack is not looked for
+    tokens = int(histogram @ np.arange(capacity + 1))
+    deepest = min(limit, 2 * -(-capacity * int(histogram.sum()) // tokens) + 2)
+    tolerance = _tolerance(histogram, 1e-9)
+    search_work = capacity * capacity * (2 * deepest.bit_length() + 1)
+
+    padded = np.flatnonzero(usable & (padding > 0)).astype(np.int32)
+    columns = Columns(np.arange(len(padded) + 1), padded, padding[padded])
+    passive = no_columns(int(usable.sum()) + len(padded) + 1)
+    for _ in range(MOST_ROUNDS):
+        if passive.work + search_work > MOST_WORK:
+            break
+        residual = weighted_residual(columns, target, passive)
+        offsets, lengths = best_strategies(np.where(usable, residual, NEVER), deepest, tolerance)
+        if len(offsets) == 1:
+            break
+        columns, passive = _with_new(columns, passive, offsets, lengths)
+        passive = improve(columns, target, passive._replace(work=passive.work + search_work), tolerance, MOST_WORK)
+        first_new = len(columns.damping) - (len(offsets) - 1)
+        if not (passive.columns[: passive.used] >= first_new).any():
+            break  # what was found is, but for rounding, a sum of what is in use
+        yield _taken(columns, passive)
+
+
+def _padded(strategies: Columns, padding: Columns) -> Columns:
+    """Columns of padding, then strategies."""
+    return Columns(
+        np.concatenate([padding.offsets, padding.offsets[-1] + strategies.offsets[1:]]),
+        np.concatenate([padding.lengths, strategies.lengths]),
+        np.concatenate([padding.damping, strategies.damping]),
+    )
+
+
+def _with_new(
+    columns: Columns, passive: Passive, offsets: NDArray[np.int64], lengths: NDArray[np.int32]
+) -> tuple[Columns, Passive]:
+    """The padding, the strategies in use and new ones; those not in use are found again when they are needed."""
+    size = int((columns.damping > 0).sum())
+    kept = _taken(columns, passive)
+    numbers = passive.columns.copy()
+    numbers[: passive.used][numbers[: passive.used] >= size] = size + np.arange(len(kept.amounts))
+    strategies = Columns(
+        np.concatenate([kept.offsets, kept.offsets[-1] + offsets[1:]]),
+        np.concatenate([kept.lengths, lengths]),
+        np.zeros(len(kept.amounts) + len(offsets) - 1),
+    )
+    padding = Columns(columns.offsets[: size + 1], columns.lengths[:size], columns.damping[:size])
+    return _padded(strategies, padding), passive._replace(columns=numbers)
+
+
+def _taken(columns: Columns, passive: Passive) -> _Strategies:
+    """The strategies in use, without the padding, in the order in which they came into use."""
+    numbers = passive.columns[: passive.used]
+    amounts = passive.amounts[: passive.used]
+    strategies = columns.damping[numbers] == 0
+    numbers, amounts = numbers[strategies], amounts[strategies]
+    offsets = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(columns.offsets[numbers + 1] - columns.offsets[numbers], out=offsets[1:])
+    entries = np.arange(offsets[-1]) + np.repeat(columns.offsets[numbers] - offsets[:-1], np.diff(offsets))
+    return _Strategies(offsets, columns.lengths[entries], amounts)
+
+
+def _fill(histogram: NDArray[np.int64], limit: int, solution: _Strategies, counts: NDArray[np.int64]) -> Patterns:
+    return fill(histogram, limit, offsets=solution.offsets, lengths=solution.lengths, counts=counts)
+
+
+def _places(solution: _Strategies, counts: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+    """The places for each length when strategy k is used counts[k] times, shape (max_len + 1,)."""
+    places = np.zeros(capacity + 1, np.int64)
+    np.add.at(places, solution.lengths, np.repeat(counts, np.diff(solution.offsets)))
+    return places
+
+
+def _paper_weights(capacity: int) -> NDArray[np.float64]:
+    """The squares of the paper's weights, shape (max_len + 1,)."""
+    weights = np.ones(capacity + 1)
+    weights[: CHEAP_LENGTHS + 1] = CHEAP_WEIGHT**2
+    return weights
+
+
+def _tolerance(histogram: NDArray[np.int64], relative: float) -> float:
+    """The slope below which a strategy does not count, a part of the number of segments."""
+    return relative * float(max(1, histogram.sum()))

@@ -1,0 +1,169 @@
+"""From strategies and whole numbers of them to packs that hold exactly the segments there are."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+from packer.algorithms.open_packs import (
+    CHAIN,
+    COUNT,
+    NONE,
+    SEGMENTS,
+    Links,
+    OpenPacks,
+    add_segments,
+    detach,
+    new_links,
+    next_key,
+    push,
+    to_patterns,
+)
+from packer.algorithms.patterns import Patterns
+
+
+def fill(
+    histogram: NDArray[np.int64],
+    limit: int,
+    *,
+    offsets: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    counts: NDArray[np.int64],
+) -> Patterns:
+    """Pack `counts[k]` times the strategy lengths[offsets[k]:offsets[k + 1]], and whatever is then left by best fit.
+
+    Where the strategies ask for more segments of a length than there are, the last ones go without: those places are
+    open to shorter segments, and then padding. Packs that hold nothing are left out. Lengths ascend in a strategy.
+    """
+    patterns = to_patterns(*_fill(histogram, limit, offsets, lengths, counts))
+    owners = np.repeat(np.arange(len(patterns.counts)), np.diff(patterns.offsets))
+    order = np.lexsort((-patterns.extents, owners))
+    return Patterns(offsets=patterns.offsets, extents=patterns.extents[order], counts=patterns.counts)
+
+
+@jit
+def _fill(
+    histogram: NDArray[np.int64],
+    limit: int,
+    offsets: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    counts: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The groups (groups, 4) and links (links, 3); first those of the strategies, then those of best fit."""
+    capacity = len(histogram) - 1
+    left = histogram.copy()
+    packs = _no_packs(histogram, len(counts))
+    links = new_links()
+    used = 1
+    for strategy in range(len(counts)):
+        start = offsets[strategy]
+        end = offsets[strategy + 1]
+        packs_left = counts[strategy]
+        while packs_left > 0:
+            alike = _alike(left, lengths[start:end], packs_left)
+            if alike == 0:
+                break
+            packs.groups[used, COUNT] = alike
+            packs.groups[used, SEGMENTS] = 0
+            packs.groups[used, CHAIN] = NONE
+            links, residual = _put_strategy(left, packs, used, lengths[start:end], links)
+            if residual > 0 and packs.groups[used, SEGMENTS] < limit:
+                push(packs, residual, used)
+            used += 1
+            packs_left -= alike
+
+    # best fit, as in best_fit.py, with packs that are open already
+    for length in range(capacity, 0, -1):
+        while left[length] > 0:
+            residual = next_key(packs, length)
+            top = packs.tops[residual]
+            repeat = min(residual // length, limit - packs.groups[top, SEGMENTS], left[length])
+            taken = min(packs.groups[top, COUNT], left[length] // repeat)
+            group = detach(packs, residual, taken, used)
+            used += group == used
+            links = add_segments(packs.groups, group, length, repeat, links)
+            left[length] -= repeat * taken
+            residual -= repeat * length
+            if residual > 0 and packs.groups[group, SEGMENTS] < limit:
+                push(packs, residual, group)
+    return packs.groups[:used], links.rows[: links.used]
+
+
+@jit
+def _no_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
+    """Open packs as best fit has them, with room for the groups of the strategies besides.
+
+    A length that runs out cuts the packs of a strategy at most twice: where there are too few for a whole pack, and
+    where there are none.
+    """
+    keys = len(histogram)
+    present = 0
+    segments = 0
+    for count in histogram:
+        present += count > 0
+        segments += count
+    groups = np.zeros((strategies + 4 * present + 1, 4), np.int64)
+    groups[0, COUNT] = segments + 1
+    groups[0, CHAIN] = NONE
+    words = (keys + 63) >> 6
+    packs = OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
+    push(packs, keys - 1, 0)
+    return packs
+
+
+@jit
+def _alike(left: NDArray[np.int64], strategy: NDArray[np.int32], packs: int) -> int:
+    """How many packs of a strategy can be filled alike: those before a length runs out; 0 when all have run out."""
+    alike = 0
+    place = 0
+    while place < len(strategy):
+        length = strategy[place]
+        repeat = 0
+        while place < len(strategy) and strategy[place] == length:
+            repeat += 1
+            place += 1
+        if left[length] > 0:
+            packs = min(packs, max(1, left[length] // repeat))
+            alike = packs
+    return alike
+
+
+@jit
+def _put_strategy(
+    out_left: NDArray[np.int64], out: OpenPacks, group: int, strategy: NDArray[np.int32], out_links: Links
+) -> tuple[Links, int]:
+    """Put into a group what is left of the lengths of a strategy; returns the links and the room that stays."""
+    residual = len(out.tops) - 1
+    packs = out.groups[group, COUNT]
+    place = 0
+    while place < len(strategy):
+        length = strategy[place]
+        repeat = 0
+        while place < len(strategy) and strategy[place] == length:
+            repeat += 1
+            place += 1
+        repeat = min(repeat, out_left[length] // packs)
+        if repeat > 0:
+            out_links = add_segments(out.groups, group, length, repeat, out_links)
+            out_left[length] -= repeat * packs
+            residual -= repeat * length
+    return out_links, residual
+
+
+@jit
+def one_more(
+    left: NDArray[np.int64], offsets: NDArray[np.int64], lengths: NDArray[np.int32], order: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """1 for each strategy, in the given order, that finds all its segments among those left; 0 for the others."""
+    left = left.copy()
+    more = np.zeros(len(order), np.int64)
+    for strategy in order:
+        end = offsets[strategy]
+        while end < offsets[strategy + 1] and left[lengths[end]] > 0:
+            left[lengths[end]] -= 1
+            end += 1
+        if end == offsets[strategy + 1]:
+            more[strategy] = 1
+        else:
+            for entry in range(offsets[strategy], end):
+                left[lengths[entry]] += 1
+    return more

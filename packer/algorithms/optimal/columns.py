@@ -1,0 +1,134 @@
+"""Column generation proper: the patterns known, and rounds that add those which the linear program lacks."""
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.optimal.master import Master
+from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price
+from packer.algorithms.patterns import Patterns
+
+SCALE = 2**40
+"""The integer that stands for the value of a whole pack."""
+
+TOLERANCE = SCALE >> 26
+"""What a pattern must be worth beyond a pack to be a new column; HiGHS is exact to about 1e-7."""
+
+NEW_COLUMNS = 100
+"""Patterns priced out in a round, the most valuable first; alike ones count once."""
+
+
+class ColumnGeneration:
+    """A linear program over the patterns of a histogram; every `step` solves it and adds patterns.
+
+    With `knots` it is a coarse one: only lengths that are knots have a row, and a length between two knots counts for
+    each in part: 14 between 10 and 20 is 0.6 of a 10 and 0.4 of a 20. So the values of lengths are linear between
+    knots. The certified bound holds all the same; the packs of a solution give the lengths their places only nearly.
+    """
+
+    def __init__(self, histogram: NDArray[np.int64], limit: int, *, knots: NDArray[np.int64] | None = None) -> None:
+        """Begin without a pattern; `limit` is how many segments a pack may hold.
+
+        The knots are indices of lengths, ascending, the first and the last among them; None makes all lengths knots.
+        """
+        self.capacity = len(histogram) - 1
+        self.limit = limit
+        self.lengths = np.flatnonzero(histogram)
+        self.demand = histogram[self.lengths]
+        self.columns = 0
+        self.packs = np.zeros(0)
+        """How often the last solution uses each column that it knew."""
+        self.bound = 0
+        """The best certified bound so far."""
+        self.exact = False
+        """The last solution is optimal among the columns that it knew."""
+        self.finished = False
+        """No pattern is worth more than a pack: the linear program is solved."""
+        knots = np.arange(len(self.lengths)) if knots is None else knots
+        ahead = np.append(knots[1:], knots[-1])
+        self._knot = np.searchsorted(knots, np.arange(len(self.lengths)), side="right") - 1
+        span = np.maximum(self.lengths[ahead] - self.lengths[knots], 1)[self._knot]
+        self._share = (self.lengths - self.lengths[knots[self._knot]]) / span
+        self._knots = len(knots)
+        demand = np.zeros(len(knots) + 1)
+        np.add.at(demand, self._knot, self.demand * (1 - self._share))
+        np.add.at(demand, self._knot + 1, self.demand * self._share)
+        self._master = Master(demand[:-1])
+        self._known: set[bytes] = set()
+        self._sizes: list[NDArray[np.int64]] = []
+        self._indices: list[NDArray[np.int64]] = []
+
+    @property
+    def objective(self) -> float:
+        """Packs, in fractions, of the last solution."""
+        return float(self.packs.sum())
+
+    def templates(self) -> Patterns:
+        """The columns that the last solution uses, with `packs[packs > 0]` packs; the counts are those rounded up."""
+        used = self.packs > 0
+        sizes = np.concatenate(self._sizes)[: len(used)]
+        places = np.repeat(used, sizes)
+        extents = self.lengths[np.concatenate(self._indices)[: len(places)]][places]
+        offsets = np.concatenate([[0], np.cumsum(sizes[used])])
+        counts = np.ceil(self.packs[used]).astype(np.int64)
+        return Patterns(offsets=offsets, extents=extents.astype(np.int32), counts=counts)
+
+    def add_patterns(self, patterns: Patterns) -> None:
+        """Make patterns of the histogram's lengths columns."""
+        self._add(patterns.offsets, np.searchsorted(self.lengths, patterns.extents))
+
+    @property
+    def work(self) -> int:
+        """Simplex iterations so far, times the rows that each of them goes through."""
+        return self._master.iterations * self._knots
+
+    def step(self, work: int, seconds: float | None = None) -> None:
+        """Solve the linear program, improve the bound, and add the patterns that are worth more than a pack.
+
+        Where the solver stops early, after so much work or so many seconds, its values still give a bound.
+        """
+        self.packs, duals, self.exact = self._master.solve(max(1, work // self._knots), seconds)
+        ahead = np.append(duals[1:], 0.0)
+        duals = duals[self._knot] * (1 - self._share) + ahead[self._knot] * self._share
+        values = (np.clip(duals, 0, 1) * SCALE).astype(np.int64)
+        priced = price(self.lengths, values, self.capacity, self.limit)
+        self.bound = max(self.bound, certified_bound(self.demand, values, priced.best))
+        chosen = np.argsort(-priced.worth, kind="stable")[:NEW_COLUMNS]
+        chosen = chosen[priced.worth[chosen] > SCALE + TOLERANCE]
+        before = self.columns
+        if len(chosen):
+            self._add(*patterns_with(chosen, self.lengths, values, priced.table))
+        self.finished = self.exact and self.columns == before
+
+    def _add(self, offsets: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
+        """Add the patterns that are not known yet."""
+        new = []
+        for i, (start, end) in enumerate(pairwise(offsets)):
+            key = indices[start:end].tobytes()
+            if key not in self._known:
+                self._known.add(key)
+                new.append(i)
+        sizes = np.diff(offsets)
+        is_new = np.zeros(len(sizes), bool)
+        is_new[new] = True
+        indices = indices[np.repeat(is_new, sizes)]
+        sizes = sizes[is_new]
+        self._sizes.append(sizes)
+        self._indices.append(indices)
+        self.columns += len(sizes)
+        self._master.add(*self._entries(sizes, indices))
+
+    def _entries(
+        self, sizes: NDArray[np.int64], indices: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """The columns of patterns as starts (patterns + 1,), rows and entries: two of a length are one entry of 2."""
+        pattern = np.repeat(np.arange(len(sizes)), sizes)
+        places = pattern * (self._knots + 1) + self._knot[indices]
+        share = self._share[indices]
+        unique, inverse = np.unique(np.concatenate([places, places + 1]), return_inverse=True)
+        entries = np.zeros(len(unique))
+        np.add.at(entries, inverse, np.concatenate([1 - share, share]))
+        unique, entries = unique[entries > 0], entries[entries > 0]
+        starts = np.searchsorted(unique, np.arange(len(sizes) + 1) * (self._knots + 1)).astype(np.int64)
+        return starts, (unique % (self._knots + 1)).astype(np.int64), entries

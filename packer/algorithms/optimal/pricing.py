@@ -1,0 +1,106 @@
+"""Pricing: the patterns that are worth most when every length has a value, by a knapsack in exact integers."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+
+
+class Priced(NamedTuple):
+    """What a set of values makes of the patterns."""
+
+    best: int
+    """The value of the pattern that is worth most."""
+
+    worth: NDArray[np.int64]
+    """Shape (lengths,): the value of the best pattern with each length in it."""
+
+    table: NDArray[np.int64]
+    """Best values by segments and room; what `patterns_with` reads."""
+
+
+def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: int) -> int:
+    """Packs that no packing goes below: all segments at their values, over the value of the best pattern, rounded up.
+
+    In Python's integers, so it is a proof: 3 segments worth 2 each, where no pack is worth more than 4 -> 2.
+    """
+    if best == 0:
+        return 0
+    worth: int = sum(count * value for count, value in zip(demand.tolist(), values.tolist(), strict=True))
+    return -(-worth // best)
+
+
+def price(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int) -> Priced:
+    """Price all patterns of these lengths, ascending, at these values; no sum of values of a pattern may pass int64.
+
+    A pattern may hold a length more often than there are segments of it.
+    """
+    if limit >= capacity // lengths[0]:
+        table = _unlimited(lengths, values, capacity).reshape(1, -1)
+    else:
+        table = _limited(lengths, values, capacity, limit)
+    before_last = table[max(0, len(table) - 2)]
+    return Priced(int(table[-1, capacity]), values + before_last[capacity - lengths], table)
+
+
+@jit
+def _unlimited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+    """The best value in each room from 0 to capacity, with any number of segments."""
+    best = np.zeros(capacity + 1, np.int64)
+    for i in range(len(lengths)):
+        length = lengths[i]
+        value = values[i]
+        for room in range(length, capacity + 1):
+            best[room] = max(best[room], best[room - length] + value)
+    return best
+
+
+@jit
+def _limited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int) -> NDArray[np.int64]:
+    """The best value (limit + 1, capacity + 1) with at most so many segments in at most so much room."""
+    best = np.zeros((limit + 1, capacity + 1), np.int64)
+    for segments in range(1, limit + 1):
+        before = best[segments - 1]
+        after = best[segments]
+        for i in range(len(lengths)):
+            length = lengths[i]
+            value = values[i]
+            # indices from 0 on, so that the loop becomes vector instructions
+            for room in range(capacity + 1 - length):
+                after[room + length] = max(after[room + length], before[room] + value)
+    return best
+
+
+@jit
+def patterns_with(
+    chosen: NDArray[np.int64], lengths: NDArray[np.int64], values: NDArray[np.int64], table: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The best pattern with each chosen length in it, as offsets (chosen + 1,) and indices of lengths, descending."""
+    capacity = table.shape[1] - 1
+    offsets = np.zeros(len(chosen) + 1, np.int64)
+    indices = np.empty(len(chosen) * (capacity // lengths[0]), np.int64)
+    step = 1 if len(table) > 1 else 0
+    for pattern in range(len(chosen)):
+        start = offsets[pattern]
+        indices[start] = chosen[pattern]
+        end = start + 1
+        room = capacity - lengths[chosen[pattern]]
+        row = len(table) - 1 - step
+        i = len(lengths) - 1
+        while table[row, room] > 0:
+            # the longest that stands in a best pattern; a shorter one never comes before a longer one
+            while lengths[i] > room or values[i] + table[row - step, room - lengths[i]] != table[row, room]:
+                i -= 1
+            indices[end] = i
+            end += 1
+            room -= lengths[i]
+            row -= step
+        # the chosen one to its place
+        place = start
+        while place + 1 < end and indices[place + 1] > indices[place]:
+            indices[place], indices[place + 1] = indices[place + 1], indices[place]
+            place += 1
+        offsets[pattern + 1] = end
+    return offsets, indices[: offsets[-1]]

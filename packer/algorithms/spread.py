@@ -1,0 +1,146 @@
+"""Spread: for limits on segments that bind, where packs must share the long and the short segments evenly."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.best_fit import best_fit_decreasing
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.jit import jit
+from packer.algorithms.open_packs import (
+    BELOW,
+    CHAIN,
+    COUNT,
+    NONE,
+    SEGMENTS,
+    OpenPacks,
+    add_segments,
+    detach,
+    grown,
+    new_links,
+    next_key,
+    open_packs,
+    push,
+    segment_limit,
+    to_patterns,
+)
+from packer.algorithms.patterns import Patterns
+
+SWITCHES = 12
+"""Lengths tried, in each of two passes, at which best fit takes over."""
+
+SURPLUSES = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.03, 0.06)
+"""Packs to spread over, above the lower bound, as shares of it."""
+
+
+def deepest(histogram: NDArray[np.int64]) -> int:
+    """Segments in the deepest pack that there can be: a limit from here on does not bind. [2, 2, 5] in 6 -> 3 or 2."""
+    lengths = np.flatnonzero(histogram)
+    return 0 if len(lengths) == 0 else (len(histogram) - 1) // int(lengths[0])
+
+
+def spread(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    """Spread the longer segments over a fixed number of packs by worst fit, then place the shorter by best fit.
+
+    The number of packs and the length at which best fit takes over are searched. Best fit alone puts the longest
+    together and leaves packs of short segments, full by their number alone.
+    """
+    limit = segment_limit(histogram, max_segments)
+    bound = lower_bound(histogram, max_segments)
+    lengths = np.flatnonzero(histogram)
+    if len(lengths) == 0:
+        return best_fit_decreasing(histogram)
+    best_packs, best_target, best_switch = int(histogram.sum()) + 1, 1, 0
+    # lengths at even shares of the segments, and of the lengths
+    ranks = np.arange(1, SWITCHES) / SWITCHES
+    sums = np.cumsum(histogram[lengths])
+    by_count = lengths[np.searchsorted(sums, ranks * sums[-1])]
+    switches = {0, *by_count.tolist(), *lengths[(ranks * len(lengths)).astype(np.int64)].tolist()}
+    for fine in (False, True):
+        if fine:
+            near = best_switch + lengths[-1] // SWITCHES * np.linspace(-1, 1, 2 * SWITCHES + 1)
+            switches = set(np.maximum(near, 0).astype(np.int64).tolist())
+        for surplus in SURPLUSES:
+            target = min(int(bound * (1 + surplus)), int(histogram.sum()))
+            # more packs than the best has cannot win
+            if target >= best_packs or best_packs == bound:
+                break
+            for switch in sorted(switches):
+                groups, _ = _spread(histogram, limit, target, switch)
+                packs = int(groups[1:, COUNT].sum())
+                if packs < best_packs:
+                    best_packs, best_target, best_switch = packs, target, switch
+    return to_patterns(*_spread(histogram, limit, best_target, best_switch))
+
+
+def _spread(
+    histogram: NDArray[np.int64], limit: int, target: int, switch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The groups (groups, 4) and links (links, 3) with worst fit into `target` packs for lengths above `switch`."""
+    groups, links = _worst_then_best_fit(histogram, limit, target, switch)
+    kept = groups[:, SEGMENTS] > 0
+    kept[0] = True
+    return groups[kept], links
+
+
+@jit
+def _worst_then_best_fit(
+    histogram: NDArray[np.int64], limit: int, target: int, switch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """As `_spread`; packs of the target that nothing was put into are a group without segments."""
+    capacity = len(histogram) - 1
+    by_fill = open_packs(histogram, 0)
+    groups = by_fill.groups
+    # the packs to spread over lie on the untouched ones, which are never reached
+    groups[1, COUNT] = target
+    groups[1, CHAIN] = NONE
+    groups[1, SEGMENTS] = 0
+    used = 2
+    by_fill.tops[0] = 1
+    groups[1, BELOW] = NONE
+    links = new_links()
+    length = capacity
+    left = histogram[length]
+    while length > switch:
+        if left == 0:
+            length -= 1
+            left = histogram[length]
+            continue
+        fill = next_key(by_fill, 0)
+        if fill + length > capacity:
+            break
+        group = detach(by_fill, fill, min(groups[by_fill.tops[fill], COUNT], left), used)
+        used += group == used
+        links = add_segments(groups, group, length, 1, links)
+        left -= groups[group, COUNT]
+        if groups[group, SEGMENTS] < limit:
+            push(by_fill, fill + length, group)
+
+    groups = grown(groups)
+    empty = open_packs(histogram, capacity)
+    packs = OpenPacks(groups, empty.tops, empty.words, empty.summary)
+    fill = next_key(by_fill, 1)
+    while fill <= capacity:
+        group = by_fill.tops[fill]
+        while group != NONE:
+            below = groups[group, BELOW]
+            if fill < capacity:
+                push(packs, capacity - fill, group)
+            group = below
+        fill = next_key(by_fill, fill + 1)
+
+    while length > 0:
+        while left > 0:
+            residual = next_key(packs, length)
+            top = packs.tops[residual]
+            repeat = min(residual // length, limit - groups[top, SEGMENTS], left)
+            taken = min(groups[top, COUNT], left // repeat)
+            group = detach(packs, residual, taken, used)
+            used += group == used
+            links = add_segments(groups, group, length, repeat, links)
+            left -= repeat * taken
+            residual -= repeat * length
+            if residual > 0 and groups[group, SEGMENTS] < limit:
+                push(packs, residual, group)
+        length -= 1
+        left = histogram[length]
+    return groups[:used], links.rows[: links.used]
