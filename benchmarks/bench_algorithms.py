@@ -4,8 +4,8 @@
     python benchmarks/bench_algorithms.py lengths.npy --max-len 4096
 
 The histogram is a CSV file with the header `length,count`, or counted from an array of document lengths (.npy), long
-ones split. The first solution of each algorithm, which compiles its kernels, is thrown away; the median of the others is
-shown. The bound is the best that is known without solving; `optimal` proves a better one.
+ones split. The first solution of each algorithm, which compiles its kernels, is thrown away, and the median of the
+others shown. The bound is the best that is known without solving; `optimal` proves a better one.
 """
 
 from __future__ import annotations
