@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from packer import loader
 from packer.gather import NO_LOSS, TokenColumn, gather, list_lengths, mask_labels, restart_positions
 from packer.gather.columns import VALUE_TYPES
 from tests import naive
@@ -98,3 +99,7 @@ def test_labels_and_positions_equal_the_naive_twins(rows, spare):
     positions = np.full(len(rows) * max_len, -1, np.int32)
     restart_positions(places, ends, max_len, positions)
     assert positions.reshape(len(rows), max_len).tolist() == naive.restarted_positions(rows, max_len)
+
+
+def test_the_loader_means_the_same_by_no_loss():
+    assert loader.NO_LOSS == NO_LOSS  # it cannot import this one without Numba
