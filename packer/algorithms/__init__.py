@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 class Solver(Protocol):
     """What packs a histogram."""
 
-    def __call__(self, histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    def __call__(self, histogram: NDArray[np.int64], max_segments: int | None = None, **limits: float) -> Patterns:
         """Pack `histogram[l]` segments of every extent l into packs of `len(histogram) - 1` tokens.
 
         The histogram is int64, shape (max_len + 1,), with histogram[0] == 0. No pack holds more than
-        `max_segments` segments; None sets no limit.
+        `max_segments` segments; None sets no limit. Where the algorithm is `limited`: `gap`, packs above the lower
+        bound as a share of it, and `seconds` end it with the best so far.
         """
         ...
 
@@ -42,15 +43,18 @@ class Algorithm:
     """One sentence for `--help`."""
 
     solve: Solver
-    """The function that packs; the same histogram gives the same patterns, in the same order."""
+    """The function that packs; the same histogram gives the same patterns, in the same order (but for `seconds`)."""
+
+    limited: bool = False
+    """Whether it takes `gap` and `seconds`, and ends at these."""
 
 
 def _in_file(module: str, function: str) -> Solver:
     """Name a solver that is imported on its first use."""
 
-    def solve(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+    def solve(histogram: NDArray[np.int64], max_segments: int | None = None, **limits: float) -> Patterns:
         solver: Solver = getattr(import_module(f"packer.algorithms.{module}"), function)
-        return solver(histogram, max_segments)
+        return solver(histogram, max_segments, **limits)
 
     return solve
 
@@ -72,6 +76,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             name="optimal",
             summary="Column generation: within a pack or so of a proven bound; seconds where lengths are many.",
             solve=_in_file("optimal", "solve"),
+            limited=True,
         ),
         Algorithm(
             name="ffd",

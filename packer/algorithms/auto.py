@@ -27,4 +27,4 @@ def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patte
     from packer.algorithms.optimal import Limits, solve_optimal
 
     limits = Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK, gap=WORTH)
-    return solve_optimal(histogram, max_segments, limits=limits).patterns
+    return solve_optimal(histogram, max_segments, limits=limits).with_bound()

@@ -26,6 +26,12 @@ class Patterns:
     counts: NDArray[np.int64]
     """Shape (patterns,): packs that follow each pattern, at least 1."""
 
+    lower_bound: int = 0
+    """Packs that no solution can go below, where the algorithm proved any on its way; 0 where it did not.
+
+    `packer.algorithms.bounds` has bounds for any histogram, and they may be larger.
+    """
+
     @property
     def packs(self) -> int:
         """The number of packs."""

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,10 +76,19 @@ class Solution:
         """No solution has fewer packs."""
         return self.patterns.packs == self.lower_bound
 
+    def with_bound(self) -> Patterns:
+        """The patterns, which tell the bound themselves."""
+        return replace(self.patterns, lower_bound=self.lower_bound)
 
-def solve(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Pack by column generation; limits are counted in rounds and columns, so the patterns are the same everywhere."""
-    return solve_optimal(histogram, max_segments, limits=Limits()).patterns
+
+def solve(
+    histogram: NDArray[np.int64], max_segments: int | None = None, *, gap: float = 0.0, seconds: float | None = None
+) -> Patterns:
+    """Pack by column generation, with the bound that was proved.
+
+    Without `seconds` the limits are counted in rounds and columns, so the patterns are the same everywhere.
+    """
+    return solve_optimal(histogram, max_segments, limits=Limits(gap=gap, seconds=seconds)).with_bound()
 
 
 def solve_optimal(histogram: NDArray[np.int64], max_segments: int | None = None, *, limits: Limits) -> Solution:
