@@ -53,6 +53,36 @@ def spfhp(lengths, capacity, max_segments=None):
     return min(len(variant(lengths, capacity, limit)) for variant in variants for limit in limits)
 
 
+def sequential(lengths, max_len, max_segments=None):
+    """Rows of (document, start, length), in source order: a piece that does not fit the open row closes it."""
+    rows = []
+    for piece in cut_documents(lengths, max_len, "split"):
+        open_row = rows[-1] if rows else []
+        fits = sum(length for _, _, length in open_row) + piece[2] <= max_len
+        if open_row and fits and len(open_row) < (max_segments or max_len):
+            open_row.append(piece)
+        else:
+            rows.append([piece])
+    return rows
+
+
+def wrapped(lengths, max_len, max_segments=None):
+    """Rows of (document, start, length): token by token, each row until it is full or holds its pieces."""
+    rows = []
+    for document, length in enumerate(lengths):
+        for token in range(length):
+            open_row = rows[-1] if rows else []
+            goes_on = open_row and open_row[-1][0] == document
+            full = sum(length for _, _, length in open_row) == max_len
+            if open_row and not full and goes_on:
+                open_row[-1] = (document, open_row[-1][1], open_row[-1][2] + 1)
+            elif open_row and not full and len(open_row) < (max_segments or max_len):
+                open_row.append((document, token, 1))
+            else:
+                rows.append([(document, token, 1)])
+    return rows
+
+
 def optimal_packs(lengths, capacity, max_segments=None):
     """The least number of packs that there is, by trying every way; for a handful of lengths."""
     best = len(lengths)

@@ -1,14 +1,15 @@
-"""Histogram algorithms: how many segments of each extent there are -> patterns of packs.
+"""Histogram algorithms: how many segments of each extent there are -> patterns. Order algorithms: lengths -> rows.
 
-`ALGORITHMS` is the one registry. A new algorithm is a file with a function `solve(histogram, max_segments)` and a
-line here. Importing this module is cheap: the file of an algorithm, and Numba with it, is imported when it solves.
+`ALGORITHMS` is the one registry. A new algorithm is a file with a function `solve(histogram, max_segments)` or
+`arrange(lengths, max_len, max_segments)` and a line here. Importing this module is cheap: the file of an algorithm, and
+Numba with it, is imported when it packs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from packer.errors import PackerError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer.algorithms.patterns import Patterns
+    from packer.algorithms.sequential import OrderedRows
 
 
 class Solver(Protocol):
@@ -28,6 +30,18 @@ class Solver(Protocol):
         The histogram is int64, shape (max_len + 1,), with histogram[0] == 0. No pack holds more than
         `max_segments` segments; None sets no limit. Where the algorithm is `limited`: `gap`, packs above the lower
         bound as a share of it, and `seconds` end it with the best so far.
+        """
+        ...
+
+
+class Arranger(Protocol):
+    """What packs documents in their order."""
+
+    def __call__(self, lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None) -> OrderedRows:
+        """Arrange documents of `lengths` tokens, 0 where none are placed, in rows of `max_len` tokens.
+
+        Lengths are int32, shape (documents,), and may be above max_len. No row holds more than `max_segments` pieces;
+        None sets no limit.
         """
         ...
 
@@ -49,6 +63,26 @@ class Algorithm:
     """Whether it takes `gap` and `seconds`, and ends at these."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderAlgorithm:
+    """An order algorithm: `get_algorithm("sequential").arrange(lengths, 4096).packs`."""
+
+    name: str
+    """The name on the command line and in the manifest."""
+
+    summary: str
+    """One sentence for `--help`."""
+
+    arrange: Arranger
+    """The function that packs; the same lengths give the same rows."""
+
+    keeps_whole: bool = True
+    """Whether documents are cut only where max_len demands it. Where not, bounds on whole ones do not hold."""
+
+
+AnyAlgorithm: TypeAlias = "Algorithm | OrderAlgorithm"
+
+
 def _in_file(module: str, function: str) -> Solver:
     """Name a solver that is imported on its first use."""
 
@@ -59,7 +93,17 @@ def _in_file(module: str, function: str) -> Solver:
     return solve
 
 
-ALGORITHMS: dict[str, Algorithm] = {
+def _in_order(module: str, function: str) -> Arranger:
+    """Name an arranger that is imported on its first use."""
+
+    def arrange(lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None) -> OrderedRows:
+        arranger: Arranger = getattr(import_module(f"packer.algorithms.{module}"), function)
+        return arranger(lengths, max_len, max_segments)
+
+    return arrange
+
+
+ALGORITHMS: dict[str, AnyAlgorithm] = {
     algorithm.name: algorithm
     for algorithm in (
         Algorithm(
@@ -108,15 +152,26 @@ ALGORITHMS: dict[str, Algorithm] = {
             summary="SPFHP as Krell et al. published it: worst fit that opens a new pack for every leftover.",
             solve=_in_file("worst_fit", "spfhp_published"),
         ),
+        OrderAlgorithm(
+            name="sequential",
+            summary="Next fit in source order: a document that does not fit the open row begins the next one.",
+            arrange=_in_order("sequential", "sequential"),
+        ),
+        OrderAlgorithm(
+            name="wrapped",
+            summary="Concatenate and cut: no padding, but documents are cut wherever a row ends.",
+            arrange=_in_order("sequential", "wrapped"),
+            keeps_whole=False,
+        ),
     )
 }
-"""Every histogram algorithm by its name."""
+"""Every algorithm by its name."""
 
 ALIASES: dict[str, str] = {"lpfhp": "bfd"}
 """Other names that people know an algorithm by."""
 
 
-def get_algorithm(name: str) -> Algorithm:
+def get_algorithm(name: str) -> AnyAlgorithm:
     """Look an algorithm up by its name or alias; a `PackerError` lists the names when there is none such."""
     algorithm = ALGORITHMS.get(ALIASES.get(name, name))
     if algorithm is None:

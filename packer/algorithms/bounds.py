@@ -12,6 +12,12 @@ def lower_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -
     return max(token_bound(histogram), l2_bound(histogram), segments_bound(histogram, max_segments))
 
 
+def cut_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
+    """Packs that are needed even where segments may be cut anywhere: [6, 6, 6] in packs of 10 -> 2, not 3."""
+    segments = int(histogram.sum())
+    return max(token_bound(histogram), 0 if max_segments is None else -(-segments // max_segments))
+
+
 def token_bound(histogram: NDArray[np.int64]) -> int:
     """Tokens over the capacity, rounded up: 3 segments of 3 tokens in packs of 4 -> 3."""
     capacity = len(histogram) - 1

@@ -1,0 +1,179 @@
+"""Order algorithms: exactly next fit, and concatenate and cut; every token in one row, in source order."""
+
+from collections import Counter
+from itertools import groupby, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.algorithms import ALGORITHMS, OrderAlgorithm
+from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.algorithms.sequential import OrderedRows, sequential, wrapped
+from tests import naive
+from tests.histograms import histogram_of
+
+NAMES = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
+TWINS = {"sequential": naive.sequential, "wrapped": naive.wrapped}
+
+max_lens = st.integers(1, 40)
+limits = st.one_of(st.none(), st.integers(1, 6), st.just(10**6))
+many_lengths = st.lists(st.one_of(st.integers(0, 12), st.integers(0, 130)), max_size=40)
+
+
+def int32(lengths):
+    return np.array(lengths, np.int32)
+
+
+def rows_of(ordered, lengths):
+    """Rows of (document, start, length), from the arrays alone."""
+    cuts = {}
+    for document, start in zip(ordered.cut_documents.tolist(), ordered.cut_starts.tolist(), strict=True):
+        cuts.setdefault(document, [0]).append(start)
+    pieces = []
+    for document, length in enumerate(lengths):
+        starts = cuts.get(document, [0])
+        ends = [*starts[1:], length]
+        pieces += [(document, start, end - start) for start, end in zip(starts, ends, strict=True) if length]
+    assert ordered.row_starts[0] == 0
+    assert ordered.row_starts[-1] == len(pieces)
+    assert ordered.piece_lengths(int32(lengths)).tolist() == [length for _, _, length in pieces]
+    bounds = ordered.row_starts.tolist()
+    return [pieces[start:end] for start, end in pairwise(bounds)]
+
+
+def histogram_of_segments(lengths, max_len):
+    return histogram_of(max_len, Counter(length for _, _, length in naive.cut_documents(lengths, max_len, "split")))
+
+
+def tokens_of(rows):
+    return [sum(length for _, _, length in row) for row in rows]
+
+
+# ---- what both promise ----
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
+def test_rows_are_those_of_placing_one_by_one(name, lengths, max_len, max_segments):
+    ordered = ALGORITHMS[name].arrange(int32(lengths), max_len, max_segments)
+    assert rows_of(ordered, lengths) == TWINS[name](lengths, max_len, max_segments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
+def test_every_token_is_in_one_row_in_order_and_rows_keep_the_limits(name, lengths, max_len, max_segments):
+    given_lengths = int32(lengths)
+    ordered = ALGORITHMS[name].arrange(given_lengths, max_len, max_segments)
+    assert given_lengths.tolist() == lengths
+    rows = rows_of(ordered, lengths)
+    placed = [(document, start + token) for row in rows for document, start, size in row for token in range(size)]
+    assert placed == [(document, token) for document, length in enumerate(lengths) for token in range(length)]
+    assert all(0 < tokens <= max_len for tokens in tokens_of(rows))
+    assert all(1 <= len(row) <= (max_segments or max_len) for row in rows)
+    assert ordered.packs == len(rows)
+    assert ordered.max_segments == max(map(len, rows), default=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_arrays_have_the_types_they_promise_and_no_more_than_they_need(name):
+    ordered = ALGORITHMS[name].arrange(int32([3, 0, 9, 2]), 4)
+    assert (ordered.row_starts.dtype, ordered.cut_documents.dtype, ordered.cut_starts.dtype) == (
+        np.int64,
+        np.int64,
+        np.int32,
+    )
+    assert all(array.base is None for array in (ordered.row_starts, ordered.cut_documents, ordered.cut_starts))
+    assert (np.diff(ordered.cut_documents) >= 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("max_segments", [None, 1, 3])
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0], [5], [4], [0, 3, 0], [0, 0, 9, 0, 0, 2, 0]])
+def test_edge_cases(name, lengths, max_segments):
+    ordered = ALGORITHMS[name].arrange(int32(lengths), 4, max_segments)
+    assert rows_of(ordered, lengths) == TWINS[name](lengths, 4, max_segments)
+    assert (ordered.packs == 0) == (not any(lengths))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_document_of_100_million_tokens(name):
+    length, max_len = 100_000_000, 1000
+    ordered = ALGORITHMS[name].arrange(int32([1, length, 1]), max_len)
+    pieces = ordered.piece_lengths(int32([1, length, 1]))
+    assert pieces.sum(dtype=np.int64) == length + 2
+    assert pieces.max() == max_len
+    assert ordered.packs == {"sequential": 100_002, "wrapped": 100_001}[name]
+    assert ordered.cut_starts[-1] == {"sequential": length - 1000, "wrapped": length - 1}[name]
+
+
+# ---- next fit ----
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
+def test_the_first_of_a_row_did_not_fit_the_row_before(lengths, max_len, max_segments):
+    rows = rows_of(sequential(int32(lengths), max_len, max_segments), lengths)
+    for row, following in pairwise(rows):
+        tokens = sum(length for _, _, length in row)
+        assert tokens + following[0][2] > max_len or len(row) == max_segments
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
+def test_next_fit_cuts_no_document_oftener_than_max_len_demands(lengths, max_len, max_segments):
+    rows = rows_of(sequential(int32(lengths), max_len, max_segments), lengths)
+    for document, pieces in groupby([piece for row in rows for piece in row], key=lambda piece: piece[0]):
+        starts = [start for _, start, _ in pieces]
+        assert starts == list(range(0, lengths[document], max_len))
+
+
+@given(lengths=many_lengths, max_len=max_lens)
+def test_next_fit_needs_at_most_twice_the_rows_that_any_packing_needs(lengths, max_len):
+    bound = lower_bound(histogram_of_segments(lengths, max_len))
+    assert bound <= sequential(int32(lengths), max_len).packs <= 2 * bound
+
+
+# ---- concatenate and cut ----
+
+
+@given(lengths=many_lengths, max_len=max_lens)
+def test_all_rows_but_the_last_are_full(lengths, max_len):
+    ordered = wrapped(int32(lengths), max_len)
+    rows = tokens_of(rows_of(ordered, lengths))
+    assert all(tokens == max_len for tokens in rows[:-1])
+    assert ordered.packs == -(-sum(lengths) // max_len)
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
+def test_a_row_that_is_not_full_holds_all_the_pieces_it_may(lengths, max_len, max_segments):
+    rows = rows_of(wrapped(int32(lengths), max_len, max_segments), lengths)
+    assert all(tokens_of([row]) == [max_len] or len(row) == max_segments for row in rows[:-1])
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
+def test_a_document_is_cut_only_where_a_row_is_full(lengths, max_len, max_segments):
+    rows = rows_of(wrapped(int32(lengths), max_len, max_segments), lengths)
+    for row, following in pairwise(rows):
+        if following[0][1] > 0:
+            assert sum(length for _, _, length in row) == max_len
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
+def test_no_order_algorithm_goes_below_its_bound(lengths, max_len, max_segments):
+    histogram = histogram_of_segments(lengths, max_len)
+    assert wrapped(int32(lengths), max_len, max_segments).packs >= cut_bound(histogram, max_segments)
+    assert sequential(int32(lengths), max_len, max_segments).packs >= lower_bound(histogram, max_segments)
+
+
+def test_the_bound_where_segments_may_be_cut():
+    histogram = histogram_of(10, {6: 3})
+    assert (cut_bound(histogram), lower_bound(histogram)) == (2, 3)
+    histogram = histogram_of(10, {1: 9})
+    assert (cut_bound(histogram), cut_bound(histogram, 2)) == (1, 5)
+
+
+def test_the_example_of_the_docstring():
+    ordered = sequential(int32([3, 0, 9, 2]), 4)
+    assert isinstance(ordered, OrderedRows)
+    assert ordered.row_starts.tolist() == [0, 1, 2, 3, 5]
+    assert (ordered.cut_documents.tolist(), ordered.cut_starts.tolist()) == ([2, 2], [4, 8])
