@@ -22,10 +22,10 @@ def int32s(values: list[int]) -> NDArray[np.int32]:
     return np.array(values, np.int32)
 
 
-def make_plan(lengths, max_len, long="split", rows_per_shard=3, seed=0) -> tuple[Segments, Plan]:
-    segments = cut_documents(int32s(lengths), max_len, long)
-    patterns = get_algorithm("bfd").solve(segments.histogram(), None)
-    return segments, deal(segments, patterns, rows_per_shard=rows_per_shard, seed=seed)
+def make_plan(lengths, max_len, long="split", rows_per_shard=3, seed=0, threads=1) -> tuple[Segments, Plan]:
+    segments = cut_documents(int32s(lengths), max_len, long, threads=threads)
+    patterns = get_algorithm("bfd").solve(segments.histogram, None)
+    return segments, deal(segments, patterns, rows_per_shard=rows_per_shard, seed=seed, threads=threads)
 
 
 def rows_of(plan: Plan) -> list[list[int]]:
@@ -35,21 +35,17 @@ def rows_of(plan: Plan) -> list[list[int]]:
 @given(some_lengths, st.integers(1, 12), policies)
 def test_segments_equal_the_naive_cut(lengths, max_len, long):
     segments = cut_documents(int32s(lengths), max_len, long)
-    numbers = np.concatenate(
-        [np.flatnonzero(segments.tail_lengths(0, len(lengths))), np.arange(len(lengths), segments.count)]
-    )
-    cut = sorted(zip(*(part.tolist() for part in segments.locate(numbers)), strict=True))
+    cut = sorted(zip(*(part.tolist() for part in segments.locate(segments.numbers())), strict=True))
     expected = naive.cut_documents(lengths, max_len, long)
     assert cut == expected
     histogram = Counter(length for _, _, length in expected)
-    assert segments.histogram().tolist() == [histogram[extent] for extent in range(max_len + 1)]
-    assert segments.locate_lengths(numbers).tolist() == segments.locate(numbers)[2].tolist()
+    assert segments.histogram.tolist() == [histogram[extent] for extent in range(max_len + 1)]
 
 
 def test_error_policy_names_the_document_its_length_and_the_limit():
     with pytest.raises(PackerError, match=r"document 1 has 9 tokens and max_len is 8 .*--long split, truncate or drop"):
         cut_documents(int32s([8, 9, 3]), 8, "error")
-    assert cut_documents(int32s([8, 3]), 8, "error").histogram()[8] == 1
+    assert cut_documents(int32s([8, 3]), 8, "error").histogram[8] == 1
 
 
 @given(some_lengths.filter(any), st.integers(1, 30))
@@ -73,6 +69,7 @@ def test_every_segment_is_dealt_once_into_rows_that_hold_it(lengths, max_len, lo
     assert plan.shard_rows[0] == 0
     assert plan.shard_rows[-1] == len(plan.row_starts) - 1
     assert (np.diff(plan.shard_rows) > 0).all()
+    assert np.diff(plan.shard_rows).max() <= rows_per_shard
 
 
 @settings(deadline=None)
@@ -87,6 +84,25 @@ def test_many_partitions_need_no_more_packs_than_one(lengths, rows_per_shard, is
 
 def real_like_lengths(documents: int) -> NDArray[np.int32]:
     return np.minimum(np.random.default_rng(7).lognormal(5, 1, documents).astype(np.int32) + 1, 2048)
+
+
+def test_the_plan_does_not_depend_on_the_number_of_threads():
+    lengths = np.concatenate([real_like_lengths(200_000), [0, 9000, 2049, 2048]])
+    plans = [make_plan(lengths, 2048, rows_per_shard=1000, threads=threads)[1] for threads in (1, 2, 7)]
+    for plan in plans[1:]:
+        for name in ("shard_rows", "row_starts", "slots"):
+            assert np.array_equal(getattr(plan, name), getattr(plans[0], name))
+
+
+def test_blocks_of_documents_are_looked_at_as_one():
+    # more than a block, so that heads, tokens and partitions are found across the edges
+    lengths = np.concatenate([real_like_lengths(70_000), np.full(70_000, 3000, np.int32), [0, 1]]).astype(np.int32)
+    segments = cut_documents(lengths, 2048, "split", threads=3)
+    assert segments.head_documents.tolist() == np.flatnonzero(lengths > 2048).tolist()
+    assert segments.block_tokens.sum() == lengths.sum()
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    starts = partition_starts(segments, 11)
+    assert np.abs(np.diff(ends[starts]) - ends[-1] / 11).max() <= 3000
 
 
 def test_mixed_documents_mostly_stay_with_their_partition_and_sorted_ones_pool():

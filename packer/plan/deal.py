@@ -7,14 +7,15 @@ that its own documents fill; what is left, patterns and documents alike, is the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.patterns import Patterns
-from packer.plan.kernels import fill_rows, share_patterns
+from packer.plan.extents import BLOCK, share_end
+from packer.plan.kernels import even_share, fill_rows, first_turns, further_share, group_documents, group_numbers
 from packer.plan.segments import Segments
+from packer.plan.threads import each_in_threads, in_threads
 from packer.progress import Progress, silent
 
 
@@ -38,119 +39,155 @@ class Plan:
     """Rows whose segments come from the common pool."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Share:
+    """The packs that a partition is given."""
+
+    patterns: NDArray[np.int32]
+    """Shape (patterns given,): which patterns."""
+
+    packs: NDArray[np.int64]
+    """Shape (patterns given,): how many packs of each."""
+
+    segments: int
+    """Segments that the partition has, in those packs and left over."""
+
+    @property
+    def rows(self) -> int:
+        """All packs."""
+        return int(self.packs.sum())
+
+
 def partition_starts(segments: Segments, partitions: int) -> NDArray[np.int64]:
     """First document of each partition, then the number of documents: int64, shape (partitions + 1,).
 
     Partitions hold about the same number of tokens: each ends with the document that reaches its share.
     """
-    total = sum(int(tokens.sum()) for _, tokens in segments.blocks())
-    targets = (np.arange(1, partitions, dtype=np.float64) / partitions * total).astype(np.int64)
-    starts = [np.zeros(1, np.int64)]
-    before = 0
-    for first, tokens in segments.blocks():
-        ends = before + np.cumsum(tokens)
-        here = targets[(targets > before) & (targets <= ends[-1])]
-        starts.append(first + np.searchsorted(ends, here, side="left") + 1)
-        before = int(ends[-1])
-    found = np.concatenate(starts)
+    ends = np.cumsum(segments.block_tokens)
+    targets = [int(ends[-1]) * partition // partitions for partition in range(1, partitions)]
+    blocks = np.searchsorted(ends, targets, side="left")
+    before = ends - segments.block_tokens
+    inner = [
+        share_end(segments.lengths, int(block) * BLOCK, target - int(before[block]), segments.max_len, segments.keep)
+        for block, target in zip(blocks, targets, strict=True)
+    ]
     # one document may cross several shares: the partitions between are empty
-    return np.concatenate([found, np.full(partitions + 1 - len(found), segments.documents)]).astype(np.int64)
+    return np.array([0, *inner, segments.documents], np.int64)
 
 
 def deal(
-    segments: Segments, patterns: Patterns, *, rows_per_shard: int, seed: int, progress: Progress = silent
+    segments: Segments,
+    patterns: Patterns,
+    *,
+    rows_per_shard: int,
+    seed: int,
+    threads: int = 1,
+    progress: Progress = silent,
 ) -> Plan:
     """Turn patterns into rows. `patterns` packs exactly the histogram of `segments`.
 
     Args:
-        segments: what is to be placed.
+        segments: what is to be placed, as `cut_documents` made it.
         patterns: the global solution.
         rows_per_shard: the most rows of a shard; there are as many partitions as such shards.
         seed: 0..2^64-1; another seed is another packing of as many packs.
+        threads: partitions worked on at a time; the plan is the same for any number.
         progress: told of "plan" in segments.
     """
-    packs = patterns.packs
-    partitions = -(-packs // rows_per_shard)
+    partitions = -(-patterns.packs // rows_per_shard)
     starts = partition_starts(segments, partitions)
-    histograms = _partition_histograms(segments, starts)
-    slots = np.empty(int(histograms.sum()), np.uint32 if segments.count < 2**32 else np.int64)
-    row_starts = np.zeros(packs + 1, np.int64)
-    own = share_patterns(histograms, patterns.offsets, patterns.extents, patterns.counts, np.uint64(seed))
-    own_partitions, own_patterns, own_counts, pool_counts = own
-    by_partition = np.argsort(own_partitions, kind="stable")
-    bounds = np.searchsorted(own_partitions[by_partition], np.arange(partitions + 1))
+    heads = np.searchsorted(segments.head_documents, starts)
+    shares, pool = _share_patterns(segments, patterns, starts, heads, rows_per_shard, seed, threads)
+    depths = np.diff(patterns.offsets)
+    first_rows = np.cumsum([0, *(share.rows for share in shares)])
+    first_slots = np.cumsum([0, *(int(share.packs @ depths[share.patterns]) for share in shares)])
+    # what the partitions leave to the pool waits where the pool's own rows will be
+    left_ends = first_slots[-1] + np.cumsum([share.segments for share in shares]) - first_slots[1:]
+    slots = np.empty(int(segments.histogram.sum()), np.uint32 if segments.count < 2**32 else np.int64)
+    row_starts = np.zeros(patterns.packs + 1, np.int64)
 
-    # What a partition leaves to the pool waits at the far end of `slots`, which the rows have not reached yet.
-    row = 0
-    far = len(slots)
-    shard_rows = [0]
-    for partition in range(partitions):
-        mine = by_partition[bounds[partition] : bounds[partition + 1]]
-        numbers, extents = _partition_segments(
-            segments, int(starts[partition]), int(starts[partition + 1]), slots.dtype
-        )
-        left = fill_rows(
-            numbers,
-            extents,
-            np.repeat(own_patterns[mine], own_counts[mine]),
-            patterns.offsets,
-            patterns.extents,
-            row,
-            partition,
-            np.uint64(seed),
-            row_starts,
-            slots,
-        )
-        row += int(own_counts[mine].sum())
-        far -= len(left)
-        slots[far : far + len(left)] = left
-        shard_rows.append(row)
-        progress("plan", len(slots) - far + int(row_starts[row]), len(slots))
+    def fill(partition: int) -> int:
+        first, last = (int(start) for start in starts[partition : partition + 2])
+        first_head, last_head = (segments.documents + int(head) for head in heads[partition : partition + 2])
+        groups = np.zeros(segments.max_len + 2, np.int64)
+        grouped = np.empty(last - first + last_head - first_head, slots.dtype)
+        lengths, max_len, keep = segments.lengths, segments.max_len, segments.keep
+        group_documents(lengths, first, last, first_head, last_head, max_len, keep, groups, grouped)
+        share = shares[partition]
+        left = share.segments - int(first_slots[partition + 1] - first_slots[partition])
+        fill_rows(
+            groups, grouped, share.patterns, share.packs, patterns.offsets, patterns.extents,
+            int(first_rows[partition]), int(first_slots[partition]), partition, np.uint64(seed),
+            row_starts, slots, slots[int(left_ends[partition]) - left : int(left_ends[partition])],
+        )  # fmt: skip
+        return share.segments
 
-    pool_packs = packs - row
+    done = 0
+    for placed in each_in_threads(fill, range(partitions), threads):
+        done += placed
+        progress("plan", done, len(slots))
+
+    pool_packs = int(pool.sum())
+    row = int(first_rows[-1])
     if pool_packs:
-        numbers = slots[far:]
-        left = fill_rows(
-            numbers,
-            segments.locate_lengths(numbers),
-            np.repeat(np.arange(len(pool_counts)), pool_counts),
-            patterns.offsets,
-            patterns.extents,
-            row,
-            partitions,
-            np.uint64(seed),
-            row_starts,
-            slots,
-        )
-        assert len(left) == 0
-        pool_shards = -(-pool_packs // rows_per_shard)
-        shard_rows += [row + pool_packs * (shard + 1) // pool_shards for shard in range(pool_shards)]
+        numbers = slots[int(first_slots[-1]) :]
+        groups = np.zeros(segments.max_len + 2, np.int64)
+        grouped = np.empty_like(numbers)
+        group_numbers(numbers, segments.lengths, segments.max_len, segments.keep, groups, grouped)
+        given = np.flatnonzero(pool)
+        fill_rows(
+            groups, grouped, given.astype(np.int32), pool[given], patterns.offsets, patterns.extents,
+            row, int(first_slots[-1]), partitions, np.uint64(seed), row_starts, slots, slots[:0],
+        )  # fmt: skip
+    pool_shards = -(-pool_packs // rows_per_shard)
+    pool_rows = [row + pool_packs * (shard + 1) // pool_shards for shard in range(pool_shards)]
     return Plan(
-        shard_rows=np.unique(np.array(shard_rows, np.int64)),  # a partition without rows has no shard
+        shard_rows=np.unique(np.array([*first_rows, *pool_rows], np.int64)),  # a partition without rows has no shard
         row_starts=row_starts,
         slots=slots,
         pool_packs=pool_packs,
     )
 
 
-def _partition_segments(
-    segments: Segments, first: int, last: int, dtype: np.dtype[np.generic]
-) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-    """(numbers, extents) of the segments of documents first..last-1: tails, then heads."""
-    begin, end = segments.heads_of(first, last)
-    heads = np.arange(segments.documents + begin, segments.documents + end)
-    numbers = np.concatenate([np.arange(first, last), heads]).astype(dtype)
-    extents = np.concatenate([segments.tail_lengths(first, last), np.full(len(heads), segments.max_len, np.int32)])
-    return numbers, extents
+def _share_patterns(
+    segments: Segments,
+    patterns: Patterns,
+    starts: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    rows_per_shard: int,
+    seed: int,
+    threads: int,
+) -> tuple[list[_Share], NDArray[np.int64]]:
+    """Say what each partition is given, and how many packs of every pattern are left to the pool.
 
+    First every partition takes an even share of each pattern, then, in turn, whatever is left that it still fills.
+    """
+    partitions = len(starts) - 1
+    turns = first_turns(len(patterns.counts), partitions, np.uint64(seed))
 
-def _partition_histograms(segments: Segments, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the segments of every extent in each partition: int64, shape (partitions, max_len + 1)."""
-    histograms = np.zeros((len(starts) - 1, segments.max_len + 1), np.int64)
-    for partition, (first, last) in enumerate(pairwise(starts)):
-        tails = segments.tail_lengths(int(first), int(last))
-        histograms[partition] = np.bincount(tails, minlength=segments.max_len + 1)
-        begin, end = segments.heads_of(int(first), int(last))
-        histograms[partition, -1] += end - begin
-    histograms[:, 0] = 0
-    return histograms
+    def even(partition: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        first, last = (int(start) for start in starts[partition : partition + 2])
+        return even_share(
+            segments.lengths, first, last, int(heads[partition + 1] - heads[partition]), segments.max_len,
+            segments.keep, patterns.offsets, patterns.extents, patterns.counts, turns, partition, partitions,
+            rows_per_shard,
+        )  # fmt: skip
+
+    left = patterns.counts.copy()
+    evens = in_threads(even, range(partitions), threads)
+    for given, packs, _, _ in evens:
+        left[given] -= packs
+    histogram = np.zeros(segments.max_len + 1, np.int64)
+    shares = []
+    for given, packs, left_extents, left_counts in evens:
+        room = rows_per_shard - int(packs.sum())
+        more = further_share(left_extents, left_counts, patterns.offsets, patterns.extents, left, room, histogram)
+        depths = np.diff(patterns.offsets)[given]
+        shares.append(
+            _Share(
+                patterns=np.concatenate([given, more[0]]),
+                packs=np.concatenate([packs, more[1]]),
+                segments=int(packs @ depths) + int(left_counts.sum()),
+            )
+        )
+    return shares, left

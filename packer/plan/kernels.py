@@ -11,159 +11,288 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
+from packer.plan.extents import tail_extent
 from packer.plan.permute import DEAL_ROTATION, EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW, draw_below, permute, stream_key
 
 
 @jit
-def _filled_packs(histogram: NDArray[np.int64], extents: NDArray[np.int32]) -> Any:
-    """How often a partition's segments fill a pattern (extents in descending order)."""
+def _filled_packs(histogram: NDArray[np.int64], extents: NDArray[np.int32], first: int, last: int) -> Any:
+    """How often a partition's segments fill the pattern extents[first:last], in descending order."""
     packs = np.int64(1) << 62
-    begin = 0
-    while begin < len(extents):
+    begin = first
+    while begin < last:
         end = begin
-        while end < len(extents) and extents[end] == extents[begin]:
+        while end < last and extents[end] == extents[begin]:
             end += 1
         packs = min(packs, histogram[extents[begin]] // (end - begin))
+        if packs == 0:
+            break
         begin = end
     return packs
 
 
 @jit
-def share_patterns(
-    histograms: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    extents: NDArray[np.int32],
-    counts: NDArray[np.int64],
-    seed: np.uint64,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Give each partition patterns that its own segments fill.
-
-    Two sweeps over the patterns: first every partition takes an even share of each, then what some could not take
-    goes to those that still can. A sweep begins at another partition for every pattern, so that no partition gets
-    all the odd ones.
-
-    Args:
-        histograms: (partitions, max_len + 1) segments of every extent; not changed.
-        offsets: (patterns + 1,) see `Patterns`.
-        extents: (offsets[-1],)
-        counts: (patterns,)
-        seed: of the pack.
-
-    Returns:
-        (partition, pattern, count) of every gift, and what is left of `counts`: the pool's.
-    """
-    histograms = histograms.copy()
-    left = counts.copy()
-    partitions = len(histograms)
-    given_to = np.empty(max(16, len(counts)), np.int64)
-    given_patterns = np.empty_like(given_to)
-    given_counts = np.empty_like(given_to)
-    size = 0
-    for even in (True, False):
-        for pattern in range(len(counts)):
-            share = -(-counts[pattern] // partitions) if even else counts[pattern]
-            turn = draw_below(stream_key(seed, DEAL_ROTATION, pattern), 0, partitions)
-            members = extents[offsets[pattern] : offsets[pattern + 1]]
-            for step in range(partitions):
-                if left[pattern] == 0:
-                    break
-                partition = (turn + step) % partitions
-                packs = min(share, left[pattern], _filled_packs(histograms[partition], members))
-                if packs == 0:
-                    continue
-                left[pattern] -= packs
-                for extent in members:
-                    histograms[partition, extent] -= packs
-                if size == len(given_to):
-                    given_to, given_patterns, given_counts = (
-                        _grown(given_to),
-                        _grown(given_patterns),
-                        _grown(given_counts),
-                    )
-                given_to[size], given_patterns[size], given_counts[size] = partition, pattern, packs
-                size += 1
-    return given_to[:size], given_patterns[:size], given_counts[:size], left
+def first_turns(patterns: int, partitions: int, seed: np.uint64) -> NDArray[np.int64]:
+    """The partition at which the dealing of each pattern begins: int64, shape (patterns,)."""
+    turns = np.empty(patterns, np.int64)
+    for pattern in range(patterns):
+        turns[pattern] = draw_below(stream_key(seed, DEAL_ROTATION, pattern), 0, partitions)
+    return turns
 
 
 @jit
-def _grown(array: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Copy an array into one of twice the length."""
-    grown = np.empty(2 * len(array), array.dtype)
-    for i in range(len(array)):
-        grown[i] = array[i]
-    return grown
+def even_share(
+    lengths: NDArray[np.int32],
+    first: int,
+    last: int,
+    heads: int,
+    max_len: int,
+    keep: int,
+    offsets: NDArray[np.int64],
+    extents: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    turns: NDArray[np.int64],
+    partition: int,
+    partitions: int,
+    most_rows: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """Give a partition its even share of every pattern, as far as its own segments fill it.
+
+    Of 7 packs and 3 partitions, one takes 3 and two take 2: that begins at another partition for every pattern, so
+    that no partition gets all the odd ones.
+
+    Args:
+        lengths: (documents,)
+        first: the first document of the partition.
+        last: the document after its last.
+        heads: the heads it has, of max_len tokens.
+        max_len: tokens of a row.
+        keep: one of `KEEP`.
+        offsets: (patterns + 1,) see `Patterns`.
+        extents: (offsets[-1],)
+        counts: (patterns,)
+        turns: (patterns,) the partition at which dealing a pattern begins.
+        partition: its number.
+        partitions: how many there are.
+        most_rows: rows that the partition may have.
+
+    Returns:
+        The patterns given and how many packs of each; the extents of the segments left, and how many of each.
+    """
+    histogram = np.zeros(max_len + 1, np.int64)
+    for document in range(first, last):
+        histogram[tail_extent(lengths[document], max_len, keep)] += 1
+    histogram[0] = 0
+    histogram[max_len] += heads
+    quotas = np.empty(len(counts), np.int64)
+    for pattern in range(len(counts)):
+        step = (partition - turns[pattern]) % partitions
+        quotas[pattern] = counts[pattern] // partitions + (step < counts[pattern] % partitions)
+    given, packs = _take(offsets, extents, quotas, most_rows, histogram)
+    kinds = np.count_nonzero(histogram)
+    left_extents = np.empty(kinds, np.int32)
+    left_counts = np.empty(kinds, np.int64)
+    kind = 0
+    for extent in range(max_len + 1):
+        if histogram[extent] > 0:
+            left_extents[kind], left_counts[kind] = extent, histogram[extent]
+            kind += 1
+    return given, packs, left_extents, left_counts
+
+
+@jit
+def further_share(
+    segment_extents: NDArray[np.int32],
+    segment_counts: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    extents: NDArray[np.int32],
+    out_left: NDArray[np.int64],
+    most_rows: int,
+    out_histogram: NDArray[np.int64],
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Give a partition what it still fills of the patterns that others could not take.
+
+    Args:
+        segment_extents: (extents,) of the segments it has left.
+        segment_counts: (extents,) how many of each.
+        offsets: (patterns + 1,) see `Patterns`.
+        extents: (offsets[-1],)
+        out_left: (patterns,) packs of each pattern that nobody has taken; what is given is taken away.
+        most_rows: rows that the partition may still have.
+        out_histogram: (max_len + 1,) all zero, before and after.
+
+    Returns:
+        The patterns given and how many packs of each.
+    """
+    for i in range(len(segment_extents)):
+        out_histogram[segment_extents[i]] = segment_counts[i]
+    given, packs = _take(offsets, extents, out_left, most_rows, out_histogram)
+    for i in range(len(given)):
+        out_left[given[i]] -= packs[i]
+    for extent in segment_extents:
+        out_histogram[extent] = 0
+    return given, packs
+
+
+@jit
+def _take(
+    offsets: NDArray[np.int64],
+    extents: NDArray[np.int32],
+    quotas: NDArray[np.int64],
+    most_rows: int,
+    out_histogram: NDArray[np.int64],
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Take packs of each pattern, up to its quota, as segments last; returns patterns and packs."""
+    given = np.empty(len(quotas), np.int32)
+    given_packs = np.empty(len(quotas), np.int64)
+    size = 0
+    room = np.int64(most_rows)
+    for pattern in range(len(quotas)):
+        if quotas[pattern] == 0:
+            continue
+        packs = min(
+            quotas[pattern], room, _filled_packs(out_histogram, extents, offsets[pattern], offsets[pattern + 1])
+        )
+        if packs == 0:
+            continue
+        room -= packs
+        for e in range(offsets[pattern], offsets[pattern + 1]):
+            out_histogram[extents[e]] -= packs
+        given[size], given_packs[size] = pattern, packs
+        size += 1
+    return given[:size].copy(), given_packs[:size].copy()
+
+
+@jit
+def group_documents(
+    lengths: NDArray[np.int32],
+    first: int,
+    last: int,
+    first_head: int,
+    last_head: int,
+    max_len: int,
+    keep: int,
+    out_groups: NDArray[np.int64],
+    out_grouped: NDArray[np.uint32],
+) -> None:
+    """Group the segments of a partition by extent (counting sort).
+
+    Args:
+        lengths: (documents,)
+        first: the first document of the partition.
+        last: the document after its last.
+        first_head: the segment number of its first head.
+        last_head: the number after its last head's.
+        max_len: tokens of a row, and of a head.
+        keep: one of `KEEP`.
+        out_groups: (max_len + 2,) all zero; then the segments of an extent stand in
+            out_grouped[out_groups[extent]:out_groups[extent + 1]].
+        out_grouped: (at least segments,) their numbers, tails before heads.
+    """
+    for document in range(first, last):
+        out_groups[tail_extent(lengths[document], max_len, keep)] += 1
+    out_groups[max_len] += last_head - first_head
+    _to_ends(out_groups)
+    # from the back, so that an extent's end becomes its begin
+    for head in range(last_head - 1, first_head - 1, -1):
+        out_groups[max_len] -= 1
+        out_grouped[out_groups[max_len]] = head
+    for document in range(last - 1, first - 1, -1):
+        extent = tail_extent(lengths[document], max_len, keep)
+        if extent > 0:
+            out_groups[extent] -= 1
+            out_grouped[out_groups[extent]] = document
+
+
+@jit
+def group_numbers(
+    numbers: NDArray[np.uint32],
+    lengths: NDArray[np.int32],
+    max_len: int,
+    keep: int,
+    out_groups: NDArray[np.int64],
+    out_grouped: NDArray[np.uint32],
+) -> None:
+    """Group segments given by number; otherwise as `group_documents`."""
+    for number in numbers:
+        extent = tail_extent(lengths[number], max_len, keep) if number < len(lengths) else max_len
+        out_groups[extent] += 1
+    _to_ends(out_groups)
+    for i in range(len(numbers) - 1, -1, -1):
+        number = numbers[i]
+        extent = tail_extent(lengths[number], max_len, keep) if number < len(lengths) else max_len
+        out_groups[extent] -= 1
+        out_grouped[out_groups[extent]] = number
+
+
+@jit
+def _to_ends(out_groups: NDArray[np.int64]) -> None:
+    """Turn counts of extents into where each ends, those of extent 0 left out."""
+    out_groups[0] = 0
+    for extent in range(1, len(out_groups)):
+        out_groups[extent] += out_groups[extent - 1]
 
 
 @jit
 def fill_rows(
-    numbers: NDArray[np.uint32],
-    extents: NDArray[np.int32],
-    row_patterns: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    out_grouped: NDArray[np.uint32],
+    given: NDArray[np.int32],
+    packs: NDArray[np.int64],
     offsets: NDArray[np.int64],
-    pattern_extents: NDArray[np.int32],
+    extents: NDArray[np.int32],
     first_row: int,
+    first_slot: int,
     stream: int,
     seed: np.uint64,
     out_row_starts: NDArray[np.int64],
     out_slots: NDArray[np.uint32],
-) -> NDArray[np.uint32]:
+    out_left: NDArray[np.uint32],
+) -> None:
     """Fill rows with segments at random: which of equal extent, the order of rows, the order within a row.
 
     Args:
-        numbers: (segments,) segment numbers; may be the part of `out_slots` that is written here.
-        extents: (segments,) their extents; those of extent 0 are not placed.
-        row_patterns: (rows,) the pattern each row follows, in any order.
+        groups: (max_len + 2,) where each extent begins in `out_grouped`.
+        out_grouped: (segments,) segment numbers by extent; permuted within each.
+        given: (patterns given,) the patterns that the rows follow.
+        packs: (patterns given,) how many rows follow each.
         offsets: (patterns + 1,) see `Patterns`.
-        pattern_extents: (offsets[-1],)
-        first_row: number of the first row; its slots begin at out_row_starts[first_row].
+        extents: (offsets[-1],)
+        first_row: number of the first row.
+        first_slot: where its slots begin.
         stream: number of the partition (the pool: the number of partitions).
         seed: of the pack.
         out_row_starts: written from first_row + 1 on.
-        out_slots: written from out_row_starts[first_row] on.
-
-    Returns:
-        The numbers of the segments that no row took, by extent.
+        out_slots: written from first_slot on.
+        out_left: the numbers of the segments that no row took, by extent.
     """
-    # Group the segments by extent (counting sort), and shuffle each group.
-    longest = np.int64(0)
-    for extent in extents:
-        longest = max(longest, np.int64(extent))
-    group = np.zeros(longest + 2, np.int64)
-    for extent in extents:
-        if extent > 0:
-            group[extent + 1] += 1
-    for extent in range(1, longest + 1):
-        group[extent + 1] += group[extent]
-    grouped = np.empty(group[longest + 1], numbers.dtype)
-    taken = group.copy()
-    for s in range(len(numbers)):
-        extent = extents[s]
-        if extent > 0:
-            grouped[taken[extent]] = numbers[s]
-            taken[extent] += 1
-    for extent in range(1, longest + 1):
-        taken[extent] = group[extent]
-        key = stream_key(seed, EQUAL_LENGTHS, stream * (np.int64(1) << 32) + extent)
-        permute(grouped, group[extent], group[extent + 1], key)
+    for extent in range(1, len(groups) - 1):
+        if groups[extent + 1] - groups[extent] > 1:
+            key = stream_key(seed, EQUAL_LENGTHS, stream * (np.int64(1) << 32) + extent)
+            permute(out_grouped, groups[extent], groups[extent + 1], key)
 
     # Rows in random order take the next segment of every extent that their pattern asks for.
-    rows = row_patterns.copy()
+    rows = np.empty(packs.sum(), np.int32)
+    row = 0
+    for i in range(len(given)):
+        for _ in range(packs[i]):
+            rows[row] = given[i]
+            row += 1
     permute(rows, 0, len(rows), stream_key(seed, ROWS, stream))
-    slot = out_row_starts[first_row]
-    for r in range(len(rows)):
-        first_slot = slot
-        for e in range(offsets[rows[r]], offsets[rows[r] + 1]):
-            extent = pattern_extents[e]
-            out_slots[slot] = grouped[taken[extent]]
+    taken = groups.copy()
+    slot = first_slot
+    for row in range(len(rows)):
+        begin = slot
+        for e in range(offsets[rows[row]], offsets[rows[row] + 1]):
+            extent = extents[e]
+            out_slots[slot] = out_grouped[taken[extent]]
             taken[extent] += 1
             slot += 1
-        permute(out_slots, first_slot, slot, stream_key(seed, SEGMENTS_IN_ROW, first_row + r))
-        out_row_starts[first_row + r + 1] = slot
+        permute(out_slots, begin, slot, stream_key(seed, SEGMENTS_IN_ROW, first_row + row))
+        out_row_starts[first_row + row + 1] = slot
 
-    left = np.empty(len(grouped) - (slot - out_row_starts[first_row]), numbers.dtype)
     end = 0
-    for extent in range(1, longest + 1):
-        for i in range(taken[extent], group[extent + 1]):
-            left[end] = grouped[i]
+    for extent in range(1, len(groups) - 1):
+        for i in range(taken[extent], groups[extent + 1]):
+            out_left[end] = out_grouped[i]
             end += 1
-    return left
