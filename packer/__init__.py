@@ -73,8 +73,10 @@ def pack(
     output: str | Path | None = None,
     *,
     max_len: int,
-    algorithm: str = "bfd",
+    algorithm: str = "auto",
     max_segments: int | None = None,
+    gap: float | None = None,
+    time_limit: float | None = None,
     long: Literal["split", "truncate", "drop", "error"] = "split",
     seed: int = 0,
     pad_id: int = 0,
@@ -97,6 +99,8 @@ def pack(
         max_len: tokens of a row.
         algorithm: how documents share rows; `packer pack --help` lists the names.
         max_segments: the most documents in a row; None for no limit.
+        gap: rows above the lower bound, as a share of it, at which `optimal` stops.
+        time_limit: seconds after which `optimal` stops with the best so far; the rows then depend on the machine.
         long: what happens to documents longer than max_len.
         seed: another seed is another packing of as many rows.
         pad_id: token id of the padding.
@@ -121,6 +125,8 @@ def pack(
         max_len=max_len,
         algorithm=algorithm,
         max_segments=max_segments,
+        gap=gap,
+        time_limit=time_limit,
         long=long,
         seed=seed,
         pad_id=pad_id,

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from packer.algorithms import get_algorithm
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import Algorithm, get_algorithm
+from packer.algorithms.patterns import Patterns
 from packer.errors import PackerError
 from packer.plan.segments import LONG_POLICIES, LongPolicy
 
@@ -28,11 +32,17 @@ class PackOptions:
     max_len: int
     """Tokens of a row, at most 2^24."""
 
-    algorithm: str = "bfd"
+    algorithm: str = "auto"
     """Name in the registry of algorithms."""
 
     max_segments: int | None = None
     """The most segments in a row; None for no limit."""
+
+    gap: float | None = None
+    """Rows above the lower bound, as a share of it, at which `optimal` stops; None for none."""
+
+    time_limit: float | None = None
+    """Seconds after which `optimal` stops with the best so far, which differs between machines; None for no limit."""
 
     long: LongPolicy = "split"
     """What happens to documents longer than max_len."""
@@ -62,7 +72,17 @@ class PackOptions:
     """Name of the column of labels in the source; it need not be there."""
 
     def __post_init__(self) -> None:
-        get_algorithm(self.algorithm)
+        algorithm = get_algorithm(self.algorithm)
+        for name, most in (("gap", 1.0), ("time_limit", float("inf"))):
+            limit = getattr(self, name)
+            if limit is None:
+                continue
+            if not (isinstance(algorithm, Algorithm) and algorithm.limited):
+                raise PackerError(
+                    f"{name} is {limit!r}, and {algorithm.name} has no use for it: choose algorithm optimal"
+                )
+            if type(limit) not in (int, float) or not 0 <= limit <= most:  # NaN is not, either
+                raise PackerError(f"{name} is {limit!r}: it must be a number from 0" + (" to 1" if most == 1 else ""))
         if self.long not in LONG_POLICIES:
             raise PackerError(f"long is {self.long!r}: choose one of {', '.join(LONG_POLICIES)}")
         for name, value, least, most in (
@@ -83,10 +103,20 @@ class PackOptions:
         wanted = {"input_ids": True, "labels": self.labels, "position_ids": self.position_ids}
         return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
+    def solve(self, histogram: NDArray[np.int64]) -> Patterns:
+        """Pack a histogram with the histogram algorithm of these options: int64, shape (max_len + 1,)."""
+        algorithm = get_algorithm(self.algorithm)
+        assert isinstance(algorithm, Algorithm)
+        limits = {"gap": self.gap, "seconds": self.time_limit}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        return algorithm.solve(histogram, self.max_segments, **given)
+
     def to_dict(self) -> dict[str, Any]:
         """Return what the manifest says of the options."""
         options = {name: getattr(self, name) for name in self.__slots__}
-        return {**options, "algorithm": get_algorithm(self.algorithm).name}
+        limits = {name: options.pop(name) for name in ("gap", "time_limit")}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        return {**options, "algorithm": get_algorithm(self.algorithm).name, **given}
 
 
 def parse_size(text: str) -> int:

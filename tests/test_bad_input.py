@@ -372,7 +372,7 @@ def test_the_same_command_on_a_complete_dataset_says_so_and_touches_nothing(sour
     ("more", "words"),
     [
         (("--max-len", 32), ("max_len 64, not 32",)),
-        (("--algorithm", "ffd"), ("algorithm bfd, not ffd",)),
+        (("--algorithm", "ffd"), ("algorithm auto, not ffd",)),
         (("--seed", 7), ("seed 0, not 7",)),
         (("--long", "drop"), ("long split, not drop",)),
         (("--no-labels",), ("labels True, not False",)),

@@ -8,15 +8,17 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 import packer
-from packer import cli as cli_module
 from packer.algorithms import ALGORITHMS, ALIASES
 from packer.cli import cli
+from packer.cli.shared import LONG_NAMES
 from packer.options import PackOptions
 from packer.plan import LONG_POLICIES
+from tests import naive
 from tests.test_pack import hashes, made_documents, save_arrow
 
 ROOT = Path(__file__).parent.parent
@@ -89,14 +91,17 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "no_sync", "overwrite"}
 
 
-def test_what_pack_and_stats_share_means_the_same():
-    pack, stats = ({option.name: option for option in cli.commands[name].params} for name in ("pack", "stats"))
-    for name in ("algorithm", "max_segments", "long_policy", "split", "input_column", "labels_column"):
-        assert pack[name].to_info_dict() == stats[name].to_info_dict()
+def test_what_commands_share_means_the_same():
+    names = ("pack", "stats", "compare")
+    pack, stats, compare = ({option.name: option for option in cli.commands[name].params} for name in names)
+    for name in ("max_segments", "long_policy", "split", "input_column", "labels_column", "as_json", "debug"):
+        assert pack[name].to_info_dict() == stats[name].to_info_dict() == compare[name].to_info_dict()
+    assert pack["algorithm"].to_info_dict() == stats["algorithm"].to_info_dict()
+    assert stats["batch_size"].to_info_dict() == compare["batch_size"].to_info_dict()
 
 
 def test_names_that_are_written_down_twice_agree():
-    assert cli_module.LONG_NAMES == LONG_POLICIES
+    assert LONG_NAMES == LONG_POLICIES
     choice = next(option for option in cli.commands["pack"].params if option.name == "algorithm").type
     assert list(choice.choices) == [*ALGORITHMS, *ALIASES]
 
@@ -324,6 +329,17 @@ def test_stats_foretell_what_pack_does(source, packed):
     assert before["padding"]["packed"] == pytest.approx(after["padding"]["packed"])
 
 
+@pytest.mark.parametrize("name", ["sequential", "wrapped"])
+@pytest.mark.parametrize("long", ["split", "truncate", "drop"])
+def test_stats_of_an_order_algorithm_are_those_of_its_twin(source, name, long):
+    lengths = np.array([len(tokens) for tokens in made_documents(300)])
+    placed = {"split": lengths, "truncate": np.minimum(lengths, 32), "drop": np.where(lengths > 32, 0, lengths)}[long]
+    content = json.loads(succeeded("stats", source, "--max-len", 32, "--algorithm", name, "--long", long, "--json"))
+    assert (content["algorithm"], content["packs"]) == (name, len(getattr(naive, name)(placed.tolist(), 32)))
+    assert content["tokens_packed"] == placed.sum()
+    assert content["lower_bound"] <= content["packs"]
+
+
 def test_stats_of_a_dataset_and_of_a_packed_one_fit_a_screen(source, packed):
     assert "300 documents" in succeeded("stats", source, "--max-len", 64)
     text = succeeded("stats", packed)
@@ -423,3 +439,17 @@ def test_a_message_of_several_lines_becomes_one(source, monkeypatch):
     monkeypatch.setattr("packer.pipeline.pack", fail)
     result = run("pack", source, "--max-len", 64)
     assert result.stderr == "packer: the first and the second\n"
+
+
+def test_optimal_stops_at_the_gap_it_is_given_and_hands_on_the_bound_it_proved(tmp_path):
+    # the cheap bounds say 79, a linear program 81, which is the optimum; best fit takes 82
+    lengths = [3] * 40 + [8] * 58 + [10] * 44 + [11] * 49
+    rows = save_arrow(tmp_path / "rows.arrow", [[1] * length for length in lengths])
+    optimal = ("pack", rows, "--max-len", 20, "--algorithm", "optimal", "--json", "-o")
+    proven = json.loads(succeeded(*optimal, tmp_path / "proven"))
+    assert proven["totals"]["packs"] == proven["totals"]["lower_bound"] == 81
+    near = json.loads(succeeded(*optimal, tmp_path / "near", "--gap", 0.5, "--time-limit", 60))
+    assert near["totals"]["lower_bound"] == 79
+    assert (near["options"]["gap"], near["options"]["time_limit"]) == (0.5, 60)
+    shown = json.loads(succeeded("stats", rows, "--max-len", 20, "--algorithm", "optimal", "--json"))
+    assert (shown["packs"], shown["lower_bound"]) == (81, 81)

@@ -13,7 +13,7 @@ from packer.options import PackOptions, parse_size
 
 def test_defaults_are_those_of_the_command():
     options = PackOptions(max_len=4096)
-    assert (options.algorithm, options.long, options.seed, options.pad_id) == ("bfd", "split", 0, 0)
+    assert (options.algorithm, options.long, options.seed, options.pad_id) == ("auto", "split", 0, 0)
     assert options.token_columns == ("input_ids", "labels")
     assert options.shard_size == parse_size("512MB") == 512_000_000
 
@@ -42,6 +42,26 @@ def test_only_max_segments_may_be_none():
     assert PackOptions(max_len=8, max_segments=None).max_segments is None
     with pytest.raises(packer.PackerError, match="max_len is None"):
         PackOptions(max_len=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"), [("gap", (0, 0.5, 1), (-0.1, 1.1)), ("time_limit", (0, 2.5, 1e9), (-1,))]
+)
+def test_limits_of_the_solver_are_numbers_and_for_optimal_alone(name, good, bad):
+    for value in good:
+        assert getattr(PackOptions(max_len=8, algorithm="optimal", **{name: value}), name) == value
+    for value in (*bad, float("nan"), "1"):
+        with pytest.raises(packer.PackerError, match=f"{name} is {value!r}: it must be a number from 0"):
+            PackOptions(max_len=8, algorithm="optimal", **{name: value})
+    for algorithm in ("auto", "bfd", "sequential"):
+        with pytest.raises(packer.PackerError, match=rf"{name} is .*{algorithm} has no use for it: choose .*optimal"):
+            PackOptions(max_len=8, algorithm=algorithm, **{name: good[1]})
+
+
+def test_limits_of_the_solver_are_in_the_manifest_where_they_were_given():
+    assert not {"gap", "time_limit"} & set(PackOptions(max_len=8).to_dict())
+    given = PackOptions(max_len=8, algorithm="optimal", gap=0.1, time_limit=3.0).to_dict()
+    assert (given["gap"], given["time_limit"]) == (0.1, 3.0)
 
 
 def test_unknown_names_are_refused_with_the_names_there_are():

@@ -45,7 +45,7 @@ def line_with(text: str, words: str) -> str:
 
 MANIFEST: dict[str, Any] = {
     "format_version": 1,
-    "options": {"max_len": 4096, "labels": True},
+    "options": {"max_len": 4096, "labels": True, "algorithm": "auto"},
     "totals": {
         "documents": 55190,
         "segments": 55235,
@@ -235,6 +235,19 @@ def test_summary_tells_repeated_tokens_where_there_are_any() -> None:
 
 
 def test_summary_warns_where_no_labels_were_written() -> None:
-    without_labels = MANIFEST | {"options": {"max_len": 4096, "labels": False}}
+    without_labels = MANIFEST | {"options": MANIFEST["options"] | {"labels": False}}
     assert "only packer.load is safe" in render_manifest_summary(without_labels, output="OUT", seconds=1)
     assert "packer.load" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
+
+
+def test_summary_tells_the_gap_to_the_bound_where_there_is_one():
+    rows = line_with(render_manifest_summary(MANIFEST, output="OUT", seconds=1), "no packing needs fewer")
+    assert "gap" in rows
+    proven = MANIFEST | {"totals": MANIFEST["totals"] | {"lower_bound": MANIFEST["totals"]["packs"]}}
+    assert "gap" not in render_manifest_summary(proven, output="OUT", seconds=1)
+
+
+def test_summary_warns_of_what_wrapping_cuts():
+    wrapped = MANIFEST | {"options": MANIFEST["options"] | {"algorithm": "wrapped"}}
+    assert "Wrapping cut" in render_manifest_summary(wrapped, output="OUT", seconds=1)
+    assert "Wrapping cut" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)

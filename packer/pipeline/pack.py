@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,9 @@ from packer import workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
-from packer.pipeline.planning import make_plan
+from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.writing import ShardMaker, write_shards
-from packer.plan import Plan, Segments, cut_documents
+from packer.plan import Plan
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
@@ -160,12 +160,16 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
     """Plan, or take up the plan that is there, write the shards that are not, and commit."""
     mapped = opened if opened.mapped else opened.spill(claimed.spill, progress)
     scanned = scan(mapped, progress)
-    segments = cut_documents(scanned.lengths, options.max_len, options.long)
-    plan, totals = _kept_plan(claimed, segments, scanned.identity, options, progress)
+    cut = cut_lengths(scanned.lengths, options, threads=workers)
+
+    def planned() -> tuple[Plan, dict[str, Any]]:
+        return make_plan(cut, options, threads=workers, progress=progress)
+
+    plan, totals = _kept_plan(claimed, scanned.identity, planned)
     maker = ShardMaker(
         source=mapped,
         table=mapped.table(scanned.lengths),
-        segments=segments,
+        segments=cut.segments,
         plan=plan,
         row_format=RowFormat(max_len=options.max_len, pad_id=options.pad_id, token_columns=options.token_columns),
     )
@@ -183,12 +187,12 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
 
 
 def _kept_plan(
-    claimed: Workspace, segments: Segments, identity: dict[str, Any], options: PackOptions, progress: Progress
+    claimed: Workspace, identity: dict[str, Any], planned: Callable[[], tuple[Plan, dict[str, Any]]]
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan that was kept, made first where there is none, and the totals of the manifest."""
     kept = claimed.load_plan()
     if kept is None:
-        plan, totals = make_plan(segments, options, progress)
+        plan, totals = planned()
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
         claimed.save_plan(arrays, {"source": identity, "totals": totals, "pool_packs": plan.pool_packs})
         del plan, arrays  # from here on mapped, not held

@@ -2,58 +2,114 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import get_algorithm
-from packer.algorithms.bounds import lower_bound
+from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.algorithms.sequential import OrderedRows
 from packer.errors import SourceError
 from packer.options import PackOptions
-from packer.plan import LONG_POLICIES, Plan, Segments, deal
-from packer.progress import Progress
+from packer.plan import LONG_POLICIES, Plan, Segments, cut_documents, deal, plan_in_order
+from packer.progress import Progress, silent
 from packer.shards.columns import row_bytes
 
 
-def segment_histogram(segments: Segments) -> NDArray[np.int64]:
-    """Count the segments of every extent: int64, shape (max_len + 1,).
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """Documents as the long-document policy cuts them, and as an order algorithm does, where one was asked for."""
+
+    policy: Segments
+    """What the policy makes of the documents; an order algorithm may cut them elsewhere."""
+
+    segments: Segments
+    """What is placed in rows."""
+
+    rows: OrderedRows | None
+    """The rows of an order algorithm; None where a histogram algorithm packs."""
+
+    keeps_whole: bool
+    """Whether documents are cut only where max_len demands it."""
+
+    def lower_bound(self, max_segments: int | None, proven: int = 0) -> int:
+        """Packs that no packing goes below: the best bound that is cheap, or `proven`, what a solver has shown."""
+        if not self.keeps_whole:
+            return cut_bound(self.policy.histogram, max_segments)
+        return max(proven, lower_bound(self.policy.histogram, max_segments))
+
+
+def cut_by_policy(lengths: NDArray[np.int32], options: PackOptions, *, threads: int = 1) -> Segments:
+    """Cut documents where the long-document policy does.
 
     Raises:
-        SourceError: there is none.
+        SourceError: the policy is "error" and a document is longer than max_len; or nothing is left to pack.
     """
-    histogram = segments.histogram()
-    if not histogram.any():
+    segments = cut_documents(lengths, options.max_len, options.long, threads=threads)
+    if not segments.histogram.any():
         raise SourceError(
             f"nothing to pack: of {segments.documents:,} documents, {segments.empty_documents:,} are empty and "
             f"{segments.long_documents:,} longer than max_len {segments.max_len:,} (--long {segments.long}); "
             "check the source, --max-len and --long"
         )
-    return histogram
+    return segments
 
 
-def make_plan(segments: Segments, options: PackOptions, progress: Progress) -> tuple[Plan, dict[str, Any]]:
-    """Return the plan, and the totals of the manifest: every document and token accounted for.
+def cut_lengths(lengths: NDArray[np.int32], options: PackOptions, *, threads: int = 1) -> Cut:
+    """Cut documents where the long-document policy does, and where an order algorithm does.
 
     Raises:
-        SourceError: no document is left to pack.
+        SourceError: as `cut_by_policy`.
     """
-    histogram = segment_histogram(segments)
-    patterns = get_algorithm(options.algorithm).solve(histogram, options.max_segments)
+    policy = cut_by_policy(lengths, options, threads=threads)
+    algorithm = get_algorithm(options.algorithm)
+    if not isinstance(algorithm, OrderAlgorithm):
+        return Cut(policy=policy, segments=policy, rows=None, keeps_whole=True)
+    rows = algorithm.arrange(policy.kept_lengths(0, policy.documents), options.max_len, options.max_segments)
+    segments = policy.cut_at(rows.cut_documents, rows.cut_starts)
+    return Cut(policy=policy, segments=segments, rows=rows, keeps_whole=algorithm.keeps_whole)
+
+
+def make_plan(
+    cut: Cut, options: PackOptions, *, threads: int = 1, progress: Progress = silent
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan, and the totals of the manifest: every document and token accounted for.
+
+    Args:
+        cut: what is to be placed.
+        options: what shapes the bytes.
+        threads: to plan with; the plan is the same for any number.
+        progress: told of "plan" in segments.
+    """
     rows_per_shard = max(1, options.shard_size // row_bytes(options.max_len, options.token_columns))
-    plan = deal(segments, patterns, rows_per_shard=rows_per_shard, seed=options.seed, progress=progress)
-    return plan, _totals(segments, plan, histogram, options)
+    if cut.rows is not None:
+        plan = plan_in_order(cut.segments, cut.rows, rows_per_shard=rows_per_shard)
+        return plan, _totals(cut.segments, plan, cut.lower_bound(options.max_segments), options)
+    patterns = options.solve(cut.policy.histogram)
+    plan = deal(
+        cut.segments,
+        patterns,
+        rows_per_shard=rows_per_shard,
+        seed=options.seed,
+        threads=threads,
+        progress=progress,
+    )
+    bound = cut.lower_bound(options.max_segments, patterns.lower_bound)
+    return plan, _totals(cut.segments, plan, bound, options)
 
 
-def _totals(segments: Segments, plan: Plan, histogram: NDArray[np.int64], options: PackOptions) -> dict[str, Any]:
+def _totals(segments: Segments, plan: Plan, bound: int, options: PackOptions) -> dict[str, Any]:
     packs = len(plan.row_starts) - 1
     tokens = int(segments.lengths.sum(dtype=np.int64))
-    packed = int(histogram @ np.arange(len(histogram)))
+    packed = int(segments.histogram @ np.arange(segments.max_len + 1))
+    is_first = np.diff(segments.head_documents, prepend=-1) > 0
     long = {policy: segments.long_documents if segments.long == policy else 0 for policy in LONG_POLICIES}
     dropped = segments.long_tokens if segments.long == "drop" else 0
     return {
         "documents": segments.documents,
-        "documents_split": long["split"],
+        "documents_split": int(np.count_nonzero(is_first)),
         "documents_truncated": long["truncate"],
         "documents_dropped": {"empty": segments.empty_documents, "too_long": long["drop"]},
         "tokens": tokens,
@@ -64,6 +120,6 @@ def _totals(segments: Segments, plan: Plan, histogram: NDArray[np.int64], option
         "segments": len(plan.slots),
         "packs": packs,
         "pool_packs": plan.pool_packs,
-        "lower_bound": lower_bound(histogram, options.max_segments),
+        "lower_bound": bound,
         "efficiency": packed / (packs * options.max_len),
     }

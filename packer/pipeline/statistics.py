@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packer.algorithms import get_algorithm
-from packer.algorithms.bounds import lower_bound
 from packer.options import PackOptions
-from packer.pipeline.planning import segment_histogram
-from packer.plan import cut_documents
+from packer.pipeline.planning import cut_lengths
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard, read_manifest
@@ -38,14 +36,17 @@ def dataset_statistics(
     opened = open_source(
         source, split=options.split, input_column=options.input_column, labels_column=options.labels_column
     )
-    segments = cut_documents(scan(opened, progress).lengths, options.max_len, options.long)
-    histogram = segment_histogram(segments)
-    patterns = get_algorithm(options.algorithm).solve(histogram, options.max_segments)
+    cut = cut_lengths(scan(opened, progress).lengths, options)
+    if cut.rows is not None:
+        packs, proven = cut.rows.packs, 0
+    else:
+        patterns = options.solve(cut.policy.histogram)
+        packs, proven = patterns.packs, patterns.lower_bound
     return dataset_stats(
-        lengths=segments.lengths,
-        histogram=histogram,
-        packs=patterns.packs,
-        lower_bound=lower_bound(histogram, options.max_segments),
+        lengths=cut.policy.lengths,
+        histogram=cut.policy.histogram,
+        packs=packs,
+        lower_bound=cut.lower_bound(options.max_segments, proven),
         algorithm=get_algorithm(options.algorithm).name,
         max_segments=options.max_segments,
         documents_per_step=documents_per_step,

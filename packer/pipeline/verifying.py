@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.gather import NO_LOSS, TokenColumn, gather
 from packer.plan import Segments, cut_documents
 from packer.progress import Progress, silent
@@ -95,11 +96,14 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
 
 def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: Progress) -> Iterator[str]:
     packed = _read_segments(folder, manifest)
+    algorithm = get_algorithm(manifest.options["algorithm"])
+    keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
     seen = documents = tokens = 0
     for table in source.tables():
         segments = cut_documents(table.lengths, manifest.max_len, manifest.options["long"])
-        numbers = np.concatenate([np.flatnonzero(segments.tail_lengths(0, segments.documents)), _heads(segments)])
-        local, starts, lengths = segments.locate(numbers)
+        if not keeps_whole:
+            segments = segments.cut_at(*_cuts(packed, seen, table.first_document, segments))
+        local, starts, lengths = segments.locate(segments.numbers())
         order = np.lexsort((starts, local))
         local, starts, lengths = local[order], starts[order], lengths[order]
         here = slice(seen, seen + len(local))
@@ -125,8 +129,18 @@ def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: P
             yield f"the source has {there:,} {what}, the manifest says {manifest.totals[what]:,}"
 
 
-def _heads(segments: Segments) -> NDArray[np.int64]:
-    return np.arange(segments.documents, segments.count)
+def _cuts(
+    packed: _PackedSegments, seen: int, first_document: int, segments: Segments
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Where the documents of a table, whose segments begin at number `seen`, are cut in the rows: (documents, starts).
+
+    Only what can be a cut is returned: whatever else the rows hold will not be found as the source has it.
+    """
+    end = np.searchsorted(packed.documents, first_document + segments.documents)
+    documents, starts = packed.documents[seen:end] - first_document, packed.starts[seen:end]
+    is_cut = (documents >= 0) & (starts > 0) & (starts < segments.kept_lengths(0, segments.documents)[documents])
+    is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
+    return documents[is_cut], starts[is_cut]
 
 
 def _compare_values(

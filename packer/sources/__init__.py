@@ -7,8 +7,8 @@
 
 `opening.py` finds the files; `ipc.py`, `parquet.py` and `jsonl.py` hold one input class each; `hugging_face.py` opens
 saved datasets, `datasets.Dataset` objects and the Hub; `documents.py` checks what they yield, `source.py` strings it
-together, `scanning.py` counts it and `spill.py` decodes it. A new input is one class with the attributes of `Input` and
-one line in `opening.py`.
+together, `scanning.py` counts it and `spill.py` decodes it; `length_counts.py` reads a histogram in place of documents.
+A new input is one class with the attributes of `Input` and one line in `opening.py`.
 """
 
 from packer.sources.documents import SourceFile, TokenTable, value_message

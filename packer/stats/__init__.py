@@ -4,6 +4,7 @@
 - `padding`: padding ratios of every way to batch segments, from a histogram of their lengths
 - `dataset`: `dataset_stats`, for a dataset that is to be packed
 - `packed`: `packed_stats`, for one that is
+- `rows` and `comparison`: what algorithms make of the same documents, side by side; not imported here, for Numba is
 """
 
 from packer.stats.dataset import DatasetStats, Epoch, dataset_stats

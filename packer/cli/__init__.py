@@ -1,0 +1,39 @@
+"""The command line: options, progress, exit codes. It translates and calls; heavy imports wait until needed.
+
+A command is a file of its name; `shared.py` has what they have in common.
+"""
+
+from __future__ import annotations
+
+import click
+
+from packer import __version__
+from packer.cli.compare import compare
+from packer.cli.demo import demo
+from packer.cli.pack import pack
+from packer.cli.show import show
+from packer.cli.stats import stats
+from packer.cli.verify import verify
+
+
+def main() -> None:
+    """Run the command; exit codes: 0 done, 1 an error of ours, 2 usage."""
+    cli(prog_name="packer")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__)
+def cli() -> None:
+    r"""Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
+
+    \b
+    packer pack dataset --max-len 4096        writes dataset-packed-4096/
+    packer stats dataset                      padding now, and packed
+    packer compare dataset --max-len 4096     every algorithm, side by side
+    packer verify dataset-packed-4096 --source dataset
+    packer demo                               all of it on the Python standard library
+    """
+
+
+for command in (pack, stats, compare, verify, show, demo):
+    cli.add_command(command)

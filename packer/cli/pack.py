@@ -1,0 +1,92 @@
+"""`packer pack`: a tokenized dataset to rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from packer.cli.shared import algorithm_options, one_line_errors, pack_options, progress_bars, shared_options
+from packer.errors import PackerError
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--max-len", type=click.IntRange(1), required=True, metavar="N", help="Tokens of a row.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write [default: DATASET-packed-N].")
+@algorithm_options
+@shared_options
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
+              help="Another seed is another packing of as many rows.")  # fmt: skip
+@click.option("--pad-id", type=click.IntRange(0), default=0, show_default=True, help="Token id of the padding.")
+@click.option("--emit", default="labels", show_default=True, metavar="COLUMNS",
+              help="Token columns beside input_ids; labels,position_ids adds positions.")  # fmt: skip
+@click.option("--no-labels", is_flag=True, help="Leave out labels; only packer.load is safe then.")
+@click.option("--shard-size", default="512MB", show_default=True, metavar="SIZE", help="Size of a shard at most.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Shards written at a time [default: the cores].")
+@click.option("--no-sync", is_flag=True, help="Skip fsync: faster, not safe against a power failure.")
+@click.option("--overwrite", is_flag=True, help="Replace the output, at one stroke when the new dataset is whole.")
+def pack(
+    dataset: str,
+    max_len: int,
+    output: Path | None,
+    algorithm: str,
+    gap: float | None,
+    time_limit: float | None,
+    max_segments: int | None,
+    long_policy: str,
+    split: str | None,
+    input_column: str,
+    labels_column: str,
+    as_json: bool,
+    debug: bool,
+    seed: int,
+    pad_id: int,
+    emit: str,
+    no_labels: bool,
+    shard_size: str,
+    workers: int | None,
+    no_sync: bool,
+    overwrite: bool,
+) -> None:
+    """Pack DATASET into rows of exactly --max-len tokens.
+
+    DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet or JSONL file (.gz, .zst), a folder or glob of
+    these, or a Hub id. Killed at any instant, the same command goes on where it stopped.
+    """
+    with one_line_errors(debug=debug, resumes=True), progress_bars() as progress:
+        from packer import pipeline
+        from packer.options import EMITTED, parse_size
+
+        emitted = [name.strip() for name in emit.split(",") if name.strip()]
+        unknown = [name for name in emitted if name not in EMITTED]
+        if unknown:
+            raise PackerError(f"--emit {emit}: no column {unknown[0]!r}; there are {', '.join(EMITTED)}")
+        options = pack_options(
+            max_len, max_segments, long_policy, split, input_column, labels_column,
+            algorithm=algorithm, gap=gap, time_limit=time_limit,
+            seed=seed, pad_id=pad_id, labels=not no_labels, position_ids="position_ids" in emitted,
+            shard_size=parse_size(shard_size),
+        )  # fmt: skip
+        begun = time.perf_counter()
+        result = pipeline.pack(
+            dataset,
+            output,
+            options=options,
+            workers=workers,
+            sync=not no_sync,
+            overwrite=overwrite,
+            progress=progress,
+        )
+        seconds = time.perf_counter() - begun
+    if as_json:
+        content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
+        click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
+    elif result.found_complete:
+        click.echo(f"{result.output} is complete, packed with the same options from the same source: nothing to do")
+    else:
+        from packer.report import render_manifest_summary
+
+        click.echo(render_manifest_summary(result.manifest.to_dict(), output=str(result.output), seconds=seconds))

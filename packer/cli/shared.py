@@ -1,0 +1,151 @@
+"""What the commands share: options, errors in one line, progress bars. Heavy imports wait until needed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from packer.algorithms import ALGORITHMS, ALIASES
+from packer.errors import PackerError
+
+if TYPE_CHECKING:
+    from packer.options import PackOptions
+    from packer.progress import Progress
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+LONG_NAMES = ("split", "truncate", "drop", "error")  # as in packer.plan, which imports numpy; a test compares them
+ALGORITHM_NAMES = click.Choice([*ALGORITHMS, *ALIASES])
+
+
+def algorithm_options(command: Command) -> Command:
+    """Declare what `pack` and `stats` have in common: the algorithm, and where it may stop."""
+    options = (
+        click.option("--algorithm", type=ALGORITHM_NAMES, default="auto", show_default=True,
+                     help="How documents share rows; `packer compare` shows what each makes of a dataset."),
+        click.option("--gap", type=click.FloatRange(0, 1), metavar="SHARE",
+                     help="With `optimal`: stop this near to the lower bound, 0.001 for 0.1%."),
+        click.option("--time-limit", type=click.FloatRange(0), metavar="SECONDS",
+                     help="With `optimal`: stop with the best so far; the rows then depend on the machine."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+batch_size_option = click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Documents per optimizer step, to be kept when packed.",
+)
+
+
+def shared_options(command: Command) -> Command:
+    """Declare what `pack`, `stats` and `compare` have in common: what to read, and how to cut and pack it."""
+    options = (
+        click.option("--max-segments", type=click.IntRange(1), metavar="N", help="The most documents in a row."),
+        click.option("--long", "long_policy", type=click.Choice(LONG_NAMES), default="split", show_default=True,
+                     help="What happens to documents longer than --max-len."),
+        click.option("--split", metavar="NAME", help="Split of a DatasetDict or a Hub dataset."),
+        click.option("--input-column", default="input_ids", show_default=True, metavar="NAME",
+                     help="Column with the tokens."),
+        click.option("--labels-column", default="labels", show_default=True, metavar="NAME",
+                     help="Column with the labels; where there is none, labels are made from the tokens."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
+        click.option("--debug", is_flag=True, help="Show tracebacks."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def pack_options(
+    max_len: int,
+    max_segments: int | None,
+    long_policy: str,
+    split: str | None,
+    input_column: str,
+    labels_column: str,
+    **others: Any,
+) -> PackOptions:
+    """Translate the shared options, and those that a command has beside them."""
+    from packer.options import PackOptions
+
+    return PackOptions(
+        max_len=max_len,
+        max_segments=max_segments,
+        long=long_policy,  # type: ignore[arg-type]  # click has checked it
+        split=split,
+        input_column=input_column,
+        labels_column=labels_column,
+        **others,
+    )
+
+
+@contextmanager
+def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
+    """Turn a PackerError, a lack of memory and an interrupt into one line and exit code 1.
+
+    Args:
+        debug: let them through, with their traceback.
+        resumes: whether the same command goes on where it was interrupted.
+    """
+    try:
+        yield
+    except PackerError as error:
+        if debug:
+            raise
+        message = " ".join(str(error).splitlines())
+    except MemoryError as error:
+        if debug:
+            raise
+        message = f"out of memory ({error}): choose a smaller --max-len or fewer --workers, or free some"
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        message = "interrupted; the same command goes on where it stopped" if resumes else "interrupted"
+    else:
+        return
+    click.echo(f"packer: {message}", err=True)
+    sys.exit(1)
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Draw a bar on stderr for each stage that takes more than a second.
+
+    "solve auto" and "solve bfd" are the same stage, "solve", whose bar says where it is: on a terminal at once, as
+    nothing is told while an algorithm works.
+    """
+    from tqdm import tqdm
+
+    bars: dict[str, tqdm[Any]] = {}
+    units = {"write": "tok", "compare": "tok", "plan": "doc", "solve": "alg"}
+
+    def draw(stage: str, done: int, total: int) -> None:
+        kind = stage.split()[0]
+        if kind not in bars:
+            for bar in bars.values():
+                bar.close()
+            unit = units.get(kind, "B")
+            delay = 0 if kind == "solve" and sys.stderr.isatty() else 1
+            bars[kind] = tqdm(
+                total=total, desc=stage, unit=unit, unit_scale=unit != "alg", delay=delay, file=sys.stderr
+            )
+        bar = bars[kind]
+        bar.update(done - bar.n)
+        if bar.desc != f"{stage}: ":
+            bar.set_description(stage, refresh=bar.format_dict["elapsed"] >= bar.delay)
+
+    try:
+        yield draw
+    finally:
+        for bar in bars.values():
+            bar.close()

@@ -1,0 +1,177 @@
+"""Every algorithm on the same lengths, one after the other: what each makes of them, and how long it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorithm, get_algorithm
+from packer.algorithms.bounds import lower_bound
+from packer.errors import PackerError, SourceError
+from packer.options import PackOptions
+from packer.pipeline.planning import cut_by_policy
+from packer.plan import Segments
+from packer.plan.segments import LongPolicy
+from packer.progress import Progress, silent
+from packer.sources import open_source, scan
+from packer.sources.length_counts import read_length_counts
+from packer.stats.comparison import Comparison, Failure, Outcome, compare_outcomes
+from packer.stats.rows import Corpus, rows_in_order, rows_of_patterns
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+QUICK = 2.0
+"""Seconds under which an algorithm runs again, and the second run counts."""
+
+PATIENCE = 60.0
+"""Seconds after which an algorithm that can stop early is asked to."""
+
+Result = TypeVar("Result")
+
+
+def compare(
+    source: str | Path | Dataset | DatasetDict,
+    *,
+    options: PackOptions,
+    algorithms: Sequence[str] = (),
+    documents_per_step: int = 64,
+    progress: Progress = silent,
+) -> Comparison:
+    """Run algorithms on a tokenized dataset, or on a histogram: a file `*.csv` with the header `length,count`.
+
+    Args:
+        source: what `pack` takes, or the histogram, in which every count is a document.
+        options: max_len, max_segments, long, and where the tokens are; the algorithm named there is not looked at.
+        algorithms: names of those to run; all when empty. One that cannot run is told as a failure.
+        documents_per_step: documents per optimizer step in unpacked training.
+        progress: told of reading, and of "solve NAME" before each algorithm.
+
+    Raises:
+        PackerError: the source cannot be read, there is nothing in it to pack, or no algorithm could run.
+    """
+    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv" and not Path(source).is_dir():
+        corpus, lengths = _corpus_of_counts(Path(source), options.max_len, options.long), None
+    else:
+        opened = open_source(
+            source, split=options.split, input_column=options.input_column, labels_column=options.labels_column
+        )
+        segments = cut_by_policy(scan(opened, progress).lengths, options)
+        corpus, lengths = _corpus_of_segments(segments), segments.kept_lengths(0, segments.documents)
+        del segments
+    chosen = list(dict.fromkeys(get_algorithm(name).name for name in algorithms)) or list(ALGORITHMS)
+    outcomes: list[Outcome] = []
+    failures: list[Failure] = []
+    for done, name in enumerate(chosen):
+        progress(f"solve {name}", done, len(chosen))
+        try:
+            outcomes.append(_outcome(get_algorithm(name), corpus, lengths, options.max_segments))
+        except (PackerError, MemoryError) as error:
+            reason = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
+            failures.append(Failure(algorithm=name, error=" ".join(reason.split())))
+    progress("solve", len(chosen), len(chosen))
+    if not outcomes:
+        reasons = "; ".join(f"{failure.algorithm}: {failure.error}" for failure in failures)
+        raise PackerError(f"no algorithm could run; {reasons}")
+    return compare_outcomes(
+        corpus,
+        outcomes,
+        failures,
+        max_segments=options.max_segments,
+        known_bound=lower_bound(corpus.histogram, options.max_segments),
+        documents_per_step=documents_per_step,
+    )
+
+
+def _corpus_of_segments(segments: Segments) -> Corpus:
+    return Corpus(
+        histogram=segments.histogram,
+        documents=segments.documents,
+        tokens=int(segments.lengths.sum(dtype=np.int64)),
+        empty_documents=segments.empty_documents,
+        long=segments.long,
+        long_documents=segments.long_documents,
+        long_tokens=segments.long_tokens,
+    )
+
+
+def _corpus_of_counts(path: Path, max_len: int, long: LongPolicy) -> Corpus:
+    """Apply the long-document policy to a histogram: 2 documents of 9 tokens at 4, split -> 4 of 4 and 2 of 1.
+
+    Raises:
+        SourceError: `long` is "error" and a document is longer than max_len, or none is left.
+    """
+    lengths, counts = read_length_counts(path)
+    is_long = lengths > max_len
+    long_documents = int(counts[is_long].sum())
+    if long == "error" and long_documents:
+        raise SourceError(
+            f"{path} has {long_documents:,} documents longer than max_len {max_len:,} "
+            f"(up to {lengths[is_long & (counts > 0)].max():,}); choose --long split, truncate or drop"
+        )
+    histogram = np.zeros(max_len + 1, np.int64)
+    np.add.at(histogram, lengths[~is_long], counts[~is_long])
+    if long == "truncate":
+        histogram[max_len] += long_documents
+    elif long == "split":
+        histogram[max_len] += (lengths[is_long] - 1) // max_len @ counts[is_long]
+        np.add.at(histogram, (lengths[is_long] - 1) % max_len + 1, counts[is_long])
+    empty_documents, histogram[0] = int(histogram[0]), 0
+    if not histogram.any():
+        raise SourceError(
+            f"nothing to pack: of {counts.sum():,} documents in {path}, {empty_documents:,} are empty and "
+            f"{long_documents:,} longer than max_len {max_len:,} (--long {long})"
+        )
+    return Corpus(
+        histogram=histogram,
+        documents=int(counts.sum()),
+        tokens=int(lengths @ counts),
+        empty_documents=empty_documents,
+        long=long,
+        long_documents=long_documents,
+        long_tokens=int(lengths[is_long] @ counts[is_long]),
+    )
+
+
+def _outcome(
+    algorithm: AnyAlgorithm, corpus: Corpus, lengths: NDArray[np.int32] | None, max_segments: int | None
+) -> Outcome:
+    if isinstance(algorithm, OrderAlgorithm):
+        if lengths is None:
+            raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
+        algorithm.arrange(np.array([3, 9, 2], np.int32), 4, 2)
+        ordered, seconds = _timed(partial(algorithm.arrange, lengths, corpus.max_len, max_segments))
+        rows = rows_in_order(ordered, lengths)
+        return Outcome(algorithm=algorithm.name, rows=rows, seconds=seconds, keeps_whole=algorithm.keeps_whole)
+    _warm_up(algorithm)
+    limits = {"seconds": PATIENCE} if algorithm.limited else {}
+    patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, max_segments, **limits))
+    rows = rows_of_patterns(patterns, corpus)
+    return Outcome(algorithm=algorithm.name, rows=rows, seconds=seconds, proved_bound=patterns.lower_bound)
+
+
+def _warm_up(algorithm: Algorithm) -> None:
+    """Import and compile what an algorithm uses, on a histogram small enough for all and hard enough to reach it."""
+    histogram = np.zeros(65, np.int64)
+    histogram[1:] = np.arange(64, 0, -1)
+    histogram[22:43:2] += 50
+    algorithm.solve(histogram, 3)
+
+
+def _timed(run: Callable[[], Result]) -> tuple[Result, float]:
+    """The result and its seconds: those of a second run where the first was quick."""
+    begun = time.perf_counter()
+    result = run()
+    seconds = time.perf_counter() - begun
+    if seconds >= QUICK:
+        return result, seconds
+    del result  # not held twice
+    begun = time.perf_counter()
+    result = run()
+    return result, time.perf_counter() - begun

@@ -1,0 +1,93 @@
+"""What packing did: the account of every document and token, and single rows."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from packer.report.text import byte_size, count_of, duration, number, percent, render_table
+
+
+def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds: float) -> str:
+    """Say at the end of `packer pack` what became of every document and token, and where the rows are.
+
+    Args:
+        summary: The manifest.
+        output: The folder as the user named it.
+        seconds: What packing took.
+    """
+    options, totals = summary["options"], summary["totals"]
+    documents = count_of(_documents_packed(totals), "document")
+    rows = f"{count_of(totals['packs'], 'row')} of {options['max_len']:,} tokens"
+    lines = [
+        f"Packed {documents} into {rows} in {duration(seconds)}",
+        render_table([*_document_facts(totals), *_token_facts(totals), *_row_facts(summary)], align="<><"),
+    ]
+    if options["algorithm"] == "wrapped":
+        cut = count_of(totals["documents_split"], "document")
+        lines += [f"Wrapping cut {cut}: what follows a cut has lost what came before it."]
+    if not options["labels"]:
+        lines += [
+            "No labels were written: only packer.load is safe.",
+            "Other trainers would train on padding and across the boundaries of documents.",
+        ]
+    return "\n".join([*lines, f"Written to {output}"])
+
+
+def _document_facts(totals: Mapping[str, Any]) -> list[list[str]]:
+    dropped = totals["documents_dropped"]
+    return [
+        ["documents", f"{totals['documents']:,}", f"{number(_documents_packed(totals) / totals['packs'])} per row"],
+        ["  split", f"{totals['documents_split']:,}", f"{count_of(totals['segments'], 'segment')} in all"],
+        ["  truncated", f"{totals['documents_truncated']:,}", ""],
+        *([f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()),
+    ]
+
+
+def _token_facts(totals: Mapping[str, Any]) -> list[list[str]]:
+    repeated, dropped = totals["tokens_repeated"], totals["tokens_dropped"]
+    return [
+        ["tokens", f"{totals['tokens']:,}", ""],
+        ["  packed", f"{totals['tokens_packed']:,}", f"the rows are {percent(totals['efficiency'])} full"],
+        ["  truncated", f"{totals['tokens_truncated']:,}", ""],
+        *([f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()),
+        *([["  repeated", f"{repeated:,}", ""]] if repeated else []),
+    ]
+
+
+def _row_facts(summary: Mapping[str, Any]) -> list[list[str]]:
+    totals, shards = summary["totals"], summary["shards"]
+    pool_share = percent(totals["pool_packs"] / totals["packs"])
+    bound = totals["lower_bound"]
+    gap = f"; gap {percent((totals['packs'] - bound) / bound)}" if totals["packs"] > bound else ""
+    return [
+        ["rows", f"{totals['packs']:,}", f"no packing needs fewer than {bound:,}{gap}"],
+        ["  pool", f"{totals['pool_packs']:,}", f"{pool_share} of the rows, filled across partitions"],
+        ["shards", f"{len(shards):,}", byte_size(sum(shard["bytes"] for shard in shards))],
+    ]
+
+
+def _documents_packed(totals: Mapping[str, Any]) -> int:
+    packed: int = totals["documents"] - sum(totals["documents_dropped"].values())
+    return packed
+
+
+def render_row(row: Mapping[str, Any], *, decode: Callable[[Any], str] | None = None) -> str:
+    """Show the segments of one row, as `PackedDataset` gives it: where each stands, whose it is, how it begins.
+
+    Args:
+        row: `input_ids`, `seq_lengths`, `doc_ids`, `doc_starts`, and `labels` where they were written.
+        decode: token ids -> text; by default the ids are shown.
+    """
+    lines = [["", "tokens", "document", "from", "trained", "begins"]]
+    place = 0
+    for index, (length, document, start) in enumerate(
+        zip(row["seq_lengths"], row["doc_ids"], row["doc_starts"], strict=True)
+    ):
+        ids = row["input_ids"][place : place + length]
+        trained = f"{(row['labels'][place : place + length] >= 0).sum():,}" if "labels" in row else "?"
+        begins = repr(decode(ids[:24]))[1:-1] if decode is not None else " ".join(map(str, ids[:8]))
+        if document < 0:
+            lines.append([f"  {index}", f"{length:,}", "padding", "", "0", ""])
+        else:
+            lines.append([f"  {index}", f"{length:,}", f"{document:,}", f"{start:,}", trained, begins[:60]])
+        place += length
+    return render_table(lines, align="<>>>><")

@@ -1,0 +1,94 @@
+"""The parts of every table: aligned columns, bars, and numbers as people write them."""
+
+from collections.abc import Sequence
+
+BLOCKS = " ▏▎▍▌▋▊▉█"
+"""Eighths of a character cell, from none to all."""
+
+BAR_WIDTH = 40
+"""Character cells of the longest bar."""
+
+
+def can_draw_blocks(encoding: str | None) -> bool:
+    """Tell whether a stream of this encoding takes Unicode blocks: utf-8 does, ascii and latin-1 do not."""
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> str:
+    """Align cells in columns two blanks apart; `align` has a `<` or `>` per column, by default `<>>>...`."""
+    align = align or "<" + ">" * (len(rows[0]) - 1)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def render_bars(labels: Sequence[str], counts: Sequence[int], *, unicode: bool = True) -> str:
+    """Draw a line per label with its count, its share and a bar; the longest bar is that of the largest count.
+
+    Whatever occurs is visible: a bar that would be shorter is an eighth of a cell, in ASCII a dot.
+    """
+    total, largest = sum(counts), max(counts)
+    return render_table(
+        [
+            [f"  {label}", f"{count:,}", percent(count / total, decimals=2), _bar(count / largest, unicode=unicode)]
+            for label, count in zip(labels, counts, strict=True)
+        ],
+        align=">>><",
+    )
+
+
+def _bar(share: float, *, unicode: bool) -> str:
+    """A bar for a share of the largest, from 0 to 1: 0.26 -> 10 blocks and 3 eighths of one."""
+    if not unicode:
+        return "#" * round(share * BAR_WIDTH) or ("." if share > 0 else "")
+    eighths = max(round(share * BAR_WIDTH * 8), share > 0)
+    return BLOCKS[-1] * (eighths // 8) + BLOCKS[eighths % 8].strip()
+
+
+def count_of(count: int, noun: str) -> str:
+    """Write a count with its noun: 1 row, 3,304 rows."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def number(value: float) -> str:
+    """Write a whole number in full, any other with about three digits: 1234567 -> 1,234,567, 16.702 -> 16.7."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    decimals = 2 if value < 10 else 1 if value < 1000 else 0
+    return f"{value:,.{decimals}f}"
+
+
+def percent(ratio: float, *, decimals: int = 4) -> str:
+    """Write a ratio from 0 to 1 so that neither 0% nor 100% is claimed of what is only near: 0.9994 -> 99.94%.
+
+    There are as many decimals as that takes, up to `decimals`; beyond them, 1e-9 -> <0.0001%.
+    """
+    distance = 100 * min(ratio, 1 - ratio)
+    if distance <= 0:
+        return f"{ratio:.0%}"
+    for places in range(1, decimals + 1):
+        if distance >= 10**-places:
+            return f"{ratio:.{places}%}"
+    return f"<{10**-decimals:.{decimals}f}%" if ratio < 0.5 else f">{100 - 10**-decimals:.{decimals}f}%"
+
+
+def byte_size(size: int) -> str:
+    """Write bytes in powers of 1,000, as `--shard-size 512MB` reads them: 1234567 -> 1.2 MB."""
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if size >= 10**power:
+            return f"{size / 10**power:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def duration(seconds: float) -> str:
+    """Write a time with about two significant units: 0.52 s, 12.3 s, 3 min 05 s, 2 h 14 min."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

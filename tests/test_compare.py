@@ -1,0 +1,495 @@
+"""Algorithms side by side: the numbers are those of counting by hand, the table and the JSON say them, failures too."""
+
+import json
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer import pipeline
+from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
+from packer.algorithms.best_fit import best_fit_decreasing
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.sequential import sequential, wrapped
+from packer.cli import cli
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.plan import cut_documents
+from packer.report import render_comparison
+from packer.sources.length_counts import read_length_counts
+from packer.stats.comparison import Failure, Outcome, compare_outcomes
+from packer.stats.rows import Corpus, Rows, rows_in_order, rows_of_patterns
+from tests import naive
+from tests.histograms import histogram_of
+from tests.test_algorithms import jit_only
+from tests.test_pack import made_documents, save_arrow
+
+ORDERED = [name for name, known in ALGORITHMS.items() if isinstance(known, OrderAlgorithm)]
+
+max_lens = st.integers(1, 40)
+limits = st.one_of(st.none(), st.integers(1, 6))
+many_lengths = st.lists(st.integers(0, 130), min_size=1, max_size=40).filter(any)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["compare", *map(str, arguments)])
+
+
+def succeeded(*arguments: object) -> str:
+    """Progress may be on stderr, the result is on stdout."""
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    """The one line of an error, without the name of the command."""
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("packer: ")
+    return line.removeprefix("packer: ")
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """300 documents of 0 to 59 tokens, in the folder in which the command runs."""
+    monkeypatch.chdir(tmp_path)
+    return save_arrow(tmp_path / "rows.arrow", made_documents(300)).relative_to(tmp_path)
+
+
+def write_csv(text: str | bytes, name: str = "counts.csv") -> Path:
+    path = Path(name)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def csv_of(counts: dict[int, int]) -> str:
+    return "length,count\n" + "".join(f"{length},{count}\n" for length, count in counts.items())
+
+
+# ---- the slow twin ----
+
+
+def corpus_of(lengths: list[int], max_len: int, long: str = "split") -> Corpus:
+    longer = [length for length in lengths if length > max_len]
+    segments = naive.cut_documents(lengths, max_len, long)
+    return Corpus(
+        histogram=histogram_of(max_len, Counter(length for _, _, length in segments)),
+        documents=len(lengths),
+        tokens=sum(lengths),
+        empty_documents=lengths.count(0),
+        long=long,
+        long_documents=len(longer),
+        long_tokens=sum(longer),
+    )
+
+
+def counted(rows: list[list[tuple[int, int, int]]]) -> Rows:
+    """The numbers of rows of (document, start, length)."""
+    squares = [sum(length**2 for _, _, length in row) for row in rows]
+    pieces = Counter(document for row in rows for document, _, _ in row)
+    return Rows(
+        packs=len(rows),
+        segments=sum(map(len, rows)),
+        max_segments=max(map(len, rows)),
+        attention=sum(squares),
+        attention_spread=pytest.approx(statistics.pstdev(squares) / statistics.mean(squares), abs=1e-9),
+        attention_peak=pytest.approx(max(squares) / statistics.mean(squares)),
+        documents_cut=sum(count > 1 for count in pieces.values()),
+        tokens_without_context=sum(length for row in rows for _, start, length in row if start > 0),
+    )
+
+
+def with_documents(packs: list[list[int]], segments: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+    """Put segments of (document, start, length) into packs of lengths."""
+    left = list(segments)
+    rows = []
+    for pack in packs:
+        rows.append([])
+        for length in pack:
+            segment = next(segment for segment in left if segment[2] == length)
+            left.remove(segment)
+            rows[-1].append(segment)
+    assert not left
+    return rows
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
+def test_the_rows_of_order_algorithms_are_described_as_counted_by_hand(lengths, max_len, max_segments):
+    for arrange, twin in ((sequential, naive.sequential), (wrapped, naive.wrapped)):
+        given_lengths = np.array(lengths, np.int32)
+        described = rows_in_order(arrange(given_lengths, max_len, max_segments), given_lengths)
+        assert described == counted(twin(lengths, max_len, max_segments))
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits, long=st.sampled_from(["split", "truncate", "drop"]))
+def test_the_rows_of_histogram_algorithms_are_described_as_counted_by_hand(lengths, max_len, max_segments, long):
+    segments = naive.cut_documents(lengths, max_len, long)
+    if not segments:
+        return
+    corpus = corpus_of(lengths, max_len, long)
+    described = rows_of_patterns(best_fit_decreasing(corpus.histogram, max_segments), corpus)
+    packs = naive.best_fit_decreasing([length for _, _, length in segments], max_len, max_segments)
+    assert described == counted(with_documents(packs, segments))
+
+
+def test_many_rows_are_described_in_blocks_alike(monkeypatch):
+    lengths = np.random.default_rng([1]).integers(0, 130, 3000).astype(np.int32)
+    ordered = wrapped(lengths, 50)
+    whole = rows_in_order(ordered, lengths)
+    monkeypatch.setattr("packer.stats.rows._BLOCK", 64)
+    assert rows_in_order(ordered, lengths) == whole == counted(naive.wrapped(lengths.tolist(), 50))
+
+
+@given(lengths=many_lengths, max_len=max_lens, long=st.sampled_from(["split", "truncate", "drop"]))
+def test_a_histogram_and_its_documents_are_the_same_corpus(tmp_path_factory, lengths, max_len, long):
+    from packer.pipeline.comparing import _corpus_of_counts, _corpus_of_segments
+
+    expected = corpus_of(lengths, max_len, long)
+    if not expected.histogram.any():
+        return
+    path = tmp_path_factory.mktemp("counts") / "counts.csv"
+    path.write_text(csv_of(Counter(lengths)))
+    segments = cut_documents(np.array(lengths, np.int32), max_len, long)
+    for corpus in (_corpus_of_counts(path, max_len, long), _corpus_of_segments(segments)):
+        np.testing.assert_array_equal(corpus.histogram, expected.histogram)
+        for name in Corpus.__slots__[1:]:
+            assert getattr(corpus, name) == getattr(expected, name), name
+        assert corpus.documents_packed == len(
+            {document for document, _, _ in naive.cut_documents(lengths, max_len, long)}
+        )
+
+
+# ---- side by side ----
+
+
+def outcome(name: str, packs: int, *, seconds: float = 1.0, bound: int = 0, keeps_whole: bool = True) -> Outcome:
+    rows = Rows(
+        packs=packs,
+        segments=20,
+        max_segments=3,
+        attention=600,
+        attention_spread=0.5,
+        attention_peak=2.0,
+        documents_cut=0,
+        tokens_without_context=0,
+    )
+    return Outcome(algorithm=name, rows=rows, seconds=seconds, proved_bound=bound, keeps_whole=keeps_whole)
+
+
+def compared(*outcomes: Outcome, known_bound: int = 8, documents_per_step: int = 4):
+    corpus = corpus_of([6] * 20, 15)
+    return compare_outcomes(
+        corpus,
+        outcomes,
+        [Failure(algorithm="nnlshp-published", error="nnlshp-published lists too much")],
+        max_segments=3,
+        known_bound=known_bound,
+        documents_per_step=documents_per_step,
+    )
+
+
+def test_the_best_bound_that_anything_proved_is_the_one():
+    comparison = compared(outcome("a", 12), outcome("b", 10, bound=9), outcome("c", 11, bound=7))
+    assert (comparison.lower_bound, comparison.bound_by) == (9, "b")
+    assert "\nLower bound: 9 rows, proved by b\n" in render_comparison(comparison)
+    comparison = compared(outcome("a", 12), outcome("b", 10, bound=8))
+    assert (comparison.lower_bound, comparison.bound_by) == (8, "bounds")
+
+
+def test_the_fewest_packs_come_first_then_the_fewest_seconds():
+    comparison = compared(outcome("a", 12), outcome("b", 10, seconds=2), outcome("c", 10, seconds=1))
+    assert [known.algorithm for known in comparison.outcomes] == ["c", "b", "a"]
+
+
+def test_an_algorithm_that_cuts_whole_documents_is_the_best_only_where_it_is_alone():
+    cutting = outcome("wrapped", 8, keeps_whole=False)
+    assert compared(cutting, outcome("a", 12), outcome("b", 10)).best.algorithm == "b"
+    assert compared(cutting).best.algorithm == "wrapped"
+
+
+def test_ratios_are_what_their_names_say():
+    comparison = compared(outcome("a", 10))
+    rows = comparison.best.rows
+    assert comparison.efficiency(rows) == 120 / 150
+    assert comparison.padding_tokens(rows) == 30
+    assert comparison.gap(rows) == 10 / 8 - 1
+    assert comparison.packing_factor(rows) == comparison.speedup(rows) == 2
+    assert comparison.attention_share(rows) == 600 / (10 * 15 * 15)
+
+
+@pytest.mark.parametrize(("packs", "small"), [(396, True), (397, False)])
+def test_a_set_is_small_where_as_many_rows_per_step_leave_few_steps(packs, small):
+    """With 4 rows per step, 396 rows are 99 steps."""
+    lengths = [6] * 2000
+    comparison = compare_outcomes(
+        corpus_of(lengths, 40), [outcome("a", packs)], [], max_segments=None, known_bound=1, documents_per_step=4
+    )
+    assert comparison.is_small == small
+    text = " ".join(render_comparison(comparison).split())
+    assert ("Warning: a small data set." in text) == small
+    assert "Train with 1 packed row per step" in text
+    if small:
+        assert "With 4 packed rows per step, as many as there are documents now" in text
+        assert "99 optimizer steps instead of 500; with 1 it has 396, of 5.05 documents each." in text
+
+
+def test_a_set_of_few_steps_that_stay_as_they_are_is_not_warned_of():
+    assert not compared(outcome("a", 20)).is_small
+
+
+# ---- the command ----
+
+
+def test_json_has_the_promised_names_and_the_numbers_of_the_twins(source):
+    content = json.loads(succeeded(source, "--max-len", 40, "--max-segments", 5, "--json"))
+    lengths = [len(tokens) for tokens in made_documents(300)]
+    assert content["documents"] == 300
+    assert content["tokens"] == sum(lengths)
+    assert (content["max_len"], content["max_segments"]) == (40, 5)
+    assert content["documents_over_max_len"] == sum(length > 40 for length in lengths)
+    rows = {row["algorithm"]: row for row in content["rows"]}
+    assert rows.keys() == ALGORITHMS.keys()
+    assert not any("error" in row for row in rows.values())
+    packs = [row["packs"] for row in content["rows"]]
+    assert packs == sorted(packs)
+    for name, twin in (("sequential", naive.sequential), ("wrapped", naive.wrapped)):
+        expected = counted(twin(lengths, 40, 5))
+        for field in Rows.__slots__:
+            assert rows[name][field] == getattr(expected, field), field
+        assert rows[name]["efficiency"] == pytest.approx(sum(lengths) / (expected.packs * 40))
+        assert rows[name]["segments_per_pack"] == expected.segments / expected.packs
+    segments = [length for _, _, length in naive.cut_documents(lengths, 40, "split")]
+    assert rows["bfd"]["packs"] == len(naive.best_fit_decreasing(segments, 40, 5))
+    assert rows["bfd"]["speedup"] == len(segments) / rows["bfd"]["packs"]
+    assert rows["bfd"]["packing_factor"] == sum(map(bool, lengths)) / rows["bfd"]["packs"]
+    assert rows["bfd"]["documents_cut"] == content["documents_over_max_len"]
+    assert rows["wrapped"]["documents_cut"] > rows["bfd"]["documents_cut"]
+    assert rows["bfd"]["gap"] == rows["bfd"]["packs"] / content["lower_bound"] - 1
+    assert content["lower_bound"] == max(row["proved_bound"] for row in rows.values() if row["keeps_whole"])
+    assert content["lower_bound"] <= min(row["packs"] for row in rows.values() if row["keeps_whole"])
+    assert all(row["seconds"] >= 0 for row in rows.values())
+
+
+@pytest.mark.parametrize("long", ["split", "truncate", "drop"])
+def test_long_documents_follow_the_policy_in_a_dataset_and_in_its_histogram(source, long):
+    lengths = [len(tokens) for tokens in made_documents(300)]
+    counts = write_csv(csv_of(Counter(lengths)))
+    arguments = ("--max-len", 32, "--long", long, "--json", "--algorithm", "bfd", "--algorithm", "optimal")
+    one, other = (json.loads(succeeded(name, *arguments)) for name in (source, counts))
+    for content in (one, other):
+        for row in content["rows"]:
+            del row["seconds"]
+        content["rows"].sort(key=lambda row: row["algorithm"])
+        content.pop("best")
+    assert one == other
+    assert one["documents_over_max_len"] == sum(length > 32 for length in lengths)
+    assert one["documents_empty"] == lengths.count(0)
+    assert one["tokens_packed"] == sum(length for _, _, length in naive.cut_documents(lengths, 32, long))
+    text = succeeded(counts, "--max-len", 32, "--long", long, "--algorithm", "bfd")
+    said = {"split": "split", "truncate": "truncated; ", "drop": "dropped; "}[long]
+    assert f"Longer than a row: {one['documents_over_max_len']} documents, {said}" in text
+
+
+def test_order_algorithms_follow_the_policy_too(source):
+    lengths = [len(tokens) for tokens in made_documents(300)]
+    for long in ("truncate", "drop"):
+        content = json.loads(succeeded(source, "--max-len", 32, "--long", long, "--json", "--algorithm", "wrapped"))
+        placed = [min(length, 32) if long == "truncate" else length * (length <= 32) for length in lengths]
+        assert content["rows"][0]["packs"] == len(naive.wrapped(placed, 32))
+        assert content["best"] == "wrapped"
+
+
+def test_the_table_fits_120_columns_has_the_fewest_rows_first_and_marks_the_best(source):
+    text = succeeded(source, "--max-len", 40, "--max-segments", 5)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 120
+    first = lines.index(next(line for line in lines if line.startswith("  algorithm")))
+    table = [line.split() for line in lines[first + 1 : first + 1 + len(ALGORITHMS)]]
+    packs = [int(cells[-7].replace(",", "")) for cells in table]
+    assert packs == sorted(packs)
+    marked = {cells[1]: count for cells, count in zip(table, packs, strict=True) if cells[0] == "*"}
+    whole = [count for cells, count in zip(table, packs, strict=True) if "wrapped" not in cells]
+    assert marked
+    assert set(marked.values()) == {min(whole)}
+    assert "optimal" in marked
+    assert "wrapped" not in marked
+
+
+def test_greedy_and_random_packing_stand_beside_the_published_figures(source):
+    text = succeeded(source, "--max-len", 64, "--algorithm", "bfd", "--algorithm", "sequential")
+    assert "arXiv 2410.08081" in text
+    lengths = [len(tokens) for tokens in made_documents(300)]
+    in_order = sum(map(bool, lengths)) / len(naive.sequential(lengths, 64))
+    greedy = sum(map(bool, lengths)) / len(naive.best_fit_decreasing([length for length in lengths if length], 64))
+    (line,) = [line for line in text.splitlines() if line.startswith("  here: ")]
+    assert line.split()[-3:] == ["-", f"{in_order:.2f}", f"{greedy:.2f}"]
+    assert "WildChat-GPT4, 69K    2.67             -    3.86" in text
+    assert "2410.08081" not in succeeded(write_csv(csv_of({30: 7000})), "--max-len", 64, "--batch-size", 1)
+
+
+def test_only_the_named_algorithms_run_under_the_name_behind_an_alias(source):
+    arguments = ("--algorithm", "lpfhp", "--algorithm", "ffd", "--algorithm", "bfd")
+    content = json.loads(succeeded(source, "--max-len", 64, "--json", *arguments))
+    assert {row["algorithm"] for row in content["rows"]} == {"bfd", "ffd"}
+    assert run(source, "--max-len", 64, "--algorithm", "magic").exit_code == 2
+
+
+def test_order_algorithms_are_marked_as_needing_a_dataset(source):
+    counts = write_csv(csv_of({10: 5, 30: 3}))
+    text = succeeded(counts, "--max-len", 64)
+    content = json.loads(succeeded(counts, "--max-len", 64, "--json"))
+    assert [row["algorithm"] for row in content["rows"][-2:]] == ORDERED
+    for row in content["rows"][-2:]:
+        assert row.keys() == {"algorithm", "error"}
+        assert row["error"].startswith("needs a dataset")
+        assert f"\n{row['algorithm']}: needs a dataset" in text
+        (line,) = [line for line in text.splitlines() if line.startswith(f"  {row['algorithm']} ")]
+        assert set(line.split()[1:]) == {"-"}
+    error = refused(counts, "--max-len", 64, "--algorithm", "sequential")
+    assert error.startswith("no algorithm could run; sequential: needs a dataset")
+
+
+def test_an_algorithm_that_refuses_does_not_end_the_run(source):
+    counts = write_csv(csv_of(dict.fromkeys(range(1, 4097), 1)))
+    arguments = ("--max-len", 4096, "--algorithm", "nnlshp-published", "--algorithm", "bfd")
+    text = succeeded(counts, *arguments)
+    assert "\nnnlshp-published lists every way to fill 4096 tokens" in text
+    assert max(map(len, text.splitlines())) <= 120
+    bfd, refusing = json.loads(succeeded(counts, *arguments, "--json"))["rows"]
+    assert bfd["packs"] > 0
+    assert refusing.keys() == {"algorithm", "error"}
+
+
+def fails_with(error: BaseException) -> Algorithm:
+    def solve(histogram, max_segments=None, **limits):
+        raise error
+
+    return Algorithm(name="ffd", summary="Fails.", solve=solve)
+
+
+def test_an_algorithm_that_runs_out_of_memory_does_not_end_the_run(source, monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "ffd", fails_with(MemoryError("8 TiB")))
+    assert "\nffd: out of memory (8 TiB)" in succeeded(
+        source, "--max-len", 64, "--algorithm", "ffd", "--algorithm", "bfd"
+    )
+
+
+def test_an_interrupt_ends_the_run_in_one_line(source, monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "ffd", fails_with(KeyboardInterrupt()))
+    assert refused(source, "--max-len", 64, "--algorithm", "ffd") == "interrupted"
+
+
+def test_progress_names_every_algorithm(source):
+    told = []
+    found = pipeline.compare(
+        source,
+        options=PackOptions(max_len=64),
+        algorithms=["bfd", "wrapped"],
+        progress=lambda stage, done, total: told.append((stage, done, total)),
+    )
+    assert [known.algorithm for known in found.outcomes] == ["wrapped", "bfd"]
+    assert told[-3:] == [("solve bfd", 0, 2), ("solve wrapped", 1, 2), ("solve", 2, 2)]
+
+
+# ---- histograms in files ----
+
+
+def test_a_histogram_is_read_whatever_its_order_and_line_ends(tmp_path):
+    path = tmp_path / "counts.csv"
+    path.write_bytes(b'\xef\xbb\xbfLength, Count\r\n30,2\r\n\r\n 7 , 4\r\n"0",1\r\n')
+    lengths, counts = read_length_counts(path)
+    assert (lengths.tolist(), counts.tolist()) == ([0, 7, 30], [1, 4, 2])
+    assert lengths.dtype == counts.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "counts.csv line 1 is empty; a histogram begins with the header 'length,count'"),
+        ("5,3\n7,1\n", "counts.csv line 1 has '5,3'; a histogram begins with the header 'length,count'"),
+        ("count,length\n5,3\n", "counts.csv line 1 has 'count,length'; a histogram begins"),
+        ("length,count\n5,3\n-7,1\n", "counts.csv line 3: length '-7' is not a whole number from 0 to 2,147,483,647"),
+        ("length,count\n5,-3\n", "counts.csv line 2: count '-3' is not a whole number from 0 to "),
+        ("length,count\n5,3\n\n7.5,1\n", "counts.csv line 4: length '7.5' is not a whole number"),
+        ("length,count\nfive,3\n", "counts.csv line 2: length 'five' is not a whole number"),
+        ("length,count\n5,\n", "counts.csv line 2: count '' is not a whole number"),
+        ("length,count\n2147483648,1\n", "counts.csv line 2: length '2147483648' is not a whole number from 0 to"),
+        ("length,count\n5,99999999999999999999999\n", "counts.csv line 2: count '99999999999999999999999' is not"),
+        ("length,count\n5,3\n6,1\n5,2\n", "counts.csv line 4: length 5 is in line 2 too"),
+        ("length,count\n5\n", "counts.csv line 2 has 1 values, '5'; there must be a length and a count"),
+        ("length,count\n5,3,1\n", "counts.csv line 2 has 3 values"),
+        ("length,count\n", "counts.csv counts no document of 1 token or more (0 lengths)"),
+        ("length,count\n0,4\n5,0\n", "counts.csv counts no document of 1 token or more (2 lengths)"),
+        (
+            "length,count\n2147483647,9007199254740992\n",
+            "counts.csv counts 19,342,813,104,826,867,540,557,824 tokens; there may be 9,007,",
+        ),
+        (b"length,count\n\xff\xfe,1\n", "counts.csv is no CSV file of text"),
+    ],
+)
+def test_a_bad_histogram_is_one_line_with_file_line_and_value(tmp_path, monkeypatch, text, words):
+    monkeypatch.chdir(tmp_path)
+    assert refused(write_csv(text), "--max-len", 64).startswith(words)
+
+
+def test_histograms_that_are_not_there_or_leave_nothing_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused("nowhere.csv", "--max-len", 64) == "nowhere.csv: No such file or directory"
+    counts = write_csv(csv_of({70: 2, 90: 3, 200: 0}))
+    assert refused(counts, "--max-len", 64, "--long", "error") == (
+        "counts.csv has 5 documents longer than max_len 64 (up to 90); choose --long split, truncate or drop"
+    )
+    assert refused(counts, "--max-len", 64, "--long", "drop") == (
+        "nothing to pack: of 5 documents in counts.csv, 0 are empty and 5 longer than max_len 64 (--long drop)"
+    )
+    Path("folder.csv").mkdir()
+    save_arrow(Path("folder.csv/rows.arrow"), made_documents(20))
+    assert "20 documents" in succeeded("folder.csv", "--max-len", 64, "--algorithm", "sequential")
+
+
+def test_a_dataset_with_nothing_to_pack_or_of_a_wrong_size_is_refused(source):
+    assert refused("nowhere.arrow", "--max-len", 64)
+    assert "nothing to pack" in refused(save_arrow(Path("empty.arrow"), [[], []]), "--max-len", 64)
+    assert "max_len is" in refused(source, "--max-len", 2**30)
+    with pytest.raises(PackerError, match="longer"):
+        pipeline.compare(source, options=PackOptions(max_len=4, long="error"))
+
+
+# ---- published numbers (Krell et al., tables reproduced with the authors' code) ----
+
+
+@jit_only
+def test_wikipedia_at_three_segments_as_published(shared_data):
+    names = ("spfhp-published", "lpfhp", "nnlshp-published", "optimal")
+    content = json.loads(
+        succeeded(
+            shared_data / "histograms" / "wikipedia_bert_512.csv",
+            *("--max-len", 512, "--max-segments", 3, "--json"),
+            *(word for name in names for word in ("--algorithm", name)),
+        )
+    )
+    assert (content["documents"], content["tokens"]) == (16_279_552, 4_164_796_173)
+    rows = {row["algorithm"]: row for row in content["rows"]}
+    assert rows["spfhp-published"]["packs"] == 9_094_695
+    assert rows["spfhp-published"]["efficiency"] == pytest.approx(0.89441, abs=5e-6)
+    assert rows["bfd"]["packs"] == 9_090_154
+    assert rows["nnlshp-published"]["packs"] == pytest.approx(8_155_059, abs=5)
+    assert rows["nnlshp-published"]["speedup"] == pytest.approx(1.99625, abs=5e-6)
+    assert rows["optimal"]["packs"] <= 8_143_830
+    assert content["lower_bound"] == 8_143_829
+    assert content["lower_bound_by"] == "optimal"
+    assert lower_bound(_wikipedia(shared_data), 3) < content["lower_bound"]
+    assert all(row["max_segments"] <= 3 for row in rows.values())
+
+
+def _wikipedia(shared_data):
+    lengths, counts = read_length_counts(shared_data / "histograms" / "wikipedia_bert_512.csv")
+    return histogram_of(512, dict(zip(lengths.tolist(), counts.tolist(), strict=True)))

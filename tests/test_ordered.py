@@ -1,0 +1,112 @@
+"""Packing in source order: rows as the naive twins make them, every token accounted for, cuts found again."""
+
+import json
+from importlib import import_module
+
+import pytest
+from click.testing import CliRunner
+from test_pack import hashes, made_documents, save_arrow, segments_in
+
+import packer
+from packer.cli import cli
+from tests import naive
+
+TWINS = {"sequential": naive.sequential, "wrapped": naive.wrapped}
+KEPT = {
+    "split": lambda length: length,
+    "truncate": lambda length: min(length, 40),
+    "drop": lambda length: length if length <= 40 else 0,
+}
+
+
+@pytest.mark.parametrize("max_segments", [None, 2])
+@pytest.mark.parametrize("long", KEPT)
+@pytest.mark.parametrize("algorithm", TWINS)
+def test_rows_stand_in_source_order_and_come_back_whole(tmp_path, algorithm, long, max_segments):
+    documents = made_documents(500, longest=90)
+    source = save_arrow(tmp_path / "source.arrow", documents)
+    out = tmp_path / "out"
+    manifest = packer.pack(
+        source, out, max_len=40, algorithm=algorithm, long=long, max_segments=max_segments, shard_size="8KB"
+    )
+    assert list(packer.verify(out, source)) == []
+    rows = TWINS[algorithm]([KEPT[long](len(tokens)) for tokens in documents], 40, max_segments)
+    dataset = packer.load(out)
+    assert len(dataset) == len(rows) == manifest.packs
+    assert len(manifest.shards) > 3
+    for row, expected in zip(dataset, rows, strict=True):
+        real = row["doc_ids"] >= 0
+        columns = (row[name][real].tolist() for name in ("doc_ids", "doc_starts", "seq_lengths"))
+        assert list(zip(*columns, strict=True)) == expected
+    for document, start, tokens, labels in segments_in(dataset):
+        assert tokens == documents[document][start : start + len(tokens)]
+        assert labels == [-100, *tokens[1:]]
+    totals = manifest.totals
+    pieces = [piece for row in rows for piece in row]
+    cut = {document for document, start, _ in pieces if start > 0}
+    assert (totals["segments"], totals["documents_split"]) == (len(pieces), len(cut))
+    assert totals["tokens_packed"] == sum(length for _, _, length in pieces)
+    assert totals["lower_bound"] <= manifest.packs
+
+
+@pytest.mark.parametrize("algorithm", TWINS)
+def test_the_seed_changes_nothing_but_its_own_line_of_the_manifest(tmp_path, algorithm):
+    source = save_arrow(tmp_path / "source.arrow", made_documents(100))
+    for seed in (1, 2):
+        packer.pack(source, tmp_path / str(seed), max_len=64, algorithm=algorithm, seed=seed)
+    one, other = hashes(tmp_path / "1"), hashes(tmp_path / "2")
+    assert {name for name in one if one[name] != other[name]} <= {"manifest.json"}
+
+
+@pytest.mark.parametrize("algorithm", TWINS)
+def test_a_plan_that_was_kept_is_taken_up_again(tmp_path, monkeypatch, algorithm):
+    source = save_arrow(tmp_path / "source.arrow", made_documents(300))
+
+    def pack(out):
+        return packer.pack(source, out, max_len=40, algorithm=algorithm, shard_size="8KB", workers=1)
+
+    pack(tmp_path / "undisturbed")
+    with monkeypatch.context() as striking:
+        striking.setattr("packer.workspace.Workspace.finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pack(tmp_path / "out")
+    next((tmp_path / "out").glob("data-00001*")).unlink()
+    monkeypatch.setattr(import_module("packer.pipeline.pack"), "make_plan", None)  # making it again would fail
+    pack(tmp_path / "out")
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "undisturbed")
+
+
+def changed(documents, what):
+    """The same documents, but one."""
+    place = max(range(len(documents)), key=lambda document: len(documents[document]))
+    tokens = documents[place]
+    new = {
+        "longer": [[*tokens, 5]],
+        "shorter": [tokens[:-1]],
+        "cut in two": [tokens[:10], tokens[10:]],
+        "gone": [],
+        "other token": [[*tokens[:7], tokens[7] + 1, *tokens[8:]]],
+        "twice": [tokens, tokens],
+    }[what]
+    return [*documents[:place], *new, *documents[place + 1 :]]
+
+
+@pytest.mark.parametrize("what", ["longer", "shorter", "cut in two", "gone", "other token", "twice"])
+@pytest.mark.parametrize("algorithm", TWINS)
+def test_verify_finds_a_source_that_is_not_the_one_that_was_packed(tmp_path, algorithm, what):
+    documents = made_documents(350, longest=90)
+    source = save_arrow(tmp_path / "source.arrow", documents)
+    packer.pack(source, tmp_path / "out", max_len=40, algorithm=algorithm)
+    other = save_arrow(tmp_path / "other.arrow", changed(documents, what))
+    assert list(packer.verify(tmp_path / "out", other))
+
+
+def test_the_summary_says_how_many_documents_wrapping_cuts(tmp_path):
+    source = save_arrow(tmp_path / "source.arrow", [[1] * 30] * 10)
+    command = ["pack", str(source), "--max-len", "40", "-o", str(tmp_path / "out"), "--algorithm", "wrapped"]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0, result.output
+    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.startswith("  ")}
+    assert lines["split"].split()[1] == "5"  # 120 and 240 tokens are whole rows and whole documents
+    result = CliRunner().invoke(cli, [*command, "--json", "--overwrite"])
+    assert json.loads(result.stdout)["totals"]["packs"] == 8
