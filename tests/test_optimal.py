@@ -124,14 +124,15 @@ def test_any_rounding_of_any_patterns_packs_exactly_the_histogram(histogram, max
     amounts = st.lists(st.floats(0, 30), min_size=len(templates.counts), max_size=len(templates.counts))
     packs = np.array(data.draw(amounts), np.float64)
     attempt = data.draw(st.integers(0, 5))
-    patterns = round_packs(histogram, max_segments, templates=templates, packs=packs, attempt=attempt)
+    strict = data.draw(st.booleans())
+    patterns = round_packs(histogram, max_segments, templates=templates, packs=packs, attempt=attempt, strict=strict)
     assert_valid(patterns, histogram, max_segments)
 
 
 def test_a_place_without_its_length_takes_the_next_shorter():
     histogram = histogram_of(8, {5: 3, 3: 2, 2: 7})
     templates = Patterns(offsets=np.array([0, 2]), extents=np.array([5, 3], np.int32), counts=np.array([4]))
-    patterns = round_packs(histogram, 2, templates=templates, packs=np.array([4.0]), attempt=0)
+    patterns = round_packs(histogram, 2, templates=templates, packs=np.array([4.0]), attempt=0, strict=True)
     packs = [
         patterns.extents[start:end].tolist()
         for start, end in zip(patterns.offsets[:-1], patterns.offsets[1:], strict=True)

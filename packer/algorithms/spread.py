@@ -1,5 +1,7 @@
 """Spread: for limits on segments that bind, where packs must share the long and the short segments evenly."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,9 +28,12 @@ from packer.algorithms.open_packs import (
 from packer.algorithms.patterns import Patterns
 
 SWITCHES = 12
-"""Lengths tried, in each of two passes, at which best fit takes over."""
+"""Lengths tried, by each of two ways to choose them, at which best fit takes over."""
 
-SURPLUSES = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.03, 0.06)
+NEAR = 8
+"""Lengths tried then, on either side of the best of these."""
+
+SURPLUSES = (0.0, 0.001, 0.004, 0.016, 0.06)
 """Packs to spread over, above the lower bound, as shares of it."""
 
 
@@ -38,11 +43,13 @@ def deepest(histogram: NDArray[np.int64]) -> int:
     return 0 if len(lengths) == 0 else (len(histogram) - 1) // int(lengths[0])
 
 
-def spread(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
+def spread(
+    histogram: NDArray[np.int64], max_segments: int | None = None, *, stop: Callable[[], bool] = lambda: False
+) -> Patterns:
     """Spread the longer segments over a fixed number of packs by worst fit, then place the shorter by best fit.
 
-    The number of packs and the length at which best fit takes over are searched. Best fit alone puts the longest
-    together and leaves packs of short segments, full by their number alone.
+    The number of packs and the length at which best fit takes over are searched, until `stop` says so. Best fit alone
+    puts the longest together and leaves packs of short segments, full by their number alone.
     """
     limit = segment_limit(histogram, max_segments)
     bound = lower_bound(histogram, max_segments)
@@ -55,16 +62,19 @@ def spread(histogram: NDArray[np.int64], max_segments: int | None = None) -> Pat
     sums = np.cumsum(histogram[lengths])
     by_count = lengths[np.searchsorted(sums, ranks * sums[-1])]
     switches = {0, *by_count.tolist(), *lengths[(ranks * len(lengths)).astype(np.int64)].tolist()}
+    targets = [min(int(bound * (1 + surplus)), int(histogram.sum())) for surplus in SURPLUSES]
     for fine in (False, True):
         if fine:
-            near = best_switch + lengths[-1] // SWITCHES * np.linspace(-1, 1, 2 * SWITCHES + 1)
+            near = best_switch + lengths[-1] // SWITCHES * np.linspace(-1, 1, 2 * NEAR + 1)
             switches = set(np.maximum(near, 0).astype(np.int64).tolist())
-        for surplus in SURPLUSES:
-            target = min(int(bound * (1 + surplus)), int(histogram.sum()))
-            # more packs than the best has cannot win
-            if target >= best_packs or best_packs == bound:
-                break
+            # and, between the best number of packs and the next lower one, the middle
+            lower = max((target for target in targets if target < best_target), default=best_target)
+            targets = sorted({(lower + best_target) // 2, best_target})
+        for target in targets:
             for switch in sorted(switches):
+                # more packs than the best has cannot win
+                if target >= best_packs or best_packs == bound or stop():
+                    break
                 groups, _ = _spread(histogram, limit, target, switch)
                 packs = int(groups[1:, COUNT].sum())
                 if packs < best_packs:

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,17 +13,27 @@ from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.open_packs import segment_limit
 from packer.algorithms.optimal.columns import ColumnGeneration
 from packer.algorithms.optimal.rounding import round_packs
+from packer.algorithms.optimal.start import stages
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.spread import deepest, spread
 
-ATTEMPTS = 64
-"""Ways in which the last solution is rounded to whole packs."""
+ATTEMPTS, COARSE_ATTEMPTS = 64, 12
+"""Ways in which the last solution of a linear program, and of a coarse one, is rounded to whole packs."""
 
 ROUNDING_INTERVAL = 10
 """Rounds after which a solution on the way is rounded."""
 
-KNOTS = 160
-"""Rows of a coarse linear program, at most."""
+COLUMNS_PER_KNOT = 4
+"""Patterns of the best packs so far, for each row, with which a coarse linear program begins."""
+
+COARSE = 5e-5
+"""How far from the objective, as a share, the bound of a coarse linear program may stay."""
+
+WORK_PER_PLACE = 3
+"""Units of work of rounding, for each place of its patterns."""
+
+SHARE_OF_SPREAD, SHARE_OF_ROUNDS = 0.3, 0.9
+"""Shares of the time after which spread ends, and after which no linear program is solved."""
 
 SLACK = 1e-6
 """Packs by which the objective of the linear program may be off."""
@@ -41,7 +50,7 @@ class Limits:
     """Patterns that the linear program may know."""
 
     work: int = 400_000_000
-    """Simplex iterations, each times the rows of the linear program: what its time goes with."""
+    """What the time goes with: simplex iterations, pricing and rounding, in units of some 40 nanoseconds."""
 
     gap: float = 0.0
     """Packs above the lower bound, as a share of it, that are good enough."""
@@ -96,75 +105,114 @@ def solve_optimal(histogram: NDArray[np.int64], max_segments: int | None = None,
 
     Begins with the heuristics and never gives more packs than best fit.
     """
-    began = time.monotonic()
+    search = _Search(histogram, max_segments, limits)
     limit = segment_limit(histogram, max_segments)
-    bound = lower_bound(histogram, max_segments)
-    starts = [best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments)]
-    if limit < deepest(histogram) and min(map(_packs, starts)) > bound:
-        starts.append(spread(histogram, max_segments))
-    best = min(starts, key=_packs)
-
-    def enough() -> bool:
-        late = limits.seconds is not None and time.monotonic() - began >= limits.seconds
-        return late or best.packs - bound <= limits.gap * bound
-
-    if enough():
-        return Solution(patterns=best, lower_bound=bound, rounds=0, columns=0)
-    rounds = columns = 0
-    work = limits.work
-    for knots in _stages(histogram, limit):
-        program = ColumnGeneration(histogram, limit, knots=knots)
-        for patterns in starts if knots is None else [best]:
-            program.add_patterns(patterns)
-        first_round = rounds
-        while not enough() and rounds < limits.rounds and program.columns < limits.columns and program.work < work:
-            seconds = None if limits.seconds is None else limits.seconds - (time.monotonic() - began)
-            program.step(work - program.work, seconds)
-            rounds += 1
-            bound = max(bound, program.bound)
-            # the linear program cannot raise the bound, rounded up, any more
-            solved = program.finished or (program.exact and math.ceil(program.objective - SLACK) <= bound)
-            if solved or rounds % ROUNDING_INTERVAL == 0:
-                best = min(best, *_roundings(histogram, max_segments, program, 2), key=_packs)
-            if solved:
-                break
-        if rounds == first_round:
+    values = None
+    for knots in stages(histogram, limit):
+        if search.enough():
             break
-        columns = program.columns
-        work -= program.work
-        for rounded in _roundings(histogram, max_segments, program, ATTEMPTS if knots is None else 2):
-            if enough():
+        program = ColumnGeneration(histogram, limit, knots=knots, values=values)
+        for patterns in search.starts:
+            program.add_patterns(patterns if knots is None else _some(patterns, COLUMNS_PER_KNOT * len(knots)))
+        if not search.solve(program, coarse=knots is not None):
+            break
+        # what a coarse program found is where the next one begins
+        values = program.values
+        search.starts = [search.best, program.templates()]
+    return Solution(patterns=search.best, lower_bound=search.bound, rounds=search.rounds, columns=search.columns)
+
+
+class _Search:
+    """The best packs and the best bound so far, and whether they are good enough or it is too late."""
+
+    def __init__(self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits) -> None:
+        self._began = time.monotonic()
+        self._histogram = histogram
+        self._max_segments = max_segments
+        self._limits = limits
+        self._work = limits.work
+        self.rounds = self.columns = 0
+        self.bound = lower_bound(histogram, max_segments)
+        self.starts = [best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments)]
+        self.best = min(self.starts, key=_packs)
+        if segment_limit(histogram, max_segments) < deepest(histogram) and not self.enough():
+            self.starts.append(spread(histogram, max_segments, stop=lambda: self._seconds(SHARE_OF_SPREAD) <= 0))
+            self.best = min(self.starts, key=_packs)
+
+    def _seconds(self, share: float = 1.0) -> float:
+        """What is left of a share of the time."""
+        if self._limits.seconds is None:
+            return math.inf
+        return share * self._limits.seconds - (time.monotonic() - self._began)
+
+    def enough(self) -> bool:
+        """The packs are good enough, or it is too late."""
+        return self._seconds() <= 0 or self.best.packs - self.bound <= self._limits.gap * self.bound
+
+    def _may_go_on(self, program: ColumnGeneration) -> bool:
+        """No limit is reached yet; some time is kept for rounding."""
+        limits = self._limits
+        in_time = self._seconds(SHARE_OF_ROUNDS) > 0 and self._work > 0
+        return in_time and self.rounds < limits.rounds and program.columns < limits.columns and not self.enough()
+
+    def solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
+        """Solve a linear program in rounds and round it; False where a limit did not leave a single round."""
+        before = self.rounds
+        solved = False
+        while not solved and self._may_go_on(program):
+            worked = program.work
+            program.step(self._work, self._seconds(SHARE_OF_ROUNDS))
+            self._work -= program.work - worked
+            self.rounds += 1
+            self.bound = max(self.bound, program.bound)
+            # the linear program cannot raise the bound, rounded up, any more; or, where it is coarse, hardly
+            tolerance = COARSE * self.bound if coarse else 0.0
+            in_sight = program.exact and math.ceil(program.objective - SLACK - tolerance) <= self.bound
+            solved = program.finished or in_sight
+            if solved or (self.rounds - before) % ROUNDING_INTERVAL == 0:
+                self._round(program, 2, coarse=coarse)
+        if self.rounds == before:
+            return False
+        self.columns = program.columns
+        self._round(program, COARSE_ATTEMPTS if coarse else ATTEMPTS, coarse=coarse)
+        return True
+
+    def _round(self, program: ColumnGeneration, attempts: int, *, coarse: bool) -> None:
+        """Turn the last solution of a linear program into whole packs, in several ways, one of them at any rate."""
+        templates = program.templates()
+        packs = program.packs[program.packs > 0]
+        for attempt in range(attempts):
+            if self.enough() or (attempt > 0 and self._work <= 0):
                 break
-            best = min(best, rounded, key=_packs)
-        # what a coarse program found is where the exact one begins
-        starts = [best, program.templates()]
-    return Solution(patterns=best, lower_bound=bound, rounds=rounds, columns=columns)
+            rounded = round_packs(
+                self._histogram,
+                self._max_segments,
+                templates=templates,
+                packs=packs,
+                attempt=attempt,
+                # the templates of a coarse program give the lengths their places only nearly
+                strict=not coarse and (attempt < 2 or attempt % 2 == 0),
+            )
+            self._work -= WORK_PER_PLACE * len(rounded.extents)
+            self.best = min(self.best, rounded, key=_packs)
 
 
-def _stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] | None]:
-    """The knots of the linear programs to solve in turn: where a limit binds and lengths are many, a coarse one first.
-
-    Half of the knots lie at even shares of the lengths, half at even shares of the segments.
-    """
-    lengths = np.flatnonzero(histogram)
-    if limit >= deepest(histogram) or len(lengths) <= 4 * KNOTS:
-        return [None]
-    shares = np.linspace(0, 1, KNOTS // 2)
-    sums = np.cumsum(histogram[lengths])
-    by_count = np.searchsorted(sums, shares[:-1] * sums[-1])
-    by_length = np.round(shares * (len(lengths) - 1)).astype(np.int64)
-    return [np.unique(np.concatenate([by_count, by_length])), None]
+def _some(patterns: Patterns, count: int) -> Patterns:
+    """About so many of the patterns, at even steps, and the one with the longest segment."""
+    step = max(1, len(patterns.counts) // count)
+    if step == 1:
+        return patterns
+    firsts = patterns.extents[patterns.offsets[:-1]]
+    kept = np.union1d(np.arange(0, len(patterns.counts), step), [np.argmax(firsts)])
+    sizes = np.diff(patterns.offsets)
+    is_kept = np.zeros(len(sizes), bool)
+    is_kept[kept] = True
+    return Patterns(
+        offsets=np.concatenate([[0], np.cumsum(sizes[kept])]),
+        extents=patterns.extents[np.repeat(is_kept, sizes)],
+        counts=patterns.counts[kept],
+    )
 
 
 def _packs(patterns: Patterns) -> int:
     return patterns.packs
-
-
-def _roundings(
-    histogram: NDArray[np.int64], max_segments: int | None, program: ColumnGeneration, attempts: int
-) -> Iterator[Patterns]:
-    """The last solution of the linear program in whole packs, in several ways."""
-    templates = program.templates()
-    packs = program.packs[program.packs > 0]
-    for attempt in range(attempts):
-        yield round_packs(histogram, max_segments, templates=templates, packs=packs, attempt=attempt)

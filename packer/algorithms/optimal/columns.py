@@ -7,16 +7,20 @@ from numpy.typing import NDArray
 
 from packer.algorithms.optimal.master import Master
 from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price
+from packer.algorithms.optimal.start import first_values
 from packer.algorithms.patterns import Patterns
 
 SCALE = 2**40
 """The integer that stands for the value of a whole pack."""
 
-TOLERANCE = SCALE >> 26
+TOLERANCE = 2**-26
 """What a pattern must be worth beyond a pack to be a new column; HiGHS is exact to about 1e-7."""
 
+CAUTION = 0.7
+"""How much of the values that gave the best bound goes into those at which patterns are priced."""
+
 NEW_COLUMNS = 100
-"""Patterns priced out in a round, the most valuable first; alike ones count once."""
+"""Patterns added in a round, at most, the most valuable first."""
 
 
 class ColumnGeneration:
@@ -27,10 +31,18 @@ class ColumnGeneration:
     knots. The certified bound holds all the same; the packs of a solution give the lengths their places only nearly.
     """
 
-    def __init__(self, histogram: NDArray[np.int64], limit: int, *, knots: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        histogram: NDArray[np.int64],
+        limit: int,
+        *,
+        knots: NDArray[np.int64] | None = None,
+        values: NDArray[np.float64] | None = None,
+    ) -> None:
         """Begin without a pattern; `limit` is how many segments a pack may hold.
 
         The knots are indices of lengths, ascending, the first and the last among them; None makes all lengths knots.
+        The values are those behind a bound that is known; None takes those of the simple bounds.
         """
         self.capacity = len(histogram) - 1
         self.limit = limit
@@ -41,6 +53,8 @@ class ColumnGeneration:
         """How often the last solution uses each column that it knew."""
         self.bound = 0
         """The best certified bound so far."""
+        self.values = first_values(histogram, limit) if values is None else values
+        """The values (lengths,) behind the best bound: no pattern is worth more than a pack."""
         self.exact = False
         """The last solution is optimal among the columns that it knew."""
         self.finished = False
@@ -51,9 +65,17 @@ class ColumnGeneration:
         span = np.maximum(self.lengths[ahead] - self.lengths[knots], 1)[self._knot]
         self._share = (self.lengths - self.lengths[knots[self._knot]]) / span
         self._knots = len(knots)
+        # an iteration goes through the rows, and costs as much as a thousand of them anyway
+        self._per_iteration = self._knots + 1000
+        self._priced = 0
+        self._per_pricing = min(limit, self.capacity // int(self.lengths[0])) * int(
+            (self.capacity - self.lengths).sum()
+        )
+        self._per_pricing //= 256
         demand = np.zeros(len(knots) + 1)
         np.add.at(demand, self._knot, self.demand * (1 - self._share))
         np.add.at(demand, self._knot + 1, self.demand * self._share)
+        self._proved = 0.0  # the best bound of this program before it was rounded up, nearly
         self._master = Master(demand[:-1])
         self._known: set[bytes] = set()
         self._sizes: list[NDArray[np.int64]] = []
@@ -80,26 +102,49 @@ class ColumnGeneration:
 
     @property
     def work(self) -> int:
-        """Simplex iterations so far, times the rows that each of them goes through."""
-        return self._master.iterations * self._knots
+        """What the time so far went with: simplex iterations and pricing, in units of some 40 nanoseconds."""
+        return self._master.iterations * self._per_iteration + self._priced * self._per_pricing
 
-    def step(self, work: int, seconds: float | None = None) -> None:
+    def step(self, work: int, seconds: float) -> None:
         """Solve the linear program, improve the bound, and add the patterns that are worth more than a pack.
 
         Where the solver stops early, after so much work or so many seconds, its values still give a bound.
         """
-        self.packs, duals, self.exact = self._master.solve(max(1, work // self._knots), seconds)
+        self.packs, duals, self.exact = self._master.solve(max(1, work // self._per_iteration), seconds)
         ahead = np.append(duals[1:], 0.0)
-        duals = duals[self._knot] * (1 - self._share) + ahead[self._knot] * self._share
-        values = (np.clip(duals, 0, 1) * SCALE).astype(np.int64)
-        priced = price(self.lengths, values, self.capacity, self.limit)
-        self.bound = max(self.bound, certified_bound(self.demand, values, priced.best))
-        chosen = np.argsort(-priced.worth, kind="stable")[:NEW_COLUMNS]
-        chosen = chosen[priced.worth[chosen] > SCALE + TOLERANCE]
+        duals = np.clip(duals[self._knot] * (1 - self._share) + ahead[self._knot] * self._share, 0, 1)
         before = self.columns
-        if len(chosen):
-            self._add(*patterns_with(chosen, self.lengths, values, priced.table))
+        # values close to those behind the best bound give a better one, and steadier patterns; where the linear program
+        # wants none of these, its own values do
+        for weight in (CAUTION, 0.0):
+            self._price(weight * self.values + (1 - weight) * duals, duals)
+            if self.columns > before:
+                break
         self.finished = self.exact and self.columns == before
+
+    def _price(self, values: NDArray[np.float64], duals: NDArray[np.float64]) -> None:
+        """Improve the bound with some values; of the patterns best at these, add those worth more than a pack at duals.
+
+        A length that is in a pattern already added has no pattern of its own, so that the patterns differ.
+        """
+        scaled = (values * SCALE).astype(np.int64)
+        priced = price(self.lengths, scaled, self.capacity, self.limit)
+        self._priced += 1
+        self.bound = max(self.bound, certified_bound(self.demand, scaled, priced.best))
+        proved = float(self.demand @ (scaled / max(1, priced.best)))
+        if proved > self._proved:
+            self._proved = proved
+            self.values = scaled / priced.best
+        offsets, indices = patterns_with(np.arange(len(self.lengths)), self.lengths, scaled, priced.table)
+        worth = np.add.reduceat(duals[indices], offsets[:-1])
+        covered = np.zeros(len(self.lengths), bool)
+        chosen: list[NDArray[np.int64]] = []
+        for i in np.argsort(-worth, kind="stable")[: np.count_nonzero(worth > 1 + TOLERANCE)].tolist():
+            if not covered[i] and len(chosen) < NEW_COLUMNS:
+                chosen.append(indices[offsets[i] : offsets[i + 1]])
+                covered[chosen[-1]] = True
+        if chosen:
+            self._add(np.cumsum([0, *map(len, chosen)]), np.concatenate(chosen))
 
     def _add(self, offsets: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
         """Add the patterns that are not known yet."""

@@ -1,5 +1,6 @@
 """The restricted master problem: the fewest packs, in fractions, of the patterns known so far; solved by HiGHS."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -48,13 +49,13 @@ class Master:
         """Add patterns: the i-th gives entries[starts[i]:starts[i + 1]] places to the lengths of these rows."""
         self._add(np.ones(len(starts) - 1), starts[:-1], rows, entries)
 
-    def solve(self, iterations: int, seconds: float | None) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
+    def solve(self, iterations: int, seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
         """How often each pattern is used (patterns,), what a place of each length is worth (lengths,), and if exactly.
 
         It is not exact where the solver had to stop after so many simplex iterations, or seconds.
         """
         self._highs.setOptionValue("simplex_iteration_limit", iterations)
-        if seconds is not None:
+        if seconds < math.inf:
             # HiGHS counts the time of all its runs together
             self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(0.05, seconds))
         self._highs.run()

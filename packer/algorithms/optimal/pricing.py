@@ -18,7 +18,7 @@ class Priced(NamedTuple):
     """Shape (lengths,): the value of the best pattern with each length in it."""
 
     table: NDArray[np.int64]
-    """Best values by segments and room; what `patterns_with` reads."""
+    """Best values of the segments beside one, by their number and their room; what `patterns_with` reads."""
 
 
 def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: int) -> int:
@@ -40,9 +40,9 @@ def price(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, 
     if limit >= capacity // lengths[0]:
         table = _unlimited(lengths, values, capacity).reshape(1, -1)
     else:
-        table = _limited(lengths, values, capacity, limit)
-    before_last = table[max(0, len(table) - 2)]
-    return Priced(int(table[-1, capacity]), values + before_last[capacity - lengths], table)
+        table = _limited(lengths, values, capacity, limit - 1)
+    worth = values + table[-1, capacity - lengths]
+    return Priced(int(worth.max(initial=0)), worth, table)
 
 
 @jit
@@ -64,13 +64,24 @@ def _limited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: in
     for segments in range(1, limit + 1):
         before = best[segments - 1]
         after = best[segments]
+        most = 0
         for i in range(len(lengths)):
-            length = lengths[i]
-            value = values[i]
-            # indices from 0 on, so that the loop becomes vector instructions
-            for room in range(capacity + 1 - length):
-                after[room + length] = max(after[room + length], before[room] + value)
+            # a shorter one that is worth as much is in a best pattern too
+            if values[i] > most:
+                most = values[i]
+                _allow(before, lengths[i], most, after)
     return best
+
+
+@jit
+def _allow(before: NDArray[np.int64], length: int, value: int, out_after: NDArray[np.int64]) -> None:
+    """Raise the best values to those with one segment of this length and value as the last."""
+    # two windows that begin at index 0: with no index that could be negative the loop becomes vector instructions,
+    # seven times as fast
+    rooms = before[: len(before) - length]
+    filled = out_after[length:]
+    for room in range(len(rooms)):
+        filled[room] = max(filled[room], rooms[room] + value)
 
 
 @jit
@@ -80,14 +91,17 @@ def patterns_with(
     """The best pattern with each chosen length in it, as offsets (chosen + 1,) and indices of lengths, descending."""
     capacity = table.shape[1] - 1
     offsets = np.zeros(len(chosen) + 1, np.int64)
-    indices = np.empty(len(chosen) * (capacity // lengths[0]), np.int64)
+    indices = np.empty(16 * len(chosen) + 16, np.int64)
     step = 1 if len(table) > 1 else 0
     for pattern in range(len(chosen)):
         start = offsets[pattern]
+        # no pattern is longer than this
+        if start + capacity // lengths[0] + 1 > len(indices):
+            indices = _longer(indices, start, 2 * start + capacity // lengths[0] + 1)
         indices[start] = chosen[pattern]
         end = start + 1
         room = capacity - lengths[chosen[pattern]]
-        row = len(table) - 1 - step
+        row = len(table) - 1
         i = len(lengths) - 1
         while table[row, room] > 0:
             # the longest that stands in a best pattern; a shorter one never comes before a longer one
@@ -104,3 +118,12 @@ def patterns_with(
             place += 1
         offsets[pattern + 1] = end
     return offsets, indices[: offsets[-1]]
+
+
+@jit
+def _longer(indices: NDArray[np.int64], used: int, size: int) -> NDArray[np.int64]:
+    """The used ones in an array of this size."""
+    longer = np.empty(size, np.int64)
+    for i in range(used):
+        longer[i] = indices[i]
+    return longer

@@ -1,0 +1,153 @@
+"""Packs that follow templates: the segments nearest to a template's places, and what one place lacks the others get."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.exact_fill import Filled, add_packs, longest_left, often
+from packer.algorithms.jit import jit
+from packer.algorithms.open_packs import new_links
+
+STRICT = -1
+"""The window of packs in which every place holds its length or the next shorter one left."""
+
+BORROWED = 4
+"""A place may take one in so many tokens of the places after it."""
+
+
+@jit
+def follow(
+    histogram: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    extents: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    limit: int,
+    turns: int,
+    window: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Fill `counts[i]` packs after template i; the groups (groups, 4), links (links, 3) and the histogram left over.
+
+    The templates take turns, so that all of them meet lengths that run out. `window` is how far from its template the
+    last place but one may go for a pack without a gap; where it is STRICT, no place takes more than its template says.
+    """
+    capacity = len(histogram) - 1
+    left = histogram.copy()
+    below = np.arange(capacity + 1)
+    above = np.arange(capacity + 2)
+    found = np.zeros(capacity + 1, np.int64)
+    filled = Filled(np.zeros((64, 4), np.int64), 1, new_links())
+    for turn in range(turns):
+        for template in range(len(counts)):
+            places = extents[offsets[template] : offsets[template + 1]]
+            wanted = counts[template] * (turn + 1) // turns - counts[template] * turn // turns
+            while wanted > 0:
+                size = _one_pack(places, limit, window, below, above, left, found)
+                if size == 0:
+                    break
+                packs = min(wanted, often(left, found, size))
+                filled = add_packs(filled, found, size, packs, left)
+                wanted -= packs
+    return filled.groups[: filled.used], filled.links.rows[: filled.links.used], left
+
+
+@jit
+def _one_pack(
+    places: NDArray[np.int64],
+    limit: int,
+    window: int,
+    out_below: NDArray[np.int64],
+    out_above: NDArray[np.int64],
+    out_left: NDArray[np.int64],
+    out_found: NDArray[np.int64],
+) -> int:
+    """Write one pack after a template, descending, to `out_found`; returns how many segments it has.
+
+    Where [5, 4, 3] finds no 5 but a 4, the token left makes the next place look for 4 + 1 * 4 // 7 = 4, and the last
+    for whatever fills the pack: [4, 4, 4].
+    """
+    room = len(out_left) - 1
+    rest = places.sum()
+    ahead = 0  # tokens that the template would have used beyond those found
+    size = 0
+    for place in range(len(places) + limit):
+        length = 0
+        if window == STRICT:
+            if place >= len(places):
+                break
+            length = longest_left(out_below, out_left, places[place])
+        elif place >= len(places) - 1:
+            # the last place, and any that the limit allows beyond it
+            if size < limit:
+                length = longest_left(out_below, out_left, room)
+            if length == 0 and place >= len(places):
+                break
+        else:
+            want = max(1, places[place] + ahead * places[place] // rest)
+            rest -= places[place]
+            most = min(room, room - rest + rest // BORROWED)
+            length = _nearest(min(want, most), most, out_below, out_above, out_left)
+            if place == len(places) - 2 and window > 0:
+                exact = _beside_exact(want, window, room, out_left)
+                length = exact if exact > 0 else length
+            ahead += places[place] - length
+        if length > 0:
+            out_left[length] -= 1
+            room -= length
+            out_found[size] = length
+            size += 1
+    for place in range(size):
+        out_left[out_found[place]] += 1
+    _sort_descending(out_found, size)
+    return size
+
+
+@jit
+def _nearest(
+    want: int, most: int, out_below: NDArray[np.int64], out_above: NDArray[np.int64], left: NDArray[np.int64]
+) -> int:
+    """The length nearest to `want`, of at most `most`, of which a segment is left; 0 where there is none."""
+    if want <= 0:
+        return 0
+    shorter = longest_left(out_below, left, want)
+    if most <= want or shorter == want:
+        return shorter
+    longer = _shortest_left(out_above, left, want)
+    return longer if longer <= most and (shorter == 0 or longer - want <= want - shorter) else shorter
+
+
+@jit
+def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) -> int:
+    """The length nearest to `want`, within the window, beside which another segment left fills the room; or 0."""
+    for away in range(window):
+        for length in (want + away, want - away):
+            if 0 < length < room and left[length] > 0:
+                other = room - length
+                if left[other] > (other == length):
+                    return length
+    return 0
+
+
+@jit
+def _shortest_left(out_above: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
+    """The shortest length from `length` on of which a segment is left, or len(left); the twin of `longest_left`."""
+    shortest = length
+    while shortest < len(left) and (out_above[shortest] != shortest or left[shortest] == 0):
+        if out_above[shortest] == shortest:
+            out_above[shortest] = shortest + 1
+        shortest = out_above[shortest]
+    while length < shortest:
+        under = length
+        length = out_above[under]
+        out_above[under] = shortest
+    return shortest
+
+
+@jit
+def _sort_descending(out: NDArray[np.int64], size: int) -> None:
+    """Sort out[:size]; it is nearly sorted, so by insertion."""
+    for i in range(1, size):
+        length = out[i]
+        place = i
+        while place > 0 and out[place - 1] < length:
+            out[place] = out[place - 1]
+            place -= 1
+        out[place] = length
