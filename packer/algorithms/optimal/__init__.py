@@ -32,6 +32,12 @@ COARSE = 5e-5
 WORK_PER_PLACE = 3
 """Units of work of rounding, for each place of its patterns."""
 
+SECONDS_PER_WORK = 4e-8
+"""How long a unit of work takes, roughly: whether there is time for one more round."""
+
+PATIENCE = 8
+"""Rounds that go on when the bound is reached: other solutions may round better."""
+
 SHARE_OF_SPREAD, SHARE_OF_ROUNDS = 0.3, 0.9
 """Shares of the time after which spread ends, and after which no linear program is solved."""
 
@@ -152,12 +158,14 @@ class _Search:
     def _may_go_on(self, program: ColumnGeneration) -> bool:
         """No limit is reached yet; some time is kept for rounding."""
         limits = self._limits
-        in_time = self._seconds(SHARE_OF_ROUNDS) > 0 and self._work > 0
+        in_time = self._seconds(SHARE_OF_ROUNDS) > program.pricing_work * SECONDS_PER_WORK
+        in_time = in_time and self._work > program.pricing_work
         return in_time and self.rounds < limits.rounds and program.columns < limits.columns and not self.enough()
 
     def solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
         """Solve a linear program in rounds and round it; False where a limit did not leave a single round."""
         before = self.rounds
+        patience = 0 if coarse else PATIENCE
         solved = False
         while not solved and self._may_go_on(program):
             worked = program.work
@@ -167,9 +175,9 @@ class _Search:
             self.bound = max(self.bound, program.bound)
             # the linear program cannot raise the bound, rounded up, any more; or, where it is coarse, hardly
             tolerance = COARSE * self.bound if coarse else 0.0
-            in_sight = program.exact and math.ceil(program.objective - SLACK - tolerance) <= self.bound
-            solved = program.finished or in_sight
-            if solved or (self.rounds - before) % ROUNDING_INTERVAL == 0:
+            patience -= program.exact and math.ceil(program.objective - SLACK - tolerance) <= self.bound
+            solved = program.finished or patience < 0
+            if solved or (self.rounds - before) % ROUNDING_INTERVAL == 0 or (not coarse and patience < PATIENCE):
                 self._round(program, 2, coarse=coarse)
         if self.rounds == before:
             return False

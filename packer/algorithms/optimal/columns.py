@@ -68,10 +68,9 @@ class ColumnGeneration:
         # an iteration goes through the rows, and costs as much as a thousand of them anyway
         self._per_iteration = self._knots + 1000
         self._priced = 0
-        self._per_pricing = min(limit, self.capacity // int(self.lengths[0])) * int(
-            (self.capacity - self.lengths).sum()
-        )
-        self._per_pricing //= 256
+        layers = min(limit, self.capacity // int(self.lengths[0]))
+        self.pricing_work = layers * int((self.capacity - self.lengths).sum()) // 256
+        """Units of work to price the patterns once."""
         demand = np.zeros(len(knots) + 1)
         np.add.at(demand, self._knot, self.demand * (1 - self._share))
         np.add.at(demand, self._knot + 1, self.demand * self._share)
@@ -103,7 +102,7 @@ class ColumnGeneration:
     @property
     def work(self) -> int:
         """What the time so far went with: simplex iterations and pricing, in units of some 40 nanoseconds."""
-        return self._master.iterations * self._per_iteration + self._priced * self._per_pricing
+        return self._master.iterations * self._per_iteration + self._priced * self.pricing_work
 
     def step(self, work: int, seconds: float) -> None:
         """Solve the linear program, improve the bound, and add the patterns that are worth more than a pack.
