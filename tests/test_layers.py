@@ -11,6 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "packer"
 
 FLOORS = {
+    "arrow": 0,
     "errors": 0,
     "progress": 0,
     "algorithms": 0,

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow import as_numpy
+
 # The integer types a token may have on disk; a chunk's `value_code` is the position in this tuple,
 # and `kernels.py` has one branch for each.
 VALUE_TYPES: tuple[type[np.integer], ...] = (
@@ -95,7 +97,7 @@ def list_lengths(array: pa.Array) -> NDArray[np.int64]:
         return np.full(len(array), array.type.list_size, np.int64)
     if len(array) == 0:
         return np.zeros(0, np.int64)
-    offsets = np.asarray(array.offsets)
+    offsets = as_numpy(array.offsets)
     lengths = np.diff(offsets).astype(np.int64, copy=False)
     if offsets[0] < 0 or lengths.min() < 0 or offsets[-1] > len(array.values):
         raise ValueError(f"list offsets run backwards or outside the {len(array.values)} values")

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from packer.algorithms import get_algorithm
+from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.pipeline.planning import cut_lengths
 from packer.progress import Progress, silent
@@ -74,7 +73,7 @@ def _row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
     for entry in manifest.shards:
         for batch in open_shard(folder, entry, manifest.max_len).to_batches():
             yield RowArrays(
-                row_offsets=np.asarray(batch["seq_lengths"].offsets),
-                seq_lengths=np.asarray(batch["seq_lengths"].values),
-                doc_ids=np.asarray(batch["doc_ids"].values),
+                row_offsets=as_numpy(batch["seq_lengths"].offsets),
+                seq_lengths=as_numpy(batch["seq_lengths"].values),
+                doc_ids=as_numpy(batch["doc_ids"].values),
             )

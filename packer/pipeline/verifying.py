@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.arrow import as_numpy
 from packer.gather import NO_LOSS, TokenColumn, gather
 from packer.plan import Segments, cut_documents
 from packer.progress import Progress, silent
@@ -75,17 +76,17 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
     names = [name for name in ("input_ids", "labels") if name in batches[0].schema.names]
     columns = {name: TokenColumn.from_arrow([batch[name] for batch in batches]) for name in names}
 
-    count = sum(int(np.count_nonzero(np.asarray(batch["doc_ids"].values) != PADDING)) for batch in batches)
+    count = sum(int(np.count_nonzero(as_numpy(batch["doc_ids"].values) != PADDING)) for batch in batches)
     documents, places = np.empty(count, np.int64), np.empty(count, np.int64)
     starts, lengths = np.empty(count, np.int32), np.empty(count, np.int32)
     row = end = 0
     for batch in batches:
-        extents = np.asarray(batch["seq_lengths"].values)
-        ids = np.asarray(batch["doc_ids"].values)
+        extents = as_numpy(batch["seq_lengths"].values)
+        ids = as_numpy(batch["doc_ids"].values)
         real = ids != PADDING
         part = slice(end, end := end + int(np.count_nonzero(real)))
         documents[part], lengths[part] = ids[real], extents[real]
-        starts[part] = np.asarray(batch["doc_starts"].values)[real]
+        starts[part] = as_numpy(batch["doc_starts"].values)[real]
         places[part] = (row * manifest.max_len + np.cumsum(extents, dtype=np.int64) - extents)[real]
         row += batch.num_rows
     order = np.lexsort((starts, documents))

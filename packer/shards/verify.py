@@ -11,6 +11,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.gather import NO_LOSS
 from packer.progress import Progress
@@ -79,7 +80,7 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterat
         if fault is not None:
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
-            tokens += int(np.asarray(batch["seq_lengths"].values)[np.asarray(batch["doc_ids"].values) != PADDING].sum())
+            tokens += int(as_numpy(batch["seq_lengths"].values)[as_numpy(batch["doc_ids"].values) != PADDING].sum())
         row += batch.num_rows
     if tokens != entry.tokens:
         yield f"{entry.file} has {tokens:,} real tokens, the manifest says {entry.tokens:,}"
@@ -101,10 +102,10 @@ def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
         return str(error)
     if any(column.null_count or column.flatten().null_count for column in batch.columns):
         return "there are nulls"
-    offsets = np.asarray(batch["seq_lengths"].offsets)
-    if any(not np.array_equal(np.asarray(batch[name].offsets), offsets) for name in SEGMENT_COLUMNS):
+    offsets = as_numpy(batch["seq_lengths"].offsets)
+    if any(not np.array_equal(as_numpy(batch[name].offsets), offsets) for name in SEGMENT_COLUMNS):
         return "seq_lengths, doc_ids and doc_starts are of different lengths"
-    extents, documents, starts = (np.asarray(batch[name].values).astype(np.int64) for name in SEGMENT_COLUMNS)
+    extents, documents, starts = (as_numpy(batch[name].values).astype(np.int64) for name in SEGMENT_COLUMNS)
     max_len = manifest.max_len
     places = np.cumsum(extents) - extents
     if not np.array_equal(np.append(places, extents.sum())[offsets], np.arange(batch.num_rows + 1) * max_len):
@@ -128,7 +129,7 @@ def _tokens_fault(
     wanted = [name for name in TOKEN_COLUMNS if name == "input_ids" or manifest.options[name]]
     if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
         return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
-    flat = {name: np.asarray(batch[name].flatten()) for name in wanted}
+    flat = {name: as_numpy(batch[name].flatten()) for name in wanted}
     padding = np.repeat(tails, extents)
     if flat["input_ids"].min() < 0:
         return "a token is negative"

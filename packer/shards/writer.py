@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from packer.arrow import as_arrow
 from packer.gather import NO_LOSS, TokenColumn, gather, mask_labels, restart_positions
 from packer.shards.columns import PADDING, rows_per_batch, shard_schema
 from packer.shards.manifest import ShardEntry
@@ -100,7 +101,7 @@ def build_batch(
         restart_positions(places, ends, max_len, columns["position_ids"])
 
     schema = shard_schema(max_len, row_format.token_columns)
-    arrays = [pa.FixedSizeListArray.from_arrays(pa.array(columns[name]), max_len) for name in row_format.token_columns]
+    arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(columns[name]), max_len) for name in row_format.token_columns]
     tails = np.flatnonzero(ends < max_len)
     where = block.row_starts[tails + 1]  # a padding tail is the last segment of its row
     offsets = block.row_starts.copy()
@@ -111,7 +112,7 @@ def build_batch(
         (block.starts, 0, np.int32),
     ):
         column = np.insert(values, where, padding).astype(dtype)
-        arrays.append(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(column)))
+        arrays.append(pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), as_arrow(column)))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

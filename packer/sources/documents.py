@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
 from packer.gather import TokenColumn, list_lengths
 
@@ -208,7 +209,7 @@ def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray
         if pa.types.is_fixed_size_list(array.type):
             bounds = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
         else:
-            bounds = np.asarray(array.offsets)
+            bounds = as_numpy(array.offsets)
         nulls = _null_positions(values, int(bounds[0]), int(bounds[-1]))
         out[np.diff(np.searchsorted(nulls, bounds)) > 0] = value_mark
     if array.null_count:

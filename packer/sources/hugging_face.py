@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
 from packer.sources.documents import Columns, SourceFile, find_columns, reading
 from packer.sources.ipc import MappedLists, open_ipc, read_indices
@@ -133,7 +134,7 @@ def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
 def _indices(column: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.uint64]:
     if not pa.types.is_integer(column.type) or column.null_count:
         raise SourceError(f"an indices mapping of {column.type} with {column.null_count} nulls; save the dataset again")
-    chunks = [chunk.to_numpy(zero_copy_only=True) for chunk in column.chunks]
+    chunks = [as_numpy(chunk) for chunk in column.chunks]
     if not chunks:
         return np.zeros(0, np.int64)
     joined: NDArray[Any] = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
