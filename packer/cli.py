@@ -14,6 +14,7 @@ import click
 
 from packer import __version__
 from packer.algorithms import ALGORITHMS, ALIASES
+from packer.check import check
 from packer.errors import PackerError
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def cli() -> None:
     packer pack dataset --max-len 4096        writes dataset-packed-4096/
     packer stats dataset                      padding now, and packed
     packer verify dataset-packed-4096 --source dataset
+    packer check Qwen/Qwen3-0.6B              which attention keeps packed documents apart
     packer demo                               all of it on the Python standard library
     """
 
@@ -263,6 +265,9 @@ def demo(output: Path, max_len: int, debug: bool) -> None:
 
         for text in run_demo(output, max_len=max_len, progress=progress):
             click.echo(text)
+
+
+cli.add_command(check)
 
 
 def _pack_options(

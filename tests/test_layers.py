@@ -28,6 +28,7 @@ FLOORS = {
     "attention": 3,
     "report": 4,
     "demo": 4,
+    "check": 4,
     "cli": 4,
     "__main__": 4,
     "__init__": 5,
