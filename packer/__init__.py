@@ -4,6 +4,7 @@
     packer.load("dataset-packed-4096")           rows by number, memory-mapped
     packer.batches(dataset, rows=4)              batches for varlen attention: no document sees another
     packer.verify("dataset-packed-4096", ...)    what is wrong with it: nothing
+    packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
 
 The way of the data, and where each stretch of it lives:
 
@@ -14,6 +15,7 @@ The way of the data, and where each stretch of it lives:
     shards/      the bytes on disk
     pipeline/    all of these in order
     loader.py    rows -> training
+    attention/   the training step: varlen attention, and a probe for leaks
 
 Importing this package imports nothing; loading a packed dataset imports numpy and pyarrow alone.
 """
@@ -31,6 +33,7 @@ from packer.progress import Progress, silent
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
+    from packer import attention
     from packer.loader import PackedDataset, batches, collate, load
     from packer.shards.manifest import Manifest
 
@@ -41,6 +44,7 @@ __all__ = [
     "PackedDataset",
     "PackerError",
     "SourceError",
+    "attention",
     "batches",
     "collate",
     "load",
@@ -59,6 +63,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for: `packer --help` needs none of them."""
+    if name == "attention":
+        return import_module("packer.attention")
     if name not in _HOMES:
         raise AttributeError(f"module 'packer' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -32,8 +32,9 @@ def loss_sum(logits, labels):
 
 
 def gradients(model):
-    """Copies of the gradients of every parameter, by name."""
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    """Copies of the gradients of every parameter, by name; zeros for one that takes no part."""
+    parameters = model.named_parameters()
+    return {name: torch.zeros_like(each) if each.grad is None else each.grad.clone() for name, each in parameters}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

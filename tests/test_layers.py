@@ -26,6 +26,7 @@ FLOORS = {
     "executors": 3,
     "pipeline": 3,
     "loader": 3,
+    "attention": 3,
     "report": 4,
     "demo": 4,
     "cli": 4,
@@ -73,6 +74,10 @@ HEAVY = {"numba", "torch", "datasets", "transformers", "pandas", "polars", "scip
 
 def test_the_loader_imports_numpy_and_pyarrow_only():
     assert not modules_after("import packer; packer.load; packer.batches") & (HEAVY | {"xxhash", "click", "tqdm"})
+
+
+def test_attention_imports_torch_and_transformers_on_use_only():
+    assert not modules_after("import packer; packer.attention.use; packer.attention.probe") & (HEAVY | {"numpy"})
 
 
 def test_the_command_line_imports_nothing_heavy_until_it_works():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from packer import __version__
+from packer.cli.check import check
 from packer.cli.compare import compare
 from packer.cli.demo import demo
 from packer.cli.pack import pack
@@ -31,9 +32,10 @@ def cli() -> None:
     packer stats dataset                      padding now, and packed
     packer compare dataset --max-len 4096     every algorithm, side by side
     packer verify dataset-packed-4096 --source dataset
+    packer check Qwen/Qwen3-0.6B              which attention keeps packed documents of a model apart
     packer demo                               all of it on the Python standard library
     """
 
 
-for command in (pack, stats, compare, verify, show, demo):
+for command in (pack, stats, compare, verify, show, check, demo):
     cli.add_command(command)

@@ -1,0 +1,194 @@
+"""A path, a Hub id or a config file -> a model with random weights, small enough to probe in seconds.
+
+Whether documents leak is a matter of a model's code and config, not of its weights: these are never read. What is cut
+down is size (layers of a kind that is there already, width, experts, vocabulary); windows and chunks are made short,
+so that short documents feel them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.attention.hugging_face import accepted
+from packer.attention.measuring import one_line, seeded
+from packer.errors import PackerError
+
+try:
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+except ImportError as error:
+    raise PackerError(f'{error.name} is not installed: pip install "packer[torch]" transformers') from error
+
+SHORT = 8
+"""Tokens of windows and chunks: shorter than most documents of the probe."""
+
+WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size", "floor_scale")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+LARGEST = 4_000_000_000
+"""Parameters up to which a model is made: 16 GB of float32, and as much again for gradients."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenedModel:
+    """A model to probe, and what it has of the one that was named."""
+
+    model: PreTrainedModel
+    """On the GPU in bfloat16 where there is one, else on the CPU in float32."""
+
+    layers: int
+    """Layers that it has."""
+
+    all_layers: int
+    """Layers that the config asks for."""
+
+
+@seeded()
+def open_model(name: str) -> OpenedModel:
+    """Make a small model of the kind that a config describes.
+
+    Args:
+        name: a folder with a config.json, such a file, or a Hub id (the config is downloaded, no weights).
+
+    Raises:
+        PackerError: there is no config, transformers does not know it, or no small model could be made of it.
+    """
+    config = _text_config(name)
+    maker = _maker(config)
+    failure = ""
+    for smaller in _smaller_configs(config, maker):
+        try:
+            model = _made(maker, smaller)
+            without_cache = accepted(model, {"use_cache": False})
+            with torch.no_grad():
+                model(input_ids=torch.ones((1, 3), dtype=torch.long, device=model.device), **without_cache)
+        except PackerError:
+            raise
+        except Exception as error:  # a size that does not fit the others: the next config changes less
+            failure = f"{type(error).__name__}: {one_line(error)}"
+            continue
+        return OpenedModel(model=model, layers=smaller.num_hidden_layers, all_layers=config.num_hidden_layers)
+    raise PackerError(
+        f"{name}: transformers {transformers.__version__} makes no model of this config ({failure}); in Python, "
+        "packer.attention.probe takes one that you made"
+    )
+
+
+def _text_config(name: str) -> Any:
+    """The config that a name stands for; of a model of several parts, that of its language model."""
+    path = Path(name)
+    if path.exists() and not (path / "config.json" if path.is_dir() else path).is_file():
+        raise PackerError(
+            f"{name} has no config.json: `packer check` takes a folder with one, such a file, or a Hub id"
+        )
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except Exception as error:  # transformers raises OSError, ValueError, KeyError and what its hub client raises
+        raise PackerError(
+            f"{name}: transformers {transformers.__version__} reads no model config there "
+            f"({one_line(error)}): give a folder with a config.json, such a file, or a Hub id"
+        ) from error
+    return config.get_text_config()
+
+
+def _maker(config: Any) -> Any:
+    """The auto class for a config: masked language models are those that transformers also knows as such."""
+    if config.is_encoder_decoder:
+        raise PackerError(f"{config.model_type} has an encoder and a decoder: packed rows are for one or the other")
+    decodes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if masked and not (decodes and getattr(config, "is_decoder", False)):
+        return AutoModelForMaskedLM
+    if not decodes:
+        raise PackerError(
+            f"transformers {transformers.__version__} has no language model of type {config.model_type}: packed rows "
+            "are for those"
+        )
+    return AutoModelForCausalLM
+
+
+def _made(maker: Any, config: Any) -> PreTrainedModel:
+    """A model with random weights; on the GPU in bfloat16 where there is one, else on the CPU in float32."""
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in maker.from_config(copy.deepcopy(config)).parameters())
+    if size > LARGEST:
+        raise PackerError(
+            f"{config.model_type} has {size:,} parameters in {config.num_hidden_layers} layers, more than {LARGEST:,}: "
+            "write a config.json with fewer layers or experts and check that"
+        )
+    on_gpu = torch.cuda.is_available()
+    with seeded():
+        model: Any = maker.from_config(copy.deepcopy(config), dtype=torch.float32)
+    made: PreTrainedModel = model.to("cuda", torch.bfloat16) if on_gpu else model
+    return made
+
+
+def _smaller_configs(config: Any, maker: Any) -> Iterator[Any]:
+    """Configs of the same kind of model, the smallest first: what does not fit together shows when it is made."""
+    shallow = _shallow(config, maker)
+    for name in WINDOWS:
+        if (getattr(shallow, name, None) or 0) > SHORT:
+            setattr(shallow, name, SHORT)
+    if hasattr(shallow, "output_router_logits"):
+        shallow.output_router_logits = False  # a loss over the whole batch is not that of its documents
+    fewer = copy.deepcopy(shallow)
+    _fewer_words_and_experts(fewer)
+    narrow = copy.deepcopy(fewer)
+    _fewer_heads(narrow)
+    for smaller in (narrow, fewer, shallow):
+        if hasattr(smaller, "initializer_range"):
+            smaller.initializer_range = smaller.hidden_size**-0.5  # so that attention matters
+        yield smaller
+
+
+def _shallow(config: Any, maker: Any) -> Any:
+    """The first layers, as many as it takes to have one of every kind, and at least two."""
+    depth = config.num_hidden_layers
+    with torch.device("meta"):
+        whole = maker.from_config(copy.deepcopy(config))
+    stacks = [each for each in whole.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == depth]
+    kinds = [frozenset(type(part).__name__ for part in layer.modules()) for layer in stacks[0]] if stacks else []
+    layer_types = getattr(config, "layer_types", None) or [None] * depth
+    if len(kinds) != len(layer_types):  # not a stack of layers as others are: keep it whole
+        return copy.deepcopy(config)
+    seen = list(zip(kinds, layer_types, strict=True))
+    keep = max((min(2, depth), *(seen.index(kind) + 1 for kind in seen)))
+    shallow = copy.deepcopy(config)
+    for name, value in vars(config).items():
+        if isinstance(value, list | tuple | str) and len(value) == depth:
+            setattr(shallow, name, value[:keep])  # one entry a layer
+    shallow.num_hidden_layers = keep
+    return shallow
+
+
+def _fewer_words_and_experts(config: Any) -> None:
+    words = min(config.vocab_size, 512)
+    for name, value in list(vars(config).items()):
+        if name.startswith("vocab_size") and isinstance(value, int):
+            setattr(config, name, min(value, words))
+        elif name.endswith("_token_id") and isinstance(value, int) and value >= words:
+            setattr(config, name, words - 1)
+        elif "intermediate_size" in name and isinstance(value, int):
+            setattr(config, name, min(value, 512))
+        elif name in EXPERTS and isinstance(value, int):
+            setattr(config, name, min(value, 16))
+
+
+def _fewer_heads(config: Any) -> None:
+    """Keep 4 heads and the width they make up: 32 heads, 8 of keys, 4096 wide -> 4, 2, 512."""
+    heads = getattr(config, "num_attention_heads", None)
+    if not heads or heads <= 4:
+        return
+    key_heads = getattr(config, "num_key_value_heads", None)
+    if key_heads:
+        config.num_key_value_heads = 4 if key_heads == heads else min(key_heads, 2)
+    config.num_attention_heads = 4
+    config.hidden_size = config.hidden_size // heads * 4

@@ -1,0 +1,54 @@
+"""`packer check`: which attention keeps the documents of a packed row apart."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from packer.cli.shared import one_line_errors
+
+
+@click.command()
+@click.argument("model")
+@click.option("--attn", metavar="NAME", help="Exit with 1 unless this attention implementation is safe.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def check(model: str, attn: str | None, as_json: bool, debug: bool) -> None:
+    """Tell which attention implementations keep packed documents of MODEL apart.
+
+    MODEL is a folder with a config.json, such a file, or a Hub id. A small model of its kind with random weights is
+    trained on one packed batch: when one document changes no other may move, and logits, loss and gradients must be
+    those of the documents alone. Exits with 1 when no implementation is safe.
+    """
+    with one_line_errors(debug=debug):
+        from packer.attention.isolation import installed, probe
+        from packer.attention.opening import open_model
+        from packer.report.attention import render_verdicts
+
+        _quiet()
+        opened = open_model(model)
+        names = installed()
+        verdicts = probe(opened.model, [*names, *([attn] if attn and attn not in names else [])])
+    content = {
+        "model": model,
+        "architecture": type(opened.model).__name__,
+        "layers": opened.layers,
+        "all_layers": opened.all_layers,
+        "dtype": str(opened.model.dtype).removeprefix("torch."),
+        "device": opened.model.device.type,
+        "verdicts": [asdict(verdict) for verdict in verdicts],
+    }
+    click.echo(json.dumps(content, indent=1) if as_json else render_verdicts(opened, verdicts))
+    asked = [verdict for verdict in verdicts if attn in (None, verdict.implementation)]
+    if not any(verdict.safe for verdict in asked):
+        sys.exit(1)
+
+
+def _quiet() -> None:
+    """Keep transformers' warnings off the terminal: what they say of an implementation is in the verdicts."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]

@@ -1,0 +1,301 @@
+"""Tiny models with random weights of every family that tests train: one table of configs."""
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+VOCABULARY = 96
+WINDOW = 6
+
+COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,  # attention has to matter
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "residual_dropout": 0.0,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+HEAD = {"head_dim": 8}
+SLIDING = {"sliding_window": WINDOW}
+MIXED = {**SLIDING, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": True,
+    "n_group": 1,
+    "topk_group": 1,
+}
+LATENT = {  # heads whose values are smaller than their keys, neither a multiple of 8
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+}
+OLD = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128, "rotary_dim": 4}
+UNDROPPED = {
+    "attn_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "dropout": 0.0,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+STATE = {
+    "state_size": 8,
+    "ssm_state_size": 8,
+    "num_heads": 4,
+    "n_groups": 1,
+    "chunk_size": 8,
+    "mamba_n_heads": 4,
+    "mamba_num_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_head_dim": 16,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 8,
+}
+LINEAR = {
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+
+POST = {
+    "llama2": {"type": "llama", "num_key_value_heads": 4},
+    "llama3": {
+        "type": "llama",
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 5e5,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "mistral": SLIDING,
+    "mixtral": EXPERTS,
+    "granite": {},
+    "dbrx": {
+        "d_model": 32,
+        "n_heads": 4,
+        "n_layers": 2,
+        "max_seq_len": 128,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 32},
+    },
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "gemma": HEAD,
+    "olmo": {},
+    "phi": {},
+    "phi3": {},
+    "qwen2": {},
+    "qwen2_moe": EXPERTS,
+    "stablelm": {},
+    "starcoder2": SLIDING,
+}
+"""Those that the Hugging Face post on packing with Flash Attention names: Llama 2 and 3 to StarCoder2."""
+
+NEWER = {
+    "afmoe": {**HEAD, **MIXED, **EXPERTS, "num_dense_layers": 1},
+    "apertus": {},
+    "arcee": {},
+    "biogpt": UNDROPPED,
+    "bitnet": {},
+    "cohere": {},
+    "cohere2": MIXED,
+    "cwm": {**HEAD, **MIXED},
+    "deepseek_v2": {**EXPERTS, **LATENT},
+    "deepseek_v3": {**EXPERTS, **LATENT},
+    "diffllama": {},
+    "dots1": {**HEAD, **EXPERTS},
+    "ernie4_5": HEAD,
+    "ernie4_5_moe": {**EXPERTS, "moe_num_experts": 4, "moe_k": 2},
+    "exaone4": MIXED,
+    "exaone_moe": {**HEAD, **MIXED, **EXPERTS},
+    "flex_olmo": EXPERTS,
+    "gemma3_text": {**HEAD, **MIXED, "query_pre_attn_scalar": 8},
+    "gemma3n_text": {
+        **HEAD,
+        **MIXED,
+        "num_kv_shared_layers": 0,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 4,
+        "altup_num_inputs": 2,
+        "activation_sparsity_pattern": None,
+    },
+    "gemma4_text": {
+        **HEAD,
+        **MIXED,
+        "global_head_dim": 8,
+        "num_kv_shared_layers": 0,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size_per_layer_input": 8,
+    },
+    "glm": HEAD,
+    "glm4": HEAD,
+    "glm4_moe": {**HEAD, **EXPERTS},
+    "gpt2": {**OLD, **UNDROPPED},
+    "gpt_bigcode": {**OLD, **UNDROPPED},
+    "gpt_neox": {},
+    "granitemoe": EXPERTS,
+    "granitemoeshared": {**EXPERTS, "shared_intermediate_size": 24},
+    "helium": HEAD,
+    "hunyuan_v1_dense": HEAD,
+    "hunyuan_v1_moe": {**HEAD, **EXPERTS, "moe_topk": 2},
+    "jais2": {},
+    "jetmoe": {**EXPERTS, "kv_channels": 8},
+    "minicpm3": LATENT,
+    "minimax_m2": {**HEAD, **EXPERTS},
+    "ministral": {**HEAD, **SLIDING},
+    "ministral3": HEAD,
+    "modernbert-decoder": MIXED,
+    "nanochat": {},
+    "nemotron": {},
+    "odd_heads": {"type": "llama", "head_dim": 10, "num_key_value_heads": 1},
+    "olmo2": {},
+    "olmo3": MIXED,
+    "olmoe": EXPERTS,
+    "opt": {**UNDROPPED, "ffn_dim": 48, "word_embed_proj_dim": 32},
+    "persimmon": {},
+    "phimoe": {**EXPERTS, "router_jitter_noise": 0.0, "input_jitter_noise": 0.0},
+    "qwen3": HEAD,
+    "qwen3_moe": {**HEAD, **EXPERTS},
+    "seed_oss": HEAD,
+    "smollm3": {},
+    "solar_open": {**HEAD, **EXPERTS},
+    "youtu": LATENT,
+}
+"""Others whose documents our attention keeps apart."""
+
+OTHER_ATTENTION = {
+    "bloom": OLD,
+    "codegen": {**OLD, **UNDROPPED},
+    "doge": {},
+    "falcon-7b": {"type": "falcon", "multi_query": True, "alibi": False},
+    "falcon-rw": {"type": "falcon", "alibi": True},
+    "gemma2": {**HEAD, **MIXED, "query_pre_attn_scalar": 8},
+    "gpt_neo": {
+        **UNDROPPED,
+        "num_layers": 2,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": WINDOW,
+        "embed_dropout": 0.0,
+        "resid_dropout": 0.0,
+    },
+    "gpt_oss": {**HEAD, **MIXED, **EXPERTS},
+    "gptj": {**OLD, **UNDROPPED},
+    "granite_swa": MIXED,
+    "llama4_text": {
+        **HEAD,
+        **EXPERTS,
+        "layer_types": ["chunked_attention", "full_attention"],
+        "attention_chunk_size": WINDOW,
+        "intermediate_size_mlp": 48,
+        "no_rope_layers": [1, 0],
+    },
+    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
+    "vaultgemma": {**HEAD, **MIXED, "query_pre_attn_scalar": 8},
+    "xglm": {**UNDROPPED, "d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
+}
+"""Attention that ours does not run: sinks, capped logits, biases, chunks, code of its own."""
+
+RECURRENT = {
+    "bamba": {**STATE, "attn_layer_indices": [1]},
+    "falcon_h1": {**STATE, **HEAD, "mamba_d_ssm": 64},
+    "falcon_mamba": STATE,
+    "granitemoehybrid": {
+        **STATE,
+        **EXPERTS,
+        "layer_types": ["mamba", "attention"],
+        "shared_intermediate_size": 24,
+    },
+    "jamba": {
+        **EXPERTS,
+        "attn_layer_offset": 1,
+        "attn_layer_period": 2,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "use_mamba_kernels": False,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48, "block_auto_adjust_ff_dim": False},
+    "mamba": STATE,
+    "mamba2": {**STATE, "head_dim": 16},
+    "minimax": {**HEAD, **EXPERTS, "layer_types": ["linear_attention", "full_attention"], "block_size": 4},
+    "nemotron_h": {**STATE, **HEAD, "layers_block_type": ["mamba", "attention"]},
+    "olmo_hybrid": LINEAR,
+    "qwen3_5_text": LINEAR,
+    "qwen3_next": {**LINEAR, **EXPERTS},
+    "recurrent_gemma": {
+        **HEAD,
+        "num_hidden_layers": 3,
+        "block_types": ["recurrent", "attention"],
+        "attention_window_size": WINDOW,
+        "lru_width": 32,
+    },
+    "rwkv": {"attention_hidden_size": 32},
+    "zamba2": {
+        "num_hidden_layers": 3,
+        "layers_block_type": ["mamba", "hybrid", "mamba"],
+        "mamba_d_state": 8,
+        "mamba_ngroups": 1,
+        "n_mamba_heads": 4,
+        "mamba_headdim": 16,
+        "num_mem_blocks": 1,
+        "chunk_size": 8,
+    },
+}
+"""State-space, convolution and linear-attention layers, alone or beside attention."""
+
+ENCODERS = {
+    "bert": UNDROPPED,
+    "electra": {**UNDROPPED, "embedding_size": 32},
+    "eurobert": {},
+    "modernbert": {
+        "local_attention": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
+}
+"""Attention that sees both ways."""
+
+ROBERTA = {"roberta": {**UNDROPPED, "type_vocab_size": 1}}
+"""Its positions begin at 2, those of a packed batch at 0."""
+
+FAMILIES = {**POST, **NEWER, **OTHER_ATTENTION, **RECURRENT, **ENCODERS, **ROBERTA}
+
+
+def tiny_model(family, *, attention=None, dtype=torch.float32, **changes):
+    """A random model of two layers of a family, the same weights every time; `attention=None` for its default."""
+    options = {**COMMON, **FAMILIES[family], **changes}
+    config = AutoConfig.for_model(options.pop("type", family), **options)
+    config._attn_implementation = attention
+    config._experts_implementation = "eager"  # the default has no float64
+    auto = AutoModelForMaskedLM if family in {**ENCODERS, **ROBERTA} else AutoModelForCausalLM
+    torch.manual_seed(0)
+    return auto.from_config(config, dtype=dtype).train()

@@ -1,0 +1,450 @@
+"""Attention over segments: the kernels of every torch version, where segments begin, and what is refused."""
+
+import copy
+import itertools
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+
+import packer
+from packer import PackerError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from packer.attention import IMPLEMENTATION, boundaries, varlen  # noqa: E402  needs torch, as all that follows
+from packer.attention.hugging_face import attention, attention_mask  # noqa: E402
+from tests import naive_attention  # noqa: E402
+from tests.families import VOCABULARY, WINDOW, tiny_model  # noqa: E402
+
+LENGTHS = [5, 1, 12, 5, 9]
+CU_SEQLENS = torch.tensor([0, 5, 6, 18, 23, 32], dtype=torch.int32)
+TOKENS = 32
+
+
+def random_heads(*, heads=4, key_heads=2, size=8, value_size=None, dtype=torch.float64):
+    """Query, key and value that want gradients."""
+    random = torch.Generator().manual_seed(0)
+    shapes = [(TOKENS, heads, size), (TOKENS, key_heads, size), (TOKENS, key_heads, value_size or size)]
+    return [torch.randn(shape, generator=random, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def with_gradients(function, tensors):
+    """(output, gradients of the tensors) for a loss in which no two outputs weigh the same."""
+    output = function(*tensors)
+    weights = torch.arange(output.numel(), dtype=output.dtype).reshape(output.shape).sin()
+    return output.detach(), torch.autograd.grad((output * weights).sum(), tensors)
+
+
+def assert_equals_naive(function, tensors, *, causal, window, scale):
+    before, after = (-1 if window is None else window - 1), (0 if causal else -1 if window is None else window - 1)
+    expected, expected_gradients = with_gradients(
+        lambda *each: naive_attention.attend(*each, CU_SEQLENS, before=before, after=after, scale=scale), tensors
+    )
+    found, found_gradients = with_gradients(
+        lambda *each: function(*each, CU_SEQLENS, max(LENGTHS), causal=causal, window=window, scale=scale), tensors
+    )
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for one, other in zip(found_gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+CASES = list(
+    itertools.product(
+        [True, False],
+        [None, 1, 4, 9, 100],
+        [None, 0.3],
+        [
+            {},
+            {"key_heads": 4},
+            {"key_heads": 1, "size": 5},
+            {"size": 12, "value_size": 6},
+            {"size": 6, "value_size": 9},
+        ],
+    )
+)
+
+
+@pytest.mark.parametrize(("causal", "window", "scale", "shape"), CASES)
+def test_sdpa_segment_by_segment_equals_attention_written_out(causal, window, scale, shape):
+    tensors = random_heads(**shape)
+    assert_equals_naive(varlen.segment_attention, tensors, causal=causal, window=window, scale=scale)
+
+
+KERNELS = {
+    "2.10": naive_attention.varlen_attn_2_10,
+    "2.11": naive_attention.varlen_attn_2_11,
+    "2.12": naive_attention.varlen_attn_2_12,
+}
+
+
+@pytest.fixture
+def kernel(request, monkeypatch):
+    """Calls of a stand-in for torch's kernel of one version."""
+    varlen._kernel.cache_clear()
+    calls = []
+    module = pytest.importorskip("torch.nn.attention.varlen")
+    monkeypatch.setattr(module, "varlen_attn", KERNELS[request.param](calls))
+    yield calls
+    varlen._kernel.cache_clear()
+
+
+def by_kernel(query, key, value, cu_seqlens, longest, **options):
+    options["window"] = None if options["window"] is not None and options["window"] >= longest else options["window"]
+    options["scale"] = query.shape[-1] ** -0.5 if options["scale"] is None else options["scale"]
+    return varlen._by_kernel(query, key, value, cu_seqlens, longest, **options)
+
+
+KERNEL_CASES = [
+    (version, *case) for version in KERNELS for case in CASES if version != "2.10" or case[1] in (None, 100)
+]  # 2.10 has no window, and 100 tokens are none here
+
+
+@pytest.mark.parametrize(("kernel", "causal", "window", "scale", "shape"), KERNEL_CASES, indirect=["kernel"])
+def test_the_kernel_of_every_torch_version_is_called_as_it_wants(kernel, causal, window, scale, shape):
+    assert_equals_naive(by_kernel, random_heads(**shape), causal=causal, window=window, scale=scale)
+    (query, cu_seqlens, longest) = kernel[-1]
+    assert query.shape[-1] % 8 == 0
+    assert cu_seqlens is CU_SEQLENS
+    assert longest == 12
+
+
+def test_what_keeps_from_the_kernel_is_named(monkeypatch):
+    query, _, value = random_heads(dtype=torch.bfloat16)
+    assert "on cpu" in varlen.kernel_obstacle(query, value, None)
+
+    class OnGpu:
+        """The parts of a tensor on a GPU that decide."""
+
+        device = torch.device("cuda")
+
+        def __init__(self, dtype=torch.bfloat16, size=64):
+            self.dtype, self.shape = dtype, (1, 1, size)
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    names = {"scale", "window_size"}
+    monkeypatch.setattr(varlen, "_kernel", lambda: (None, names))
+    assert varlen.kernel_obstacle(OnGpu(), OnGpu(), 4) is None
+    assert "load the model in bfloat16" in varlen.kernel_obstacle(OnGpu(torch.float32), OnGpu(), None)
+    assert "heads of 264" in varlen.kernel_obstacle(OnGpu(), OnGpu(size=264), None)
+    names.remove("window_size")
+    assert varlen.kernel_obstacle(OnGpu(), OnGpu(), None) is None
+    assert "torch 2.11 has" in varlen.kernel_obstacle(OnGpu(), OnGpu(), 4)
+    names.clear()
+    assert "torch 2.10 has" in varlen.kernel_obstacle(OnGpu(), OnGpu(), None)
+
+
+# ---- where segments begin ----
+
+
+def find(rows=1, row_tokens=TOKENS, *, cu_seq_lens=None, max_length=None, position_ids=None):
+    return boundaries.find_boundaries(
+        rows,
+        row_tokens,
+        cu_seq_lens=cu_seq_lens,
+        max_length=max_length,
+        position_ids=position_ids,
+        device=torch.device("cpu"),
+    )
+
+
+def positions_of(lengths):
+    return torch.cat([torch.arange(length) for length in lengths])[None]
+
+
+def test_boundaries_are_those_handed_over_or_where_positions_restart():
+    for found in (
+        find(cu_seq_lens=CU_SEQLENS, max_length=12),
+        find(cu_seq_lens=CU_SEQLENS.long()),
+        find(position_ids=positions_of(LENGTHS)),
+        find(position_ids=positions_of(LENGTHS) + 2),
+    ):
+        assert found.cu_seqlens.tolist() == CU_SEQLENS.tolist()
+        assert found.cu_seqlens.dtype == torch.int32
+        assert found.longest == 12
+
+
+def test_every_row_of_positions_begins_a_segment():
+    positions = torch.tensor([[0, 1, 2, 3], [0, 1, 0, 1], [4, 5, 0, 0]])
+    assert find(3, 4, position_ids=positions).cu_seqlens.tolist() == [0, 4, 6, 8, 10, 11, 12]
+    assert find(2, 3, position_ids=torch.arange(3)[None]).cu_seqlens.tolist() == [0, 3, 6]
+
+
+def test_layers_share_what_the_first_one_finds_until_the_batch_changes():
+    positions = positions_of(LENGTHS)
+    first = find(position_ids=positions)
+    assert find(position_ids=positions) is first
+    positions.copy_(torch.arange(TOKENS)[None])
+    assert find(position_ids=positions).cu_seqlens.tolist() == [0, TOKENS]
+
+
+@pytest.mark.parametrize(
+    ("handed", "message"),
+    [
+        ({}, "neither cu_seq_lens_q nor position_ids reached attention"),
+        (
+            {"cu_seq_lens": CU_SEQLENS[:1], "max_length": 12},
+            r"from 0 to 0 and the batch has 32 tokens.*dispatch_batches",
+        ),
+        ({"cu_seq_lens": CU_SEQLENS[:3], "max_length": 12}, "from 0 to 6 and the batch has 32 tokens"),
+        ({"cu_seq_lens": CU_SEQLENS, "max_length": 9}, "max_length_q is 9 and the longest segment has 12"),
+        ({"position_ids": torch.zeros(3, 1, TOKENS)}, r"position_ids of shape \[3, 1, 32\]"),
+        ({"position_ids": torch.zeros(2, TOKENS)}, r"position_ids of shape \[2, 32\]"),
+    ],
+)
+def test_boundaries_that_do_not_fit_are_refused(handed, message):
+    with pytest.raises(PackerError, match=message):
+        find(**handed)
+
+
+# ---- a model ----
+
+
+def batch_of(lengths=LENGTHS, **changes):
+    ids = torch.randint(3, VOCABULARY, (1, sum(lengths)), generator=torch.Generator().manual_seed(1))
+    cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    batch = {
+        "input_ids": ids,
+        "position_ids": positions_of(lengths),
+        "cu_seq_lens_q": cu_seqlens,
+        "cu_seq_lens_k": cu_seqlens,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
+        "use_cache": False,
+        **changes,
+    }
+    return {name: value for name, value in batch.items() if value is not None}
+
+
+def alone(family, **options):
+    batch = batch_of()
+    plain = tiny_model(family, attention="sdpa", **options)
+    return torch.cat([plain(input_ids=ids).logits[0] for ids in batch["input_ids"].split(LENGTHS, 1)])
+
+
+@pytest.mark.parametrize(
+    "handed",
+    [
+        {},
+        {"position_ids": None},
+        {"cu_seq_lens_q": None, "cu_seq_lens_k": None},
+        {"max_length_q": None, "max_length_k": None},
+        {"use_cache": True},
+        {"attention_mask": torch.ones(1, TOKENS)},
+    ],
+    ids=lambda handed: ",".join(handed) or "whole",
+)
+def test_a_model_needs_cu_seq_lens_or_position_ids(handed):
+    model = packer.attention.use(tiny_model("qwen3"))
+    if "position_ids" in handed:  # attention is right, positions are not
+        apart = (model(**batch_of(**handed)).logits[0] - alone("qwen3")).abs().amax(-1)
+        assert apart[: LENGTHS[0]].max() < 1e-5
+        return
+    torch.testing.assert_close(model(**batch_of(**handed)).logits[0], alone("qwen3"), rtol=0, atol=1e-5)
+
+
+def test_several_rows_are_told_apart_by_their_positions():
+    rows = [[5, 1, 10], [7, 9]]
+    whole = batch_of([length for row in rows for length in row])["input_ids"].reshape(2, 16)
+    positions = torch.cat([positions_of(row) for row in rows])
+    model = packer.attention.use(tiny_model("llama3"))
+    found = model(input_ids=whole, position_ids=positions, use_cache=False).logits
+    plain = tiny_model("llama3")
+    expected = [
+        torch.cat([plain(input_ids=ids[None]).logits[0] for ids in each.split(row)])
+        for each, row in zip(whole, rows, strict=True)
+    ]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-5)
+
+
+def test_the_name_loads_a_model_without_use(tmp_path):
+    tiny_model("mistral").save_pretrained(tmp_path)
+    name = packer.attention.register()
+    assert name == IMPLEMENTATION
+    assert "flash" not in name
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=name)
+    assert loaded.config._attn_implementation == name
+    torch.testing.assert_close(loaded(**batch_of()).logits[0], alone("mistral"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("prepare", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_model_copies_and_pickles_before_and_after_its_first_pass(prepare):
+    model = packer.attention.use(tiny_model("llama3"))
+    for _ in range(2):
+        model = prepare(model)
+        model(**batch_of()).logits.sum().backward()
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
+def test_gradient_checkpointing_gives_the_same_gradients():
+    found = []
+    for checkpointing in (False, True):
+        model = packer.attention.use(tiny_model("qwen3"))
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(**batch_of()).logits.square().mean().backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_autocast_computes_in_its_dtype():
+    model = packer.attention.use(tiny_model("qwen3"))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(**batch_of()).logits[0]
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), alone("qwen3"), rtol=0.1, atol=0.2)
+
+
+def test_the_text_part_of_a_model_of_several_parts_is_switched_alone():
+    config = transformers.Gemma3Config(
+        text_config={**SMALL_TEXT, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW},
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 8,
+            "patch_size": 4,
+        },
+    )
+    model = packer.attention.use(transformers.Gemma3ForConditionalGeneration(config))
+    assert model.config.text_config._attn_implementation == IMPLEMENTATION
+    assert model.config.vision_config._attn_implementation != IMPLEMENTATION
+    model.eval()(**batch_of())
+
+
+SMALL_TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+
+
+# ---- what is refused ----
+
+
+def refusal(family, *, changes=None, **options):
+    model = packer.attention.use(tiny_model(family, **options))
+    with pytest.raises(PackerError) as raised:
+        model(**batch_of(**(changes or {})))
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_tokens_that_a_mask_hides_are_refused():
+    mask = torch.ones(1, TOKENS)
+    mask[0, -3:] = 0
+    assert "attention_mask hides 3 tokens" in refusal("llama3", changes={"attention_mask": mask})
+
+
+def test_a_mask_of_four_dimensions_is_refused():
+    mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool)
+    assert "mask of shape [1, 1, 32, 32]" in refusal("llama3", changes={"attention_mask": mask})
+
+
+def test_a_cache_that_holds_tokens_is_refused():
+    model = packer.attention.use(tiny_model("llama3"))
+    cache = model(**batch_of(use_cache=True)).past_key_values
+    with pytest.raises(PackerError, match=r"1 queries and 33 keys, as with a KV cache: .* generate with"):
+        model(input_ids=torch.tensor([[5]]), past_key_values=cache, use_cache=True)
+
+
+def test_dropout_is_refused_in_training_and_ignored_in_evaluation():
+    assert "drops out 0.1 of its attention" in refusal("llama3", attention_dropout=0.1)
+    packer.attention.use(tiny_model("llama3", attention_dropout=0.1)).eval()(**batch_of())
+
+
+def test_chunks_are_refused_where_a_segment_is_longer():
+    assert f"chunked to {WINDOW} tokens" in refusal("llama4_text")
+    short = batch_of([WINDOW, 3, WINDOW])
+    found = packer.attention.use(tiny_model("llama4_text"))(**short).logits
+    expected = tiny_model("llama4_text", attention="sdpa")(**short).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [("gemma2", "caps its attention logits"), ("gpt_oss", "has attention sinks"), ("doge", "has an attention mask")],
+)
+def test_attention_that_the_kernel_lacks_is_refused(family, message):
+    assert message in refusal(family)
+
+
+@pytest.mark.parametrize("family", ["bloom", "falcon", "mpt", "gptj"])
+def test_a_model_with_attention_of_its_own_is_refused(family):
+    with pytest.raises(PackerError, match="has attention of its own, which nothing can replace"):
+        packer.attention.use(tiny_model(family))
+
+
+def test_a_model_that_never_calls_it_is_refused_at_its_first_pass():
+    model = packer.attention.use(tiny_model("mamba"))
+    with pytest.raises(PackerError, match=f"MambaForCausalLM never called {IMPLEMENTATION}"):
+        model(input_ids=torch.tensor([[5, 6, 7]]))
+
+
+class Layer(torch.nn.Module):
+    """An attention layer as transformers makes them."""
+
+    is_causal = True
+
+    def __init__(self, **config):
+        super().__init__()
+        self.config, self.layer_idx = transformers.PreTrainedConfig(**config), 0
+
+
+def attend(layer, **options):
+    query, key, value = (tensor.detach().transpose(0, 1)[None] for tensor in random_heads())
+    return attention(layer, query, key, value, None, **options)
+
+
+def test_a_layer_that_drops_the_boundaries_is_refused():
+    with pytest.raises(PackerError, match="neither cu_seq_lens_q nor position_ids reached attention"):
+        attend(Layer())
+
+
+def test_a_window_that_does_not_arrive_is_refused():
+    layer = Layer(layer_types=["sliding_attention"], sliding_window=4)
+    attend(layer, cu_seq_lens_q=CU_SEQLENS, sliding_window=4)
+    with pytest.raises(PackerError, match="Layer 0 has a window of 4 tokens that does not reach attention"):
+        attend(layer, cu_seq_lens_q=CU_SEQLENS)
+
+
+def test_a_position_bias_is_refused():
+    with pytest.raises(PackerError, match="adds a position bias"):
+        attend(Layer(), cu_seq_lens_q=CU_SEQLENS, position_bias=torch.zeros(1))
+
+
+def test_a_mask_that_lets_some_tokens_see_the_next_is_refused():
+    causal, full = (lambda row, head, query, key: key <= query), (lambda row, head, query, key: key >= 0)
+    for mask in (causal, full):
+        assert attention_mask(q_length=8, kv_length=8, mask_function=mask) is None
+
+    def image(row, head, query, key):
+        return (key <= query) | ((query // 4 == 0) & (key // 4 == 0))
+
+    with pytest.raises(PackerError, match=re.escape("lets 3 of 8 tokens see the one after them")):
+        attention_mask(q_length=8, kv_length=8, mask_function=image)
+
+
+# ---- without torch or transformers ----
+
+
+@pytest.mark.parametrize(
+    ("missing", "call"), [("torch", "use(None)"), ("transformers", "register()"), ("transformers", "probe(None)")]
+)
+def test_what_is_not_installed_is_named(missing, call):
+    code = f"import sys; sys.modules[{missing!r}] = None; import packer; packer.attention.{call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f'PackerError: {missing} is not installed: pip install "packer[torch]" transformers' in done.stderr

@@ -1,0 +1,282 @@
+"""Every family of models: logits, loss and gradients of packed documents are those of the documents alone.
+
+Batches come from packed rows through `packer.batches`. What cannot be the same has to be said: by the implementation,
+which raises, or by the probe.
+"""
+
+import functools
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import packer
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+datasets = pytest.importorskip("datasets")
+
+from packer.attention import IMPLEMENTATION  # noqa: E402  needs torch, as all that follows
+from packer.attention.hugging_face import accepted  # noqa: E402
+from packer.attention.isolation import probe  # noqa: E402
+from tests.families import (  # noqa: E402
+    ENCODERS,
+    FAMILIES,
+    NEWER,
+    OTHER_ATTENTION,
+    POST,
+    RECURRENT,
+    VOCABULARY,
+    tiny_model,
+)
+from tests.models import gradients, loss_sum, train_alone  # noqa: E402
+from tests.naive_attention import flash_attn_installed  # noqa: E402
+
+MAX_LEN = 24
+LENGTHS = [5, 20, 1, 40, 7, 3, 24, 2, 17, 13]
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
+FLASH = "flash_attention_2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """For models this small, threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity_warning()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    """(document, start): (tokens, labels) of every segment; a part of the tokens is not trained on."""
+    random = np.random.default_rng(0)
+    found = {}
+    for document, length in enumerate(LENGTHS):
+        tokens = random.integers(3, VOCABULARY, length).tolist()
+        labels = [-100 if place % 5 == 4 else token for place, token in enumerate(tokens)]
+        for start in range(0, length, MAX_LEN):
+            found[document, start] = (tokens[start : start + MAX_LEN], labels[start : start + MAX_LEN])
+    return found
+
+
+@pytest.fixture(scope="module")
+def dataset(pieces, tmp_path_factory):
+    """The same documents, packed."""
+    source = {"input_ids": [[] for _ in LENGTHS], "labels": [[] for _ in LENGTHS]}
+    for (document, _), (tokens, labels) in pieces.items():
+        source["input_ids"][document] += tokens
+        source["labels"][document] += labels
+    out = tmp_path_factory.mktemp("families") / "packed"
+    packer.pack(datasets.Dataset.from_dict(source), out, max_len=MAX_LEN, sync=False)
+    rows = packer.load(out)
+    assert len(rows) > 5
+    assert max(len(row["doc_ids"]) for row in rows) > 2, "several documents in a row"
+    return rows
+
+
+@pytest.fixture(scope="module")
+def alone(pieces):
+    """What a family makes of the documents alone, by (family, dtype); the models are thrown away."""
+    return functools.cache(lambda family, dtype: train_alone(tiny_model(family, dtype=dtype), pieces))
+
+
+def batches_of(dataset, rows):
+    return list(packer.batches(dataset, rows=rows, epoch=1))
+
+
+def train_packed(model, dataset, *, rows):
+    """(logits by segment, loss, gradients) of one step over all rows, `rows` of them in a batch."""
+    batches = batches_of(dataset, rows)
+    trained = sum(int((batch["labels"] != -100).sum()) for batch in batches)
+    heads = [dataset[int(row)] for row in np.random.default_rng([0, 1]).permutation(len(dataset))]
+    names = iter((int(d), int(s)) for row in heads for d, s in zip(row["doc_ids"], row["doc_starts"], strict=True))
+    names = (name for name in names if name[0] >= 0)
+    model.zero_grad()
+    logits, total = {}, 0.0
+    for batch in batches:
+        output = model(**accepted(model, batch)).logits
+        loss = loss_sum(output, batch["labels"]) / trained
+        loss.backward()
+        total += loss.item()
+        lengths = batch["cu_seq_lens_q"].diff().tolist()
+        logits |= {next(names): piece for piece in output[0].detach().split(lengths)}
+    return logits, total, gradients(model)
+
+
+def distance(found, expected):
+    """Largest difference of tensors by name, each relative to its largest value if that is above 1."""
+    assert set(found) == set(expected)
+    return max(
+        ((found[name] - each).abs().max() / each.abs().max().clamp(min=1)).item() for name, each in expected.items()
+    )
+
+
+def distance_to_alone(model, dataset, alone, *, rows):
+    """Largest of the differences in logits, loss and gradients."""
+    logits, loss, found = train_packed(model, dataset, rows=rows)
+    assert max(each.abs().max() for each in alone.gradients.values()) > 0.001, "nothing to compare"
+    return max(distance(logits, alone.logits), abs(loss - alone.loss), distance(found, alone.gradients))
+
+
+@contextmanager
+def implementation(name):
+    """What an implementation needs; yields the calls of flash_attn's stand-in."""
+    if name == FLASH:
+        with flash_attn_installed() as calls:
+            yield calls
+    else:
+        yield []
+
+
+def made(family, name, dtype=torch.float32):
+    if name == IMPLEMENTATION:
+        return packer.attention.use(tiny_model(family, dtype=dtype))
+    return tiny_model(family, attention=name, dtype=dtype)
+
+
+# ---- what is the same ----
+
+LEAK_BY_POSITIONS = {"falcon", "afmoe", "biogpt", "opt"}
+"""Their code makes no use of position_ids in the masks of sdpa and eager."""
+
+SAFE = [
+    *((family, IMPLEMENTATION) for family in {**POST, **NEWER, **ENCODERS} if family != "falcon"),
+    *((family, "sdpa") for family in {**POST, **NEWER} if family not in LEAK_BY_POSITIONS),
+    *((family, "eager") for family in {**POST, **NEWER} if family not in LEAK_BY_POSITIONS),
+    *((family, FLASH) for family in {**POST, **NEWER, **ENCODERS} if family != "gpt2"),  # which finds no dtype
+    *((family, "eager") for family in ("gemma2", "gpt_neo", "gptj", "codegen", "granite_swa", "llama4_text")),
+    *((family, "eager") for family in ("doge", "vaultgemma")),
+    *((family, "sdpa") for family in ("llama4_text", "doge")),
+    ("gemma2", FLASH),
+]
+
+
+def test_the_families_of_the_post_and_as_many_newer_ones_as_promised_are_covered():
+    ours = {family for family, name in SAFE if name == IMPLEMENTATION}
+    assert set(POST) - ours == {"falcon"}
+    assert ("falcon", FLASH) in SAFE
+    assert len(ours & set(NEWER)) >= 25
+
+
+@pytest.mark.parametrize(("family", "name"), SAFE)
+def test_packed_documents_train_as_alone(family, name, dataset, alone):
+    expected = alone(family, torch.float32)
+    for rows in (1, 3):
+        with implementation(name) as calls:
+            found = distance_to_alone(made(family, name), dataset, expected, rows=rows)
+        assert found < 1e-5, rows
+        if name == FLASH:
+            assert all(torch.equal(queries, keys) for queries, keys, _ in calls)
+            seen = {(*cu_seqlens.tolist(), longest) for cu_seqlens, _, longest in calls}
+            handed = {(*batch["cu_seq_lens_q"].tolist(), batch["max_length_q"]) for batch in batches_of(dataset, rows)}
+            one_document = {each for each in handed if len(each) == 3}  # for which some call the plain kernel
+            assert handed - one_document <= seen <= handed
+
+
+FLOAT32_INSIDE = {
+    *("cohere", "cohere2", "deepseek_v2", "deepseek_v3", "diffllama", "dots1", "ernie4_5_moe", "exaone_moe", "gemma"),
+    *("gemma3_text", "gemma3n_text", "gemma4_text", "glm4_moe", "helium", "hunyuan_v1_moe", "minimax_m2", "solar_open"),
+}
+"""Norms or routers that compute in float32 whatever the model's dtype."""
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [each for each in SAFE if each[1] in (IMPLEMENTATION, "sdpa") and each[0] not in FLOAT32_INSIDE]
+)
+def test_packed_documents_train_as_alone_in_float64(family, name, dataset, alone):
+    model = made(family, name, torch.float64)
+    assert distance_to_alone(model, dataset, alone(family, torch.float64), rows=3) < 1e-10
+
+
+# ---- what is not, and has to be said ----
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_probe_says_safe_where_packed_is_as_alone_and_only_there(family, dataset, alone):
+    """Against a measurement of its own: rows of a packed dataset, another loss, other lengths."""
+    for verdict in probe(tiny_model(family)):
+        if verdict.answer == "refuses":
+            with pytest.raises(Exception, match=r".") as raised:
+                train_packed(made(family, verdict.implementation), dataset, rows=3)
+            assert not isinstance(raised.value, AssertionError)
+        else:
+            model = made(family, verdict.implementation)
+            found = distance_to_alone(model, dataset, alone(family, torch.float32), rows=3)
+            assert found < 1e-5 if verdict.safe else found > 1e-3, verdict
+
+
+KNOWN = {
+    "falcon": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "refuses"},
+    "falcon-rw": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "refuses"},
+    "bloom": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+    "mpt": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+    "xglm": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+    "opt": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "safe"},
+    "gpt_oss": {IMPLEMENTATION: "refuses"},
+    "gemma2": {"eager": "safe", IMPLEMENTATION: "refuses"},
+    "bert": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "safe"},
+    "modernbert": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "safe"},
+    "roberta": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "differs"},
+    "llama4_text": {"eager": "safe", "sdpa": "safe", IMPLEMENTATION: "refuses"},
+    "jamba": {"sdpa": "leaks", IMPLEMENTATION: "leaks"},
+    "minimax": {"sdpa": "leaks", IMPLEMENTATION: "leaks"},
+    "recurrent_gemma": {"sdpa": "leaks", IMPLEMENTATION: "leaks"},
+    "mamba": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+    "mamba2": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+    "rwkv": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+}
+
+
+@pytest.mark.parametrize("family", KNOWN)
+def test_known_leaks_are_named(family):
+    found = {verdict.implementation: verdict.answer for verdict in probe(tiny_model(family))}
+    assert {name: found[name] for name in KNOWN[family]} == KNOWN[family]
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_layers_that_carry_state_are_never_called_safe_without_their_kernels(family):
+    verdicts = probe(tiny_model(family))
+    assert not any(verdict.safe for verdict in verdicts)
+    assert all("--max-segments 1" in verdict.remedy for verdict in verdicts)
+
+
+def test_attention_that_is_not_ours_is_refused_or_not_in_the_table_of_others():
+    for family in OTHER_ATTENTION:
+        (verdict,) = probe(tiny_model(family), [IMPLEMENTATION])
+        assert verdict.answer == "refuses", family
+
+
+# ---- encoders by mask ----
+
+
+def block_mask(batch):
+    """A 4-D mask `[1, 1, T, T]` from seq_idx: True where two tokens are of one segment."""
+    return batch["seq_idx"][:, None, :, None] == batch["seq_idx"][:, None, None, :]
+
+
+class Masked:
+    """A model that is always handed the mask of its batch."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, **batch):
+        return self.model(**batch, attention_mask=block_mask(batch))
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+
+@pytest.mark.parametrize("family", ["bert", "electra", "eurobert"])
+def test_encoders_train_as_alone_by_a_mask(family, dataset, alone):
+    for rows in (1, 3):
+        model = Masked(tiny_model(family, attention="sdpa"))
+        assert distance_to_alone(model, dataset, alone(family, torch.float32), rows=rows) < 1e-5
+
+
+def test_a_mask_takes_the_place_of_sliding_windows(dataset, alone):
+    model = Masked(tiny_model("modernbert", attention="sdpa"))
+    assert distance_to_alone(model, dataset, alone("modernbert", torch.float32), rows=3) > 1e-3

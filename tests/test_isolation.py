@@ -1,0 +1,275 @@
+"""The isolation probe, the models it is given, and the command `packer check`."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer import PackerError
+from packer.cli import cli
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from packer.attention import IMPLEMENTATION, opening  # noqa: E402  needs torch, as all that follows
+from packer.attention.isolation import probe  # noqa: E402
+from packer.attention.opening import open_model  # noqa: E402
+from tests.families import tiny_model  # noqa: E402
+from tests.naive_attention import flash_attn_installed  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """For models this small, threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_warning()
+
+
+def answers(verdicts):
+    return {verdict.implementation: verdict.answer for verdict in verdicts}
+
+
+# ---- verdicts ----
+
+
+def test_a_safe_model_moves_nothing_and_is_as_alone():
+    for verdict in packer.attention.probe(tiny_model("qwen3")):
+        assert verdict.safe
+        assert verdict.moved == 0
+        assert max(verdict.logits, verdict.loss, verdict.gradients) < 1e-5
+        assert verdict.reason == verdict.remedy == ""
+
+
+def test_a_leak_is_measured_explained_and_remedied():
+    eager, sdpa, ours = probe(tiny_model("opt"))
+    assert ours.safe
+    for verdict in (eager, sdpa):
+        assert verdict.answer == "leaks"
+        assert verdict.moved > 0.1
+        assert verdict.reason.startswith("changing one document moved others by 0.")
+        assert verdict.remedy == "train with packer.attention.use(model)"
+
+
+def test_the_remedy_is_another_implementation_where_ours_refuses():
+    eager, sdpa, ours = probe(tiny_model("gemma2"))
+    assert eager.safe
+    assert sdpa.answer == ours.answer == "refuses"
+    assert sdpa.remedy == ours.remedy == 'train with attn_implementation="eager"'
+    assert "caps its attention logits" in ours.reason
+
+
+def test_isolated_is_not_enough(monkeypatch):
+    """Roberta's positions begin at 2: packed from 0, no document sees another, and none is computed as alone."""
+    verdict = probe(tiny_model("roberta"), [IMPLEMENTATION])[0]
+    assert verdict.answer == "differs"
+    assert verdict.moved == 0
+    assert verdict.logits > 0.1
+
+
+def test_a_model_that_would_not_show_a_leak_is_unclear():
+    model = tiny_model("llama3")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+    assert set(answers(probe(model)).values()) == {"unclear"}
+
+
+def test_a_model_that_makes_nan_is_not_safe():
+    model = tiny_model("llama3")
+    with torch.no_grad():
+        model.lm_head.weight[5] = torch.nan
+    assert not any(verdict.safe for verdict in probe(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_every_dtype_tells_safe_from_leaking(dtype):
+    assert set(answers(probe(tiny_model("qwen3", dtype=dtype))).values()) == {"safe"}
+    assert set(answers(probe(tiny_model("qwen3_moe", dtype=dtype))).values()) == {"safe"}
+    assert answers(probe(tiny_model("opt", dtype=dtype)))["sdpa"] == "leaks"
+
+
+def test_a_window_that_is_lost_is_noticed(monkeypatch):
+    from packer.attention import hugging_face
+
+    def without_window(*tensors, window, **options):
+        return segment_attention(*tensors, window=None, **options)
+
+    segment_attention = hugging_face.segment_attention
+    monkeypatch.setattr(hugging_face, "segment_attention", without_window)
+    assert answers(probe(tiny_model("mistral"), [IMPLEMENTATION])) == {IMPLEMENTATION: "differs"}
+
+
+def test_flash_attn_is_probed_where_it_is_installed():
+    assert "flash_attention_2" not in answers(probe(tiny_model("falcon")))
+    with flash_attn_installed():
+        found = answers(probe(tiny_model("falcon")))
+    assert found["flash_attention_2"] == "safe"
+    assert found["sdpa"] == "leaks"
+
+
+def test_the_model_is_left_as_it_was():
+    model = tiny_model("qwen3", attention="eager", attention_dropout=0.1).eval()
+    model.model.norm.weight.grad = torch.ones(32)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    assert all(verdict.safe for verdict in probe(model))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert model.config._attn_implementation == "eager"
+    assert model.config.attention_dropout == model.model.layers[0].self_attn.attention_dropout == 0.1
+    assert not model.training
+    assert [name for name, each in model.named_parameters() if each.grad is not None] == ["model.norm.weight"]
+    assert torch.equal(model.model.norm.weight.grad, torch.ones(32))
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    model(input_ids=torch.tensor([[5, 6, 7]]))
+
+
+def test_a_model_that_does_not_run_is_an_error():
+    with pytest.raises(PackerError, match=r"LlamaModel does not run on a document alone.*no attribute 'loss'"):
+        probe(tiny_model("llama3").model)
+
+
+# ---- models to probe ----
+
+
+def save_config(folder, family, **changes):
+    transformers.AutoConfig.for_model(family, **changes).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "layers"),
+    [
+        ("llama", 2),
+        ("gemma3_text", 6),  # five of sliding windows, one of full attention
+        ("deepseek_v3", 4),  # three dense ones, then experts
+        ("jamba", 5),  # mamba, experts, attention
+        ("gpt2", 2),
+        ("qwen3_moe", 2),
+        ("modernbert", 2),
+    ],
+)
+def test_a_full_size_config_makes_a_small_model_with_a_layer_of_every_kind(tmp_path, family, layers):
+    opened = open_model(str(save_config(tmp_path, family)))
+    assert opened.layers == layers
+    assert opened.all_layers > layers
+    assert sum(parameter.numel() for parameter in opened.model.parameters()) < 50_000_000
+    assert type(opened.model).__name__.startswith(type(opened.model.config).__name__[:4])
+
+
+NARROW = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+
+
+def test_windows_and_chunks_become_short_enough_to_be_felt(tmp_path):
+    (tmp_path / "mistral").mkdir()
+    (tmp_path / "llama4").mkdir()
+    assert open_model(str(save_config(tmp_path / "mistral", "mistral"))).model.config.sliding_window == 8
+    llama4 = open_model(str(save_config(tmp_path / "llama4", "llama4_text", num_hidden_layers=4, **NARROW))).model
+    assert llama4.config.attention_chunk_size == 8
+    assert answers(probe(llama4))["sdpa"] == "differs"  # it scales queries by their place in the batch
+
+
+def test_the_language_model_of_several_parts_is_probed(tmp_path):
+    opened = open_model(str(save_config(tmp_path, "gemma3")))
+    assert type(opened.model).__name__ == "Gemma3ForCausalLM"
+
+
+def test_the_same_config_makes_the_same_weights_and_leaves_the_random_state(tmp_path):
+    save_config(tmp_path, "gpt2")
+    state = torch.random.get_rng_state()
+    one, other = (open_model(str(path)).model for path in (tmp_path, tmp_path / "config.json"))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_model_too_large_is_refused_with_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "LARGEST", 1_000_000)
+    with pytest.raises(PackerError, match=r"gpt2 has 1,\d+,\d+ parameters in 2 layers, more than 1,000,000"):
+        open_model(str(save_config(tmp_path, "gpt2")))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has no config.json"),
+        ("{", "reads no model config there"),
+        ('{"model_type": "no-such-model"}', "reads no model config there"),
+        ('{"model_type": "t5"}', "t5 has an encoder and a decoder"),
+        ('{"model_type": "vit"}', "has no language model of type vit"),
+        ('{"model_type": "llama", "num_attention_heads": 3, "hidden_size": 32}', "reads no model config there"),
+        (
+            '{"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3, "hidden_size": 64}',
+            "makes no model of this config",
+        ),
+    ],
+)
+def test_a_config_of_no_use_is_an_error_in_one_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(PackerError, match=message) as raised:
+        open_model(str(tmp_path))
+    assert "\n" not in str(raised.value)
+
+
+# ---- the command ----
+
+
+def check(*arguments):
+    return CliRunner().invoke(cli, ["check", *map(str, arguments)])
+
+
+def test_check_prints_a_verdict_for_each_implementation(tmp_path):
+    result = check(save_config(tmp_path, "gpt2"))
+    assert result.exit_code == 0, result.output
+    head, columns, *rows, legend = result.stdout.splitlines()
+    assert head == "GPT2LMHeadModel: 2 of 12 layers, random weights, float32 on cpu"
+    assert columns.split("  ")[0] == "attention"
+    assert [row.split()[:3] for row in rows] == [[name, "safe", "0"] for name in ("eager", "sdpa", IMPLEMENTATION)]
+    assert legend.startswith("(others moved:")
+
+
+def test_check_says_a_line_for_each_bad_verdict_and_exits_with_1_when_none_is_safe(tmp_path):
+    result = check(save_config(tmp_path, "falcon", hidden_size=128, num_attention_heads=4))
+    assert result.exit_code == 1
+    bad = result.stdout.splitlines()[-3:]
+    assert bad[0].startswith("eager leaks: changing one document moved others by 0.")
+    assert bad[1].startswith("sdpa leaks: ")
+    assert bad[2].startswith(f"{IMPLEMENTATION} refuses: FalconForCausalLM has attention of its own")
+    assert all("; no implementation here is safe: pack with --max-segments 1" in line for line in bad)
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(("name", "code"), [(IMPLEMENTATION, 0), ("sdpa", 1), ("eager", 1), ("flash_attention_2", 1)])
+def test_check_exits_with_1_unless_the_implementation_asked_for_is_safe(tmp_path, name, code):
+    result = check(save_config(tmp_path, "bert"), "--attn", name)
+    assert result.exit_code == code
+    assert any(line.startswith(name) for line in result.stdout.splitlines())
+
+
+def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
+    result = check(save_config(tmp_path, "gpt2") / "config.json", "--json")
+    content = json.loads(result.stdout)
+    verdicts = content.pop("verdicts")
+    assert content == {
+        "model": str(tmp_path / "config.json"),
+        "architecture": "GPT2LMHeadModel",
+        "layers": 2,
+        "all_layers": 12,
+        "dtype": "float32",
+        "device": "cpu",
+    }
+    assert [verdict["implementation"] for verdict in verdicts] == ["eager", "sdpa", IMPLEMENTATION]
+    assert set(verdicts[0]) == {
+        *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy")
+    }
+    assert all(verdict["answer"] == "safe" and verdict["moved"] == 0 for verdict in verdicts)
+
+
+def test_check_of_nothing_is_one_line_and_exit_1(tmp_path):
+    result = check(tmp_path)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"packer: {tmp_path} has no config.json")
