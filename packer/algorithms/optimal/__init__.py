@@ -12,6 +12,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.open_packs import segment_limit
 from packer.algorithms.optimal.columns import ColumnGeneration
+from packer.algorithms.optimal.pricing import pricing_work
 from packer.algorithms.optimal.rounding import round_packs
 from packer.algorithms.optimal.start import stages
 from packer.algorithms.patterns import Patterns
@@ -32,6 +33,9 @@ COARSE = 5e-5
 WORK_PER_PLACE = 3
 """Units of work of rounding, for each place of its patterns."""
 
+WORK_PER_SPREAD = 25
+"""Units of work of a try of spread, for each length."""
+
 SECONDS_PER_WORK = 4e-8
 """How long a unit of work takes, roughly: whether there is time for one more round."""
 
@@ -39,7 +43,7 @@ PATIENCE = 8
 """Rounds that go on when the bound is reached: other solutions may round better."""
 
 SHARE_OF_SPREAD, SHARE_OF_ROUNDS = 0.3, 0.9
-"""Shares of the time after which spread ends, and after which no linear program is solved."""
+"""Shares of the time, and the first of the work, after which spread ends and no linear program is solved."""
 
 SLACK = 1e-6
 """Packs by which the objective of the linear program may be off."""
@@ -56,13 +60,13 @@ class Limits:
     """Patterns that the linear program may know."""
 
     work: int = 400_000_000
-    """What the time goes with: simplex iterations, pricing and rounding, in units of some 40 nanoseconds."""
+    """What the time goes with, counted: simplex iterations, pricing, rounding; units of some 40 nanoseconds."""
 
     gap: float = 0.0
     """Packs above the lower bound, as a share of it, that are good enough."""
 
     seconds: float | None = None
-    """Time after which no new round begins; None sets no limit."""
+    """Time, of which the heuristics, the rounds and their rounding get shares; None sets no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,14 +146,33 @@ class _Search:
         self.starts = [best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments)]
         self.best = min(self.starts, key=_packs)
         if segment_limit(histogram, max_segments) < deepest(histogram) and not self.enough():
-            self.starts.append(spread(histogram, max_segments, stop=lambda: self._seconds(SHARE_OF_SPREAD) <= 0))
+            self.starts.append(self._spread())
             self.best = min(self.starts, key=_packs)
+
+    def _spread(self) -> Patterns:
+        """Spread, which ends after its share of the time and of the work."""
+        lengths = np.flatnonzero(self._histogram)
+        limit = segment_limit(self._histogram, self._max_segments)
+        # it has all of them where pricing needs more than the rest
+        pricing = pricing_work(lengths, len(self._histogram) - 1, limit)
+        share = SHARE_OF_SPREAD if self._allows(2 * pricing, 1 - SHARE_OF_SPREAD) else 1.0
+        at_the_end = self._work - int(share * self._work)
+
+        def stop() -> bool:
+            self._work -= WORK_PER_SPREAD * len(lengths)
+            return self._work < at_the_end or self._seconds(share) <= 0
+
+        return spread(self._histogram, self._max_segments, stop=stop)
 
     def _seconds(self, share: float = 1.0) -> float:
         """What is left of a share of the time."""
         if self._limits.seconds is None:
             return math.inf
         return share * self._limits.seconds - (time.monotonic() - self._began)
+
+    def _allows(self, work: int, share: float) -> bool:
+        """So much work can be done within the limit, and in what is left of a share of the time."""
+        return self._work > work and self._seconds(share) > work * SECONDS_PER_WORK
 
     def enough(self) -> bool:
         """The packs are good enough, or it is too late."""
@@ -158,9 +181,8 @@ class _Search:
     def _may_go_on(self, program: ColumnGeneration) -> bool:
         """No limit is reached yet; some time is kept for rounding."""
         limits = self._limits
-        in_time = self._seconds(SHARE_OF_ROUNDS) > program.pricing_work * SECONDS_PER_WORK
-        in_time = in_time and self._work > program.pricing_work
-        return in_time and self.rounds < limits.rounds and program.columns < limits.columns and not self.enough()
+        allowed = self.rounds < limits.rounds and program.columns < limits.columns
+        return allowed and self._allows(program.pricing_work, SHARE_OF_ROUNDS) and not self.enough()
 
     def solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
         """Solve a linear program in rounds and round it; False where a limit did not leave a single round."""
