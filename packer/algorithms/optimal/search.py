@@ -199,7 +199,8 @@ class Search:
         templates = program.templates()
         packs = program.packs[program.packs > 0]
         for attempt, share in enumerate(KEPT):
-            if self.enough() or not self._allows(8 * program.pricing_work, 1.0):
+            # a program that was stopped early may have no solution to keep
+            if len(packs) == 0 or self.enough() or not self._allows(8 * program.pricing_work, 1.0):
                 break
             most = packs.sum() - LEFT_PER_TEMPLATE * len(packs)
             share = max(share, most / packs.sum())
