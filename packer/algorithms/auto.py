@@ -11,7 +11,7 @@ from packer.algorithms.patterns import Patterns
 WORTH = 0.0002
 """The gap, as a share of the lower bound, that is left as it is: two packs in ten thousand."""
 
-ROUNDS, COLUMNS, WORK = 60, 6_000, 25_000_000
+ROUNDS, COLUMNS, WORK = 60, 6_000, 40_000_000
 """Limits of the column generation: a second or two. Counted, not timed, so every machine gives the same patterns."""
 
 

@@ -1,68 +1,14 @@
 """Column generation (Gilmore and Gomory 1961): a linear program over patterns, whole packs from it, and a proof."""
 
-import math
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.best_fit import best_fit_decreasing
-from packer.algorithms.bounds import lower_bound
-from packer.algorithms.exact_fill import exact_fill
-from packer.algorithms.open_packs import segment_limit
-from packer.algorithms.optimal.columns import ColumnGeneration
-from packer.algorithms.optimal.rounding import round_packs
-from packer.algorithms.optimal.start import stages
+from packer.algorithms.optimal.search import Limits, Search
 from packer.algorithms.patterns import Patterns
-from packer.algorithms.spread import deepest, spread
 
-ATTEMPTS, COARSE_ATTEMPTS = 64, 12
-"""Ways in which the last solution of a linear program, and of a coarse one, is rounded to whole packs."""
-
-ROUNDING_INTERVAL = 10
-"""Rounds after which a solution on the way is rounded."""
-
-COLUMNS_PER_KNOT = 4
-"""Patterns of the best packs so far, for each row, with which a coarse linear program begins."""
-
-COARSE = 5e-5
-"""How far from the objective, as a share, the bound of a coarse linear program may stay."""
-
-WORK_PER_PLACE = 3
-"""Units of work of rounding, for each place of its patterns."""
-
-SECONDS_PER_WORK = 4e-8
-"""How long a unit of work takes, roughly: whether there is time for one more round."""
-
-PATIENCE = 8
-"""Rounds that go on when the bound is reached: other solutions may round better."""
-
-SHARE_OF_SPREAD, SHARE_OF_ROUNDS = 0.3, 0.9
-"""Shares of the time after which spread ends, and after which no linear program is solved."""
-
-SLACK = 1e-6
-"""Packs by which the objective of the linear program may be off."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """When to stop: what comes first. All but seconds stop at the same place on every machine."""
-
-    rounds: int = 400
-    """Times that the linear program is solved."""
-
-    columns: int = 20_000
-    """Patterns that the linear program may know."""
-
-    work: int = 400_000_000
-    """What the time goes with: simplex iterations, pricing and rounding, in units of some 40 nanoseconds."""
-
-    gap: float = 0.0
-    """Packs above the lower bound, as a share of it, that are good enough."""
-
-    seconds: float | None = None
-    """Time after which no new round begins; None sets no limit."""
+__all__ = ["Limits", "Solution", "solve", "solve_optimal"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,116 +57,6 @@ def solve_optimal(histogram: NDArray[np.int64], max_segments: int | None = None,
 
     Begins with the heuristics and never gives more packs than best fit.
     """
-    search = _Search(histogram, max_segments, limits)
-    limit = segment_limit(histogram, max_segments)
-    values = None
-    for knots in stages(histogram, limit):
-        if search.enough():
-            break
-        program = ColumnGeneration(histogram, limit, knots=knots, values=values)
-        for patterns in search.starts:
-            program.add_patterns(patterns if knots is None else _some(patterns, COLUMNS_PER_KNOT * len(knots)))
-        if not search.solve(program, coarse=knots is not None):
-            break
-        # what a coarse program found is where the next one begins
-        values = program.values
-        search.starts = [search.best, program.templates()]
+    search = Search(histogram, max_segments, limits)
+    search.run()
     return Solution(patterns=search.best, lower_bound=search.bound, rounds=search.rounds, columns=search.columns)
-
-
-class _Search:
-    """The best packs and the best bound so far, and whether they are good enough or it is too late."""
-
-    def __init__(self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits) -> None:
-        self._began = time.monotonic()
-        self._histogram = histogram
-        self._max_segments = max_segments
-        self._limits = limits
-        self._work = limits.work
-        self.rounds = self.columns = 0
-        self.bound = lower_bound(histogram, max_segments)
-        self.starts = [best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments)]
-        self.best = min(self.starts, key=_packs)
-        if segment_limit(histogram, max_segments) < deepest(histogram) and not self.enough():
-            self.starts.append(spread(histogram, max_segments, stop=lambda: self._seconds(SHARE_OF_SPREAD) <= 0))
-            self.best = min(self.starts, key=_packs)
-
-    def _seconds(self, share: float = 1.0) -> float:
-        """What is left of a share of the time."""
-        if self._limits.seconds is None:
-            return math.inf
-        return share * self._limits.seconds - (time.monotonic() - self._began)
-
-    def enough(self) -> bool:
-        """The packs are good enough, or it is too late."""
-        return self._seconds() <= 0 or self.best.packs - self.bound <= self._limits.gap * self.bound
-
-    def _may_go_on(self, program: ColumnGeneration) -> bool:
-        """No limit is reached yet; some time is kept for rounding."""
-        limits = self._limits
-        in_time = self._seconds(SHARE_OF_ROUNDS) > program.pricing_work * SECONDS_PER_WORK
-        in_time = in_time and self._work > program.pricing_work
-        return in_time and self.rounds < limits.rounds and program.columns < limits.columns and not self.enough()
-
-    def solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
-        """Solve a linear program in rounds and round it; False where a limit did not leave a single round."""
-        before = self.rounds
-        patience = 0 if coarse else PATIENCE
-        solved = False
-        while not solved and self._may_go_on(program):
-            worked = program.work
-            program.step(self._work, self._seconds(SHARE_OF_ROUNDS))
-            self._work -= program.work - worked
-            self.rounds += 1
-            self.bound = max(self.bound, program.bound)
-            # the linear program cannot raise the bound, rounded up, any more; or, where it is coarse, hardly
-            tolerance = COARSE * self.bound if coarse else 0.0
-            patience -= program.exact and math.ceil(program.objective - SLACK - tolerance) <= self.bound
-            solved = program.finished or patience < 0
-            if solved or (self.rounds - before) % ROUNDING_INTERVAL == 0 or (not coarse and patience < PATIENCE):
-                self._round(program, 2, coarse=coarse)
-        if self.rounds == before:
-            return False
-        self.columns = program.columns
-        self._round(program, COARSE_ATTEMPTS if coarse else ATTEMPTS, coarse=coarse)
-        return True
-
-    def _round(self, program: ColumnGeneration, attempts: int, *, coarse: bool) -> None:
-        """Turn the last solution of a linear program into whole packs, in several ways, one of them at any rate."""
-        templates = program.templates()
-        packs = program.packs[program.packs > 0]
-        for attempt in range(attempts):
-            if self.enough() or (attempt > 0 and self._work <= 0):
-                break
-            rounded = round_packs(
-                self._histogram,
-                self._max_segments,
-                templates=templates,
-                packs=packs,
-                attempt=attempt,
-                # the templates of a coarse program give the lengths their places only nearly
-                strict=not coarse and (attempt < 2 or attempt % 2 == 0),
-            )
-            self._work -= WORK_PER_PLACE * len(rounded.extents)
-            self.best = min(self.best, rounded, key=_packs)
-
-
-def _some(patterns: Patterns, count: int) -> Patterns:
-    """About so many of the patterns, at even steps, and the one with the longest segment."""
-    step = max(1, len(patterns.counts) // count)
-    if step == 1:
-        return patterns
-    firsts = patterns.extents[patterns.offsets[:-1]]
-    kept = np.union1d(np.arange(0, len(patterns.counts), step), [np.argmax(firsts)])
-    sizes = np.diff(patterns.offsets)
-    is_kept = np.zeros(len(sizes), bool)
-    is_kept[kept] = True
-    return Patterns(
-        offsets=np.concatenate([[0], np.cumsum(sizes[kept])]),
-        extents=patterns.extents[np.repeat(is_kept, sizes)],
-        counts=patterns.counts[kept],
-    )
-
-
-def _packs(patterns: Patterns) -> int:
-    return patterns.packs

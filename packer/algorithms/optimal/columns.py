@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.optimal.master import Master
-from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price
+from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price, pricing_work
 from packer.algorithms.optimal.start import first_values
 from packer.algorithms.patterns import Patterns
 
@@ -68,8 +68,7 @@ class ColumnGeneration:
         # an iteration goes through the rows, and costs as much as a thousand of them anyway
         self._per_iteration = self._knots + 1000
         self._priced = 0
-        layers = min(limit, self.capacity // int(self.lengths[0]))
-        self.pricing_work = layers * int((self.capacity - self.lengths).sum()) // 256
+        self.pricing_work = pricing_work(self.lengths, self.capacity, limit)
         """Units of work to price the patterns once."""
         demand = np.zeros(len(knots) + 1)
         np.add.at(demand, self._knot, self.demand * (1 - self._share))

@@ -32,6 +32,12 @@ def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: 
     return -(-worth // best)
 
 
+def pricing_work(lengths: NDArray[np.int64], capacity: int, limit: int) -> int:
+    """What it takes to price the patterns once, in units of some 40 nanoseconds."""
+    layers = min(limit, capacity // int(lengths[0]))
+    return layers * int((capacity - lengths).sum()) // 256
+
+
 def price(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int) -> Priced:
     """Price all patterns of these lengths, ascending, at these values; no sum of values of a pattern may pass int64.
 

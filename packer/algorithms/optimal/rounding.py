@@ -35,19 +35,55 @@ def round_packs(
     """Pack the histogram with `packs[i]` packs, more or less, like template i, and the rest by a heuristic.
 
     Where the templates give every length its place, `strict` keeps to them; attempt 0 then rounds down and attempt 1
-    to the nearest. The others round each count such that the running sum is right: 0.4, 0.4, 0.4 with an offset of 0.5
-    become 0, 1, 0; every attempt has an offset of its own.
+    to the nearest. The others round each count such that the running sum is right, as in `rounded`.
     """
     if strict and attempt < 2:
         counts = np.floor(packs + (1e-6, 0.5)[attempt]).astype(np.int64)
     else:
-        sums = np.floor(np.cumsum(packs) + attempt * GOLDEN % 1.0).astype(np.int64)
-        counts = np.diff(sums, prepend=0)
-    turns, window = (1, STRICT) if strict else LOOSE[attempt % len(LOOSE)]
+        counts = rounded(packs, attempt)
     limit = segment_limit(histogram, max_segments)
+    first, left = _followed(histogram, limit, templates, counts, LOOSE[attempt % len(LOOSE)], strict=strict)
+    return joined(first, heuristic(left, max_segments))
+
+
+def follow_rounded(
+    histogram: NDArray[np.int64],
+    limit: int,
+    *,
+    templates: Patterns,
+    packs: NDArray[np.float64],
+    share: float,
+    attempt: int,
+    strict: bool,
+) -> tuple[Patterns, NDArray[np.int64]]:
+    """Packs like the templates for a share of `packs`, and the histogram of what they leave."""
+    counts = np.floor(np.cumsum(rounded(packs, attempt)) * share + 0.5).astype(np.int64)
+    return _followed(histogram, limit, templates, np.diff(counts, prepend=0), LOOSE[0], strict=strict)
+
+
+def rounded(packs: NDArray[np.float64], attempt: int) -> NDArray[np.int64]:
+    """Whole packs whose running sum is right: 0.4, 0.4, 0.4 with an offset of 0.5 become 0, 1, 0.
+
+    Every attempt has an offset of its own.
+    """
+    sums = np.floor(np.cumsum(packs) + attempt * GOLDEN % 1.0).astype(np.int64)
+    return np.diff(sums, prepend=0)
+
+
+def _followed(
+    histogram: NDArray[np.int64],
+    limit: int,
+    templates: Patterns,
+    counts: NDArray[np.int64],
+    way: tuple[int, int],
+    *,
+    strict: bool,
+) -> tuple[Patterns, NDArray[np.int64]]:
+    """Packs after templates, and the histogram of what they leave."""
+    turns, window = (1, STRICT) if strict else way
     extents = templates.extents.astype(np.int64)
     groups, links, left = follow(histogram, templates.offsets, extents, counts, limit, turns, window)
-    return joined(to_patterns(groups, links), heuristic(left, max_segments))
+    return to_patterns(groups, links), left
 
 
 def joined(first: Patterns, second: Patterns) -> Patterns:

@@ -1,0 +1,243 @@
+"""The search: heuristics, linear programs from coarse to exact, their solutions in whole packs, and when to stop."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.best_fit import best_fit_decreasing
+from packer.algorithms.bounds import lower_bound
+from packer.algorithms.exact_fill import exact_fill
+from packer.algorithms.open_packs import segment_limit
+from packer.algorithms.optimal.columns import ColumnGeneration
+from packer.algorithms.optimal.pricing import pricing_work
+from packer.algorithms.optimal.rounding import follow_rounded, joined, round_packs
+from packer.algorithms.optimal.start import stages
+from packer.algorithms.patterns import Patterns
+from packer.algorithms.spread import deepest, spread
+
+ATTEMPTS, COARSE_ATTEMPTS = 64, 12
+"""Ways in which the last solution of a linear program, and of a coarse one, is rounded to whole packs."""
+
+ROUNDING_INTERVAL = 10
+"""Rounds after which a solution on the way is rounded."""
+
+COLUMNS_PER_KNOT = 4
+"""Patterns of the best packs so far, for each row, with which a coarse linear program begins."""
+
+COARSE = 5e-5
+"""How far from the objective, as a share, the bound of a coarse linear program may stay."""
+
+WORK_PER_PLACE = 3
+"""Units of work of rounding, for each place of its patterns."""
+
+WORK_PER_SPREAD = 25
+"""Units of work of a try of spread, for each length."""
+
+SECONDS_PER_WORK = 4e-8
+"""How long a unit of work takes, roughly: whether there is time for one more round."""
+
+PATIENCE = 8
+"""Rounds that go on when the bound is reached: other solutions may round better."""
+
+SHARE_OF_SPREAD, SHARE_OF_ROUNDS = 0.3, 0.9
+"""Shares of the time, and the first of the work, after which spread ends and no linear program is solved."""
+
+SLACK = 1e-6
+"""Packs by which the objective of the linear program may be off."""
+
+KEPT = (0.85, 0.7, 0.85, 0.7, 0.85, 0.5)
+"""Shares of the packs of a solution that are kept, when what they leave is solved anew."""
+
+LEFT_PER_TEMPLATE = 8
+"""Packs that are not kept, at most, for each pattern that a solution uses."""
+
+WORK_OF_PART = 10_000_000
+"""Units of work for what the kept packs leave."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """When to stop: what comes first. All but seconds stop at the same place on every machine."""
+
+    rounds: int = 400
+    """Times that the linear program is solved."""
+
+    columns: int = 20_000
+    """Patterns that the linear program may know."""
+
+    work: int = 400_000_000
+    """What the time goes with, counted: simplex iterations, pricing, rounding; units of some 40 nanoseconds."""
+
+    gap: float = 0.0
+    """Packs above the lower bound, as a share of it, that are good enough."""
+
+    seconds: float | None = None
+    """Time, of which the heuristics, the rounds and their rounding get shares; None sets no limit."""
+
+
+class Search:
+    """The best packs and the best bound so far, and whether they are good enough or it is too late."""
+
+    def __init__(
+        self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits, *, part_of: int | None = None
+    ) -> None:
+        """Begin with the heuristics; `part_of` packs are enough for a part of a histogram, and None says it is all."""
+        self._began = time.monotonic()
+        self._histogram = histogram
+        self._max_segments = max_segments
+        self._limits = limits
+        self._work = limits.work
+        self._part_of = part_of
+        self._limit = segment_limit(histogram, max_segments)
+        self.rounds = self.columns = 0
+        self.bound = lower_bound(histogram, max_segments)
+        self.starts = [best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments)]
+        self.best = min(self.starts, key=_packs)
+        if self._limit < deepest(histogram) and not self.enough():
+            self.starts.append(self._spread())
+            self.best = min(self.starts, key=_packs)
+
+    def run(self) -> None:
+        """Solve the linear programs in turn."""
+        values = None
+        for knots in stages(self._histogram, self._limit):
+            if self.enough():
+                break
+            program = ColumnGeneration(self._histogram, self._limit, knots=knots, values=values)
+            for patterns in self.starts:
+                program.add_patterns(patterns if knots is None else _some(patterns, COLUMNS_PER_KNOT * len(knots)))
+            if not self._solve(program, coarse=knots is not None):
+                break
+            # what a coarse program found is where the next one begins
+            values = program.values
+            self.starts = [self.best, program.templates()]
+
+    def _spread(self) -> Patterns:
+        """Spread, which ends after its share of the time and of the work."""
+        lengths = np.flatnonzero(self._histogram)
+        # it has all of them where pricing needs more than the rest
+        pricing = pricing_work(lengths, len(self._histogram) - 1, self._limit)
+        share = SHARE_OF_SPREAD if self._allows(2 * pricing, 1 - SHARE_OF_SPREAD) else 1.0
+        at_the_end = self._work - int(share * self._work)
+
+        def stop() -> bool:
+            self._work -= WORK_PER_SPREAD * len(lengths)
+            return self._work < at_the_end or self._seconds(share) <= 0
+
+        return spread(self._histogram, self._max_segments, stop=stop)
+
+    def _seconds(self, share: float = 1.0) -> float:
+        """What is left of a share of the time."""
+        if self._limits.seconds is None:
+            return math.inf
+        return share * self._limits.seconds - (time.monotonic() - self._began)
+
+    def _allows(self, work: int, share: float) -> bool:
+        """So much work can be done within the limit, and in what is left of a share of the time."""
+        return self._work > work and self._seconds(share) > work * SECONDS_PER_WORK
+
+    def enough(self) -> bool:
+        """The packs are good enough, or it is too late."""
+        over = self.best.packs - max(self.bound, self._part_of or 0)
+        return self._seconds() <= 0 or over <= self._limits.gap * self.bound
+
+    def _may_go_on(self, program: ColumnGeneration) -> bool:
+        """No limit is reached yet; some time is kept for rounding."""
+        limits = self._limits
+        allowed = self.rounds < limits.rounds and program.columns < limits.columns
+        return allowed and self._allows(program.pricing_work, SHARE_OF_ROUNDS) and not self.enough()
+
+    def _solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
+        """Solve a linear program in rounds and round it; False where a limit did not leave a single round."""
+        before = self.rounds
+        patience = 0 if coarse else PATIENCE
+        solved = False
+        while not solved and self._may_go_on(program):
+            worked = program.work
+            program.step(self._work, self._seconds(SHARE_OF_ROUNDS))
+            self._work -= program.work - worked
+            self.rounds += 1
+            self.bound = max(self.bound, program.bound)
+            # the linear program cannot raise the bound, rounded up, any more; or, where it is coarse, hardly
+            tolerance = COARSE * self.bound if coarse else 0.0
+            patience -= program.exact and math.ceil(program.objective - SLACK - tolerance) <= self.bound
+            solved = program.finished or patience < 0
+            if solved or (self.rounds - before) % ROUNDING_INTERVAL == 0 or (not coarse and patience < PATIENCE):
+                self._round(program, 2, coarse=coarse)
+        if self.rounds == before:
+            return False
+        self.columns = program.columns
+        self._round(program, COARSE_ATTEMPTS if coarse else ATTEMPTS, coarse=coarse)
+        if self._part_of is None:
+            self._fix(program, coarse=coarse)
+        return True
+
+    def _round(self, program: ColumnGeneration, attempts: int, *, coarse: bool) -> None:
+        """Turn the last solution of a linear program into whole packs, in several ways, one of them at any rate."""
+        templates = program.templates()
+        packs = program.packs[program.packs > 0]
+        for attempt in range(attempts):
+            if self.enough() or (attempt > 0 and self._work <= 0):
+                break
+            rounded = round_packs(
+                self._histogram,
+                self._max_segments,
+                templates=templates,
+                packs=packs,
+                attempt=attempt,
+                # the templates of a coarse program give the lengths their places only nearly
+                strict=not coarse and (attempt < 2 or attempt % 2 == 0),
+            )
+            self._work -= WORK_PER_PLACE * len(rounded.extents)
+            self.best = min(self.best, rounded, key=_packs)
+
+    def _fix(self, program: ColumnGeneration, *, coarse: bool) -> None:
+        """Keep most packs of a solution that was rounded, and solve what they leave as a problem of its own."""
+        templates = program.templates()
+        packs = program.packs[program.packs > 0]
+        for attempt, share in enumerate(KEPT):
+            # a program that was stopped early may have no solution to keep
+            if len(packs) == 0 or self.enough() or not self._allows(8 * program.pricing_work, 1.0):
+                break
+            most = packs.sum() - LEFT_PER_TEMPLATE * len(packs)
+            share = max(share, most / packs.sum())
+            kept, left = follow_rounded(
+                self._histogram,
+                self._limit,
+                templates=templates,
+                packs=packs,
+                share=share,
+                attempt=attempt,
+                strict=not coarse,
+            )
+            seconds = None if self._limits.seconds is None else self._seconds()
+            work = min(self._work, WORK_OF_PART)
+            limits = replace(self._limits, gap=0.0, work=work, seconds=seconds)
+            part = Search(left, self._max_segments, limits, part_of=self.bound - kept.packs)
+            part.run()
+            self._work -= work - part._work
+            self.best = min(self.best, joined(kept, part.best), key=_packs)
+
+
+def _some(patterns: Patterns, count: int) -> Patterns:
+    """About so many of the patterns, at even steps, and the one with the longest segment."""
+    step = max(1, len(patterns.counts) // count)
+    if step == 1:
+        return patterns
+    firsts = patterns.extents[patterns.offsets[:-1]]
+    kept = np.union1d(np.arange(0, len(patterns.counts), step), [np.argmax(firsts)])
+    sizes = np.diff(patterns.offsets)
+    is_kept = np.zeros(len(sizes), bool)
+    is_kept[kept] = True
+    return Patterns(
+        offsets=np.concatenate([[0], np.cumsum(sizes[kept])]),
+        extents=patterns.extents[np.repeat(is_kept, sizes)],
+        counts=patterns.counts[kept],
+    )
+
+
+def _packs(patterns: Patterns) -> int:
+    return patterns.packs
