@@ -18,8 +18,9 @@ ROUNDS, COLUMNS, WORK = 60, 6_000, 40_000_000
 def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
     """The better of best fit and exact fill, or what `optimal` makes of them where their gap is worth it."""
     bound = lower_bound(histogram, max_segments)
-    candidates = (best_fit_decreasing(histogram, max_segments), exact_fill(histogram, max_segments))
-    best = min(candidates, key=lambda patterns: patterns.packs)
+    best = best_fit_decreasing(histogram, max_segments)
+    if best.packs > bound:
+        best = min(best, exact_fill(histogram, max_segments), key=lambda patterns: patterns.packs)
     # a single pack is not worth an import
     if best.packs - bound <= max(1, WORTH * bound):
         return best
