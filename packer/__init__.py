@@ -3,6 +3,8 @@
     packer.pack("dataset", max_len=4096)         tokenized dataset -> dataset-packed-4096/; returns the manifest
     packer.load("dataset-packed-4096")           rows by number, memory-mapped
     packer.batches(dataset, rows=4)              batches for varlen attention: no document sees another
+    packer.BatchSampler(dataset, ...)            the same over ranks and workers, with a state
+    packer.collate, packer.flatten               for a DataLoader: rows, or raw examples, to a batch
     packer.verify("dataset-packed-4096", ...)    what is wrong with it: nothing
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
 
@@ -14,7 +16,7 @@ The way of the data, and where each stretch of it lives:
     gather/      tokens -> rows, at memcpy speed
     shards/      the bytes on disk
     pipeline/    all of these in order
-    loader.py    rows -> training
+    loader/      rows -> training
     attention/   the training step: varlen attention, and a probe for leaks
 
 Importing this package imports nothing; loading a packed dataset imports numpy and pyarrow alone.
@@ -34,30 +36,62 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
     from packer import attention
-    from packer.loader import PackedDataset, batches, collate, load
+    from packer.loader import (
+        BatchSampler,
+        Imbalance,
+        PackedDataset,
+        PackedSchedule,
+        StaticShape,
+        batches,
+        causal_lm_loss,
+        collate,
+        flatten,
+        load,
+        num_items_in_batch,
+        packed_schedule,
+        static_shape,
+    )
     from packer.shards.manifest import Manifest
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchSampler",
+    "Imbalance",
     "Manifest",
     "PackedDataset",
+    "PackedSchedule",
     "PackerError",
     "SourceError",
+    "StaticShape",
     "attention",
     "batches",
+    "causal_lm_loss",
     "collate",
+    "flatten",
     "load",
+    "num_items_in_batch",
     "pack",
+    "packed_schedule",
+    "static_shape",
     "verify",
 ]
 
 _HOMES = {
+    "BatchSampler": "packer.loader",
+    "Imbalance": "packer.loader",
     "Manifest": "packer.shards.manifest",
     "PackedDataset": "packer.loader",
+    "PackedSchedule": "packer.loader",
+    "StaticShape": "packer.loader",
     "batches": "packer.loader",
+    "causal_lm_loss": "packer.loader",
     "collate": "packer.loader",
+    "flatten": "packer.loader",
     "load": "packer.loader",
+    "num_items_in_batch": "packer.loader",
+    "packed_schedule": "packer.loader",
+    "static_shape": "packer.loader",
 }
 
 

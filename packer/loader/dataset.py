@@ -1,25 +1,23 @@
-"""Read a packed dataset into training: rows by number, and batches in which no document sees another.
-
-Needs numpy and pyarrow; torch where tensors are asked for.
-"""
+"""The rows of a packed dataset by number, memory-mapped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import PackerError
 from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard, read_manifest
 
-Row = dict[str, NDArray[Any]]
 NO_LOSS = -100  # as in packer.gather, which imports numba
+
+Row = dict[str, NDArray[Any]]
 
 
 class PackedDataset:
@@ -32,7 +30,8 @@ class PackedDataset:
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
         doc_starts                        int32, shape (segments,): where in its document the segment starts
 
-    It pickles as its path, so that DataLoader workers map the shards for themselves.
+    It is a map-style dataset of torch without importing torch. It pickles as its path, so that DataLoader workers
+    map the shards for themselves.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -50,6 +49,17 @@ class PackedDataset:
         known = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS)  # a later version may have written more
         return [name for name in known if name in self._shards[0].column_names] if self._shards else []
 
+    @property
+    def pad_id(self) -> int:
+        """Token id of the padding."""
+        return int(self.manifest.options["pad_id"])
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that tell this dataset's rows from any other's: a hash of the shards' hashes."""
+        hashes = "".join(entry.xxh3_128 for entry in self.manifest.shards)
+        return blake2b(hashes.encode(), digest_size=8).hexdigest()
+
     def __len__(self) -> int:
         return int(self._first_rows[-1])
 
@@ -63,6 +73,13 @@ class PackedDataset:
         found = {name: views[name][within] for name in TOKEN_COLUMNS if name in views}
         return {**found, **{name: views[name][first:last] for name in SEGMENT_COLUMNS}}
 
+    def __getitems__(self, indices: Sequence[int]) -> list[Row]:
+        """Rows of a batch, as torch's DataLoader asks for them; a batch of none is one row of padding alone.
+
+        `BatchSampler` hands out such a batch where the last rows of an epoch are fewer than the batches of a step.
+        """
+        return [self[index] for index in indices] or [self._padding_row()]
+
     def __iter__(self) -> Iterator[Row]:
         return (self[row] for row in range(len(self)))
 
@@ -72,6 +89,16 @@ class PackedDataset:
     def __reduce__(self) -> tuple[type[PackedDataset], tuple[Path]]:
         return type(self), (self.path.absolute(),)  # a worker may run in another folder
 
+    def segments(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]]:
+        """Yield (offsets, seq_lengths, doc_ids) of all rows, in pieces, in order; no token is read.
+
+        Row i of a piece has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
+        """
+        for shard, table in enumerate(self._shards):
+            for chunk in range(table["input_ids"].num_chunks):
+                views = self._view(shard, chunk)
+                yield views["offsets"], views["seq_lengths"], views["doc_ids"]
+
     def _batch_of(self, shard: int, row: int) -> tuple[dict[str, Any], int]:
         """(numpy views of the record batch that holds a row of a shard, the row's number in it)."""
         if shard not in self._chunk_rows:
@@ -79,9 +106,20 @@ class PackedDataset:
             self._chunk_rows[shard] = np.cumsum([0, *sizes])
         starts = self._chunk_rows[shard]
         chunk = int(np.searchsorted(starts, row, side="right")) - 1
+        return self._view(shard, chunk), row - int(starts[chunk])
+
+    def _view(self, shard: int, chunk: int) -> dict[str, Any]:
         if (shard, chunk) not in self._views:
             self._views[shard, chunk] = _numpy_views(self._shards[shard], chunk)
-        return self._views[shard, chunk], row - int(starts[chunk])
+        return self._views[shard, chunk]
+
+    def _padding_row(self) -> Row:
+        values = {"input_ids": self.pad_id, "labels": NO_LOSS}
+        row: Row = {name: np.full(self.max_len, value, np.int32) for name, value in values.items()}
+        row |= {"position_ids": np.arange(self.max_len, dtype=np.int32)}
+        segment = {"seq_lengths": self.max_len, "doc_ids": PADDING, "doc_starts": 0}
+        row |= {name: np.array([value], SEGMENT_COLUMNS[name].to_pandas_dtype()) for name, value in segment.items()}
+        return {name: row[name] for name in self.column_names}
 
 
 def load(path: str | Path) -> PackedDataset:
@@ -91,72 +129,6 @@ def load(path: str | Path) -> PackedDataset:
         PackerError: it is not a packed dataset, unfinished, of an unknown format version, or a shard was changed.
     """
     return PackedDataset(path)
-
-
-def collate(
-    rows: Sequence[Mapping[str, NDArray[Any]]], *, tensors: Literal["torch", "numpy"] = "torch"
-) -> dict[str, Any]:
-    """Make one batch of rows, flattened to a single sequence of T real tokens; padding is left out.
-
-    The keys are those of transformers' DataCollatorWithFlattening, plus `use_cache`:
-
-        input_ids, labels, position_ids   int64, shape (1, T); labels are NO_LOSS at every segment's first token
-        seq_idx                           int32, shape (1, T): number of the segment each token belongs to
-        cu_seq_lens_q, cu_seq_lens_k      int32, shape (segments + 1,): where segments begin, then T
-        max_length_q, max_length_k        int: tokens of the longest segment
-        use_cache                         False: with a cache transformers stops looking for packed sequences
-
-    There is no attention_mask on purpose: even one of all ones switches packing off.
-
-    Raises:
-        PackerError: tensors are asked for and torch is not installed.
-    """
-    lengths = np.concatenate([row["seq_lengths"][row["doc_ids"] != PADDING] for row in rows]).astype(np.int64)
-    ends = [int(row["seq_lengths"][row["doc_ids"] != PADDING].sum()) for row in rows]
-    boundaries = np.concatenate([[0], np.cumsum(lengths)])
-    tokens = np.concatenate([row["input_ids"][:end] for row, end in zip(rows, ends, strict=True)]).astype(np.int64)
-    if "labels" in rows[0]:
-        labels = np.concatenate([row["labels"][:end] for row, end in zip(rows, ends, strict=True)]).astype(np.int64)
-    else:  # packed with --no-labels
-        labels = tokens.copy()
-        labels[boundaries[:-1]] = NO_LOSS
-    longest = int(lengths.max())
-    arrays = {
-        "input_ids": tokens[None],
-        "labels": labels[None],
-        "position_ids": (np.arange(len(tokens)) - np.repeat(boundaries[:-1], lengths))[None],
-        "seq_idx": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None],
-        "cu_seq_lens_q": boundaries.astype(np.int32),
-        "cu_seq_lens_k": boundaries.astype(np.int32),
-    }
-    batch: dict[str, Any] = _as_tensors(arrays) if tensors == "torch" else dict(arrays)
-    return {**batch, "max_length_q": longest, "max_length_k": longest, "use_cache": False}
-
-
-def batches(
-    dataset: PackedDataset,
-    *,
-    rows: int,
-    seed: int | None = 0,
-    epoch: int = 0,
-    drop_last: bool = False,
-    tensors: Literal["torch", "numpy"] = "torch",
-) -> Iterator[dict[str, Any]]:
-    """Yield the batches of one epoch, as `collate` makes them.
-
-    Args:
-        dataset: from `load`.
-        rows: rows of a batch; a row is up to max_len real tokens.
-        seed: of the order of rows; None for the order on disk.
-        epoch: another epoch is another order under the same seed.
-        drop_last: leave out a last batch of fewer rows.
-        tensors: "torch", or "numpy" for arrays.
-    """
-    if rows < 1:
-        raise PackerError(f"rows is {rows}: a batch has at least 1")
-    order = np.arange(len(dataset)) if seed is None else np.random.default_rng([seed, epoch]).permutation(len(dataset))
-    for first in range(0, len(order) - rows + 1 if drop_last else len(order), rows):
-        yield collate([dataset[int(row)] for row in order[first : first + rows]], tensors=tensors)
 
 
 def _numpy_views(table: pa.Table, chunk: int) -> dict[str, Any]:
@@ -170,11 +142,3 @@ def _numpy_views(table: pa.Table, chunk: int) -> dict[str, Any]:
             views[name] = np.asarray(array.values)
             views["offsets"] = np.asarray(array.offsets)
     return views
-
-
-def _as_tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    try:
-        import torch
-    except ImportError as error:
-        raise PackerError('torch is not installed: pip install "packer[torch]", or ask for tensors="numpy"') from error
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,0 +1,171 @@
+"""Rows or raw examples to one batch of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import PackerError
+from packer.loader.dataset import NO_LOSS, PackedDataset
+from packer.loader.formats import Format, flat_arrays, make_batch
+from packer.loader.sampler import BatchSampler
+from packer.loader.segments import LossWeights
+from packer.loader.static import StaticShape
+
+Tensors = Literal["torch", "numpy"]
+
+
+def collate(
+    rows: Sequence[Mapping[str, NDArray[Any]]],
+    *,
+    format: Format = "hf",
+    static: StaticShape | None = None,
+    loss_weights: LossWeights | None = None,
+    tensors: Tensors = "torch",
+) -> Any:
+    """Make one batch of rows, as a trainer reads it; a `collate_fn` for DataLoader.
+
+    B is the number of rows, L is max_len and T the tokens of the batch. Labels that were not written are made from
+    the boundaries. What a trainer shifts by itself is not shifted here, and the reverse.
+
+    `hf`, for Hugging Face models: one sequence of the real tokens, padding left out. The keys are those of
+    transformers' DataCollatorWithFlattening, plus `use_cache`:
+
+        input_ids, labels, position_ids   int64, shape (1, T); labels are -100 at every segment's first token
+        seq_idx                           int32, shape (1, T): number of the segment each token belongs to
+        cu_seq_lens_q, cu_seq_lens_k      int32, shape (segments + 1,): where segments begin, then T
+        max_length_q, max_length_k        int: tokens of the longest segment
+        use_cache                         False: with a cache transformers stops looking for packed sequences
+
+    There is no attention_mask on purpose: even one of all ones switches packing off.
+
+    `hf_rows`, for Hugging Face models with sdpa or eager attention (flash attention takes B = 1): `input_ids`,
+    `labels`, `position_ids`, int64, shape (B, L), and `use_cache`. Padding is a segment of its own.
+
+    `trl`: a list of B examples `input_ids`, `labels` (int64 arrays, shape (L,), whatever `tensors` says) and
+    `seq_lengths` (list), which TRL's DataCollatorForLanguageModeling(padding_free=True) makes a batch of.
+
+    `torchtitan`: `({"input", "positions"}, labels)`, int64, shape (B, L); labels are shifted.
+
+    `megatron`: the fields of Megatron-LM's SFT dataset in a micro-batch of 1: `tokens`, `labels` (shifted; -100
+    where there is no loss) and `position_ids`, int64, shape (1, B * L); `loss_mask`, float32, of the same shape;
+    `cu_seqlens`, int32, shape (1, segments + 1); `max_seqlen`, int32, shape (1,).
+
+    `segment_ids`, for MaxText and JAX (with `tensors="numpy"`): `inputs`, `inputs_position`, `inputs_segmentation`,
+    `targets`, `targets_position`, `targets_segmentation`, int32, shape (B, L). Segments count from 1 in every row,
+    0 is padding, and in `targets_segmentation` whatever has no loss; targets are shifted.
+
+    Args:
+        rows: of a PackedDataset, at least one.
+        format: one of the above.
+        static: for `hf` and `megatron`, the shape that all batches get, from `static_shape`, so that torch.compile
+            compiles once: `hf` is filled with padding up to T tokens, cu_seqlens with repeats of T (segments of no
+            tokens), and max_length is max_len.
+        loss_weights: for `hf`, `hf_rows` and `megatron`, add `loss_weights`, float64 and aligned with the labels,
+            for a mean per "sequence" or "document" instead of per token; see `causal_lm_loss`. Take the key out
+            before the rest goes to the model.
+        tensors: "torch", or "numpy" for arrays.
+
+    Raises:
+        PackerError: the format is unknown or does not have what is asked for, the batch does not fit `static`, or
+            tensors are asked for and torch is not installed.
+    """
+    return _as(tensors, make_batch(rows, format=format, static=static, loss_weights=loss_weights))
+
+
+def flatten(examples: Sequence[Mapping[str, Any]], *, tensors: Tensors = "torch") -> dict[str, Any]:
+    """Flatten raw tokenized examples to one sequence; what DataCollatorWithFlattening does, as a `collate_fn`.
+
+    This is packing at the size of a mini-batch: a step sees the documents that it saw with padding, so that nothing
+    else of a training run changes (Kundu et al., arXiv 2407.09105). Keys, values and types are those of
+    `DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)`, plus `use_cache=False`: as
+    `collate` gives in the format `hf`.
+
+    Args:
+        examples: mappings with `input_ids`, and `labels` or not; lists, arrays or tensors. The first example tells
+            whether there are labels. Its other keys, as attention_mask, are ignored.
+        tensors: "torch", or "numpy" for arrays.
+
+    Raises:
+        PackerError: there are no examples, one has no tokens, or another number of labels than of tokens.
+    """
+    if not examples:
+        raise PackerError("there are 0 examples: a batch has at least 1")
+    has_labels = "labels" in examples[0]
+    tokens = [np.asarray(example["input_ids"]) for example in examples]
+    lengths = np.array([len(ids) for ids in tokens], np.int64)
+    if not lengths.all():
+        raise PackerError(f"example {int(np.argmin(lengths))} of the batch has 0 tokens: leave empty examples out")
+    input_ids = np.concatenate(tokens).astype(np.int64, copy=False)
+    labels = input_ids.copy()
+    if has_labels:
+        given = [np.asarray(example["labels"]) for example in examples]
+        for number, (values, length) in enumerate(zip(given, lengths, strict=True)):
+            if len(values) != length:
+                raise PackerError(
+                    f"example {number} of the batch has {len(values)} labels for {length} tokens: give one for each"
+                )
+        np.concatenate(given, out=labels)
+    labels[np.cumsum(lengths) - lengths] = NO_LOSS
+    batch: dict[str, Any] = _as(tensors, flat_arrays(input_ids, labels, lengths))
+    return batch
+
+
+def batches(
+    dataset: PackedDataset,
+    *,
+    rows: int,
+    seed: int | None = 0,
+    epoch: int = 0,
+    drop_last: bool = False,
+    format: Format = "hf",
+    static: StaticShape | None = None,
+    loss_weights: LossWeights | None = None,
+    tensors: Tensors = "torch",
+) -> Iterator[Any]:
+    """Yield the batches of one epoch, as `collate` makes them, in one process.
+
+    For several ranks, for workers and to resume there is `BatchSampler`; the rows come in the same order.
+
+    Args:
+        dataset: from `load`.
+        rows: rows of a batch; a row is up to max_len real tokens.
+        seed: of the order of rows; None for the order on disk.
+        epoch: another epoch is another order under the same seed.
+        drop_last: leave out a last batch of fewer rows.
+        format: as in `collate`.
+        static: as in `collate`.
+        loss_weights: as in `collate`.
+        tensors: "torch", or "numpy" for arrays.
+
+    Raises:
+        PackerError: rows is below 1, or as in `collate`.
+    """
+    if rows < 1:
+        raise PackerError(f"rows is {rows}: a batch has at least 1")
+    sampler = BatchSampler(dataset, global_batch=rows, seed=seed, epoch=epoch, drop_last=drop_last)
+    for numbers in sampler:
+        batch = dataset.__getitems__(numbers)
+        yield collate(batch, format=format, static=static, loss_weights=loss_weights, tensors=tensors)
+
+
+def _as(tensors: Tensors, batch: Any) -> Any:
+    """The batch with its arrays as tensors that share their memory; in a list of examples they stay arrays."""
+    if tensors == "numpy" or isinstance(batch, list):
+        return batch
+    try:
+        import torch
+    except ImportError as error:
+        raise PackerError('torch is not installed: pip install "packer[torch]", or ask for tensors="numpy"') from error
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(convert, value))
+        if isinstance(value, dict):
+            return {name: convert(part) for name, part in value.items()}
+        return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+    return convert(batch)
