@@ -30,6 +30,33 @@ settings.load_profile("packer")
 
 
 @pytest.fixture(scope="session")
+def packed(tmp_path_factory) -> Path:
+    """A packed dataset of several shards; tests/packed_rows.py says of what."""
+    from tests.packed_rows import MAX_LEN, make
+
+    return make(tmp_path_factory.mktemp("several"), shard_size=3 * 3 * 4 * MAX_LEN)
+
+
+@pytest.fixture(scope="session")
+def dataset(packed):
+    """The same, opened."""
+    import packer
+
+    return packer.load(packed)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Torch on one thread: for models as small as ours, threads only wait for each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of histograms, lengths and tokenized sets that PACKER_TEST_DATA names; skips without it."""
     folder = os.environ.get("PACKER_TEST_DATA")

@@ -239,6 +239,70 @@ def flattened_batch(rows):
     }
 
 
+def static_batch(rows, *, tokens, segments, max_len, pad_id):
+    """The batch of rows as `flattened_batch` gives it, filled up to one shape, segment by segment."""
+    batch = flattened_batch(rows)
+    boundaries = list(batch["cu_seq_lens_q"])
+    while boundaries[-1] < tokens:
+        length = min(max_len, tokens - boundaries[-1])
+        batch["input_ids"][0] += [pad_id] * length
+        batch["labels"][0] += [-100] * length
+        batch["position_ids"][0] += range(length)
+        batch["seq_idx"][0] += [len(boundaries) - 1] * length
+        boundaries.append(boundaries[-1] + length)
+    boundaries += [tokens] * (segments + 1 - len(boundaries))
+    return {**batch, **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), boundaries),
+            **dict.fromkeys(("max_length_q", "max_length_k"), max_len)}  # fmt: skip
+
+
+def next_tokens(row):
+    """For every place of a row, a dict of lists: (position, number of the segment, label of the next place).
+
+    The number counts from 1 and is 0 at padding; the label is -100 where the next place is no token of the segment.
+    """
+    places, place = [], 0
+    for number, (length, document) in enumerate(zip(row["seq_lengths"], row["doc_ids"], strict=True), 1):
+        for position in range(length):
+            label = -100
+            if document != -1 and position + 1 < length:
+                label = row["labels" if "labels" in row else "input_ids"][place + 1]
+            places.append((position, number if document != -1 else 0, label))
+            place += 1
+    return places
+
+
+def loss_weights(rows, *, per):
+    """(weight of every real token, sequences that count): 1 / trained tokens of the sequence or document."""
+    names, trained = [], []
+    for number, row in enumerate(rows):
+        place = 0
+        for segment, (length, document) in enumerate(zip(row["seq_lengths"], row["doc_ids"], strict=True)):
+            if document != -1:
+                names += [document if per == "document" else (number, segment)] * length
+                trained += [label != -100 for label in row["labels"][place : place + length]]
+            place += length
+    counts = {name: sum(one for one, other in zip(trained, names, strict=True) if other == name) for name in names}
+    weights = [one / counts[name] if one else 0.0 for one, name in zip(trained, names, strict=True)]
+    return weights, sum(count > 0 for count in counts.values())
+
+
+def row_order(rows, *, seed, epoch):
+    """The numbers of rows sorted by SplitMix64 of seed and epoch, with the number in the hash's low bits."""
+    mask = 2**64 - 1
+    golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+    def mixed(value):
+        value = (value ^ (value >> 30)) * factor_1 & mask
+        value = (value ^ (value >> 27)) * factor_2 & mask
+        return value ^ (value >> 31)
+
+    key = mixed(seed + golden & mask)
+    key = mixed(key ^ (5 * golden & mask))
+    key = mixed(key ^ (epoch * factor_1 & mask))
+    bits = len(bin(rows - 1)) - 2 if rows > 1 else 0
+    return sorted(range(rows), key=lambda number: (mixed(key + number * golden & mask) >> bits, number))
+
+
 # ---- non-negative least squares: strategies, and what makes a solution one ----
 
 

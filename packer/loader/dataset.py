@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,20 @@ from packer.shards.reader import open_shard, read_manifest
 NO_LOSS = -100  # as in packer.gather, which imports numba
 
 Row = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Views:
+    """The columns of one record batch as arrays that stay in the mapped file."""
+
+    tokens: dict[str, NDArray[np.int32]]
+    """Token columns, shape (rows, max_len), in the order on disk."""
+
+    segments: dict[str, NDArray[Any]]
+    """Segment columns, shape (segments,), in the order on disk."""
+
+    offsets: list[int]
+    """Row i has the segments offsets[i]:offsets[i + 1]; a list, because it is read one number at a time."""
 
 
 class PackedDataset:
@@ -39,9 +56,10 @@ class PackedDataset:
         self.manifest: Manifest = read_manifest(self.path)
         self.max_len = self.manifest.max_len
         self._shards = [open_shard(self.path, entry, self.max_len) for entry in self.manifest.shards]
-        self._first_rows = np.cumsum([0] + [shard.num_rows for shard in self._shards])
-        self._chunk_rows: dict[int, NDArray[np.int64]] = {}
-        self._views: dict[tuple[int, int], dict[str, Any]] = {}
+        # lists and bisect: for one number at a time they take a quarter of the time of np.searchsorted
+        self._first_rows: list[int] = [0, *accumulate(shard.num_rows for shard in self._shards)]
+        self._chunk_rows: dict[int, list[int]] = {}
+        self._views: dict[tuple[int, int], _Views] = {}
 
     @property
     def column_names(self) -> list[str]:
@@ -61,17 +79,19 @@ class PackedDataset:
         return blake2b(hashes.encode(), digest_size=8).hexdigest()
 
     def __len__(self) -> int:
-        return int(self._first_rows[-1])
+        return self._first_rows[-1]
 
     def __getitem__(self, index: int) -> Row:
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        shard = int(np.searchsorted(self._first_rows, row, side="right")) - 1
-        views, within = self._batch_of(shard, row - int(self._first_rows[shard]))
-        first, last = views["offsets"][within : within + 2]
-        found = {name: views[name][within] for name in TOKEN_COLUMNS if name in views}
-        return {**found, **{name: views[name][first:last] for name in SEGMENT_COLUMNS}}
+        shard = bisect_right(self._first_rows, row) - 1
+        views, within = self._batch_of(shard, row - self._first_rows[shard])
+        first, last = views.offsets[within], views.offsets[within + 1]
+        found = {name: values[within] for name, values in views.tokens.items()}
+        for name, values in views.segments.items():
+            found[name] = values[first:last]
+        return found
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Rows of a batch, as torch's DataLoader asks for them; a batch of none is one row of padding alone.
@@ -89,7 +109,7 @@ class PackedDataset:
     def __reduce__(self) -> tuple[type[PackedDataset], tuple[Path]]:
         return type(self), (self.path.absolute(),)  # a worker may run in another folder
 
-    def segments(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]]:
+    def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
         """Yield (offsets, seq_lengths, doc_ids) of all rows, in pieces, in order; no token is read.
 
         Row i of a piece has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
@@ -97,18 +117,18 @@ class PackedDataset:
         for shard, table in enumerate(self._shards):
             for chunk in range(table["input_ids"].num_chunks):
                 views = self._view(shard, chunk)
-                yield views["offsets"], views["seq_lengths"], views["doc_ids"]
+                yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
 
-    def _batch_of(self, shard: int, row: int) -> tuple[dict[str, Any], int]:
-        """(numpy views of the record batch that holds a row of a shard, the row's number in it)."""
+    def _batch_of(self, shard: int, row: int) -> tuple[_Views, int]:
+        """(views of the record batch that holds a row of a shard, the row's number in it)."""
         if shard not in self._chunk_rows:
-            sizes = [len(chunk) for chunk in self._shards[shard]["input_ids"].chunks]
-            self._chunk_rows[shard] = np.cumsum([0, *sizes])
+            chunks = self._shards[shard]["input_ids"].chunks
+            self._chunk_rows[shard] = [0, *accumulate(len(chunk) for chunk in chunks)]
         starts = self._chunk_rows[shard]
-        chunk = int(np.searchsorted(starts, row, side="right")) - 1
-        return self._view(shard, chunk), row - int(starts[chunk])
+        chunk = bisect_right(starts, row) - 1
+        return self._view(shard, chunk), row - starts[chunk]
 
-    def _view(self, shard: int, chunk: int) -> dict[str, Any]:
+    def _view(self, shard: int, chunk: int) -> _Views:
         if (shard, chunk) not in self._views:
             self._views[shard, chunk] = _numpy_views(self._shards[shard], chunk)
         return self._views[shard, chunk]
@@ -131,14 +151,11 @@ def load(path: str | Path) -> PackedDataset:
     return PackedDataset(path)
 
 
-def _numpy_views(table: pa.Table, chunk: int) -> dict[str, Any]:
-    """Views of the columns of one record batch; nothing is copied."""
-    views: dict[str, Any] = {}
-    for name in table.column_names:
-        array = table[name].chunk(chunk)
-        if name in TOKEN_COLUMNS:
-            views[name] = np.asarray(array.flatten()).reshape(len(array), -1)
-        elif name in SEGMENT_COLUMNS:
-            views[name] = np.asarray(array.values)
-            views["offsets"] = np.asarray(array.offsets)
-    return views
+def _numpy_views(table: pa.Table, chunk: int) -> _Views:
+    arrays = {name: table[name].chunk(chunk) for name in table.column_names}
+    rows = len(arrays["input_ids"])
+    return _Views(
+        tokens={name: np.asarray(arrays[name].flatten()).reshape(rows, -1) for name in TOKEN_COLUMNS if name in arrays},
+        segments={name: np.asarray(arrays[name].values) for name in SEGMENT_COLUMNS},
+        offsets=np.asarray(arrays["seq_lengths"].offsets).tolist(),  # of all segment columns
+    )

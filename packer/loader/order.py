@@ -43,7 +43,8 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
     # the low bits make way for the number itself: then no two keys are equal, and any sort gives the same order
     low = np.uint64((1 << max(rows - 1, 0).bit_length()) - 1)
     sorted_keys: NDArray[np.uint64] = np.sort((keys & ~low) | numbers)
-    return (sorted_keys & low).astype(np.int64)
+    order: NDArray[np.int64] = (sorted_keys & low).astype(np.int64)
+    return order
 
 
 def _mixed(value: Any) -> Any:

@@ -1,0 +1,67 @@
+"""A small packed dataset, and what its rows must hold.
+
+The token of document d at place p is `1000 * d + p + 1`, so every token tells where it comes from; 0 is padding.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+import packer
+from packer.loader import NO_LOSS
+from packer.shards.columns import PADDING
+
+MAX_LEN = 12
+LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2]
+
+
+def tokens_of(document: int, length: int) -> list[int]:
+    return [1000 * document + place + 1 for place in range(length)]
+
+
+def labels_of(document: int, length: int) -> list[int]:
+    """Labels of a source that masks every third token, and trains on its first."""
+    return [NO_LOSS if place % 3 == 2 else token for place, token in enumerate(tokens_of(document, length))]
+
+
+def write_source(path: Path, lengths, *, labels=True) -> Path:
+    documents = list(enumerate(lengths))
+    columns = {"input_ids": pa.array([tokens_of(*document) for document in documents], pa.list_(pa.int32()))}
+    if labels:
+        columns["labels"] = pa.array([labels_of(*document) for document in documents], pa.list_(pa.int32()))
+    table = pa.table(columns)
+    with pa.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
+    return path
+
+
+def make(folder: Path, lengths=LENGTHS, **options) -> Path:
+    """Pack documents of these lengths; return the folder of the rows."""
+    source = write_source(folder / "source.arrow", lengths, labels=options.pop("source_labels", True))
+    out = folder / "packed"
+    packer.pack(source, out, **{"max_len": MAX_LEN, "position_ids": True, "sync": False, **options})
+    return out
+
+
+def rows_on_disk(folder: Path) -> list[dict[str, list[int]]]:
+    """All rows as lists, read shard by shard with pyarrow alone."""
+    rows = []
+    for name in sorted(path.name for path in folder.glob("*.arrow")):
+        with pa.memory_map(str(folder / name)) as mapped:
+            rows += pa.ipc.open_stream(mapped).read_all().to_pylist()
+    return rows
+
+
+def as_lists(row) -> dict[str, list[int]]:
+    return {name: values.tolist() for name, values in row.items()}
+
+
+def segments_of(row) -> list[tuple[int, int, int]]:
+    """(document, start, length) of a row's segments, padding left out."""
+    columns = (row["doc_ids"].tolist(), row["doc_starts"].tolist(), row["seq_lengths"].tolist())
+    return [segment for segment in zip(*columns, strict=True) if segment[0] != PADDING]
+
+
+def heads(batch) -> list[int]:
+    """First token of every segment of a batch: names the segment."""
+    return batch["input_ids"][0, batch["cu_seq_lens_q"][:-1]].tolist()

@@ -1,0 +1,188 @@
+"""The sampler under the loaders that people use: torch's, torchdata's, accelerate's, and the Hugging Face Trainer."""
+
+import json
+from functools import partial
+
+import pytest
+
+import packer
+from tests.packed_rows import heads
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader  # noqa: E402  needs torch
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WORKERS = [0, 2]
+
+
+def expected_heads(dataset, **options):
+    """First tokens of the segments of every batch of an epoch, read without any loader."""
+    sampler = packer.BatchSampler(dataset, **options)
+    return [heads(packer.collate(dataset.__getitems__(numbers))) for numbers in sampler]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_dataloader_gives_the_same_batches_with_any_number_of_workers(dataset, workers):
+    options = {"global_batch": 8, "rows": 2, "rank": 1, "world_size": 2, "balance": "attention"}
+    loader = DataLoader(
+        dataset,
+        batch_sampler=packer.BatchSampler(dataset, **options),
+        collate_fn=packer.collate,
+        num_workers=workers,
+        multiprocessing_context="spawn" if workers else None,
+        persistent_workers=workers > 0,
+    )
+    assert len(loader) == len(expected_heads(dataset, **options))
+    for epoch in range(2):
+        assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=epoch, **options)
+
+
+def test_a_dataloader_without_the_sampler_collates_rows_as_they_come(dataset):
+    found = [heads(batch) for batch in DataLoader(dataset, batch_size=2, collate_fn=packer.collate)]
+    assert found == [heads(batch) for batch in packer.batches(dataset, rows=2, seed=None)]
+
+
+def test_a_collate_with_options_goes_to_workers(dataset):
+    static = packer.static_shape(dataset, rows=2)
+    collate = partial(packer.collate, static=static, loss_weights="sequence")
+    loader = DataLoader(dataset, batch_size=2, collate_fn=collate, num_workers=1, multiprocessing_context="spawn")
+    assert {tuple(batch["loss_weights"].shape) for batch in loader} == {(1, static.tokens)}
+
+
+def test_a_plain_dataloader_with_workers_resumes_where_it_is_told(dataset):
+    options = {"global_batch": 2}
+    sampler = packer.BatchSampler(dataset, **options)
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate, num_workers=2, prefetch_factor=2)
+    batches = iter(loader)
+    before = [heads(next(batches)) for _ in range(3)]
+    state = sampler.state_dict(batches=3)
+    assert sampler.state_dict() != state, "it read ahead"
+    resumed = packer.BatchSampler(dataset, **options)
+    resumed.load_state_dict(state)
+    after = [heads(batch) for batch in DataLoader(dataset, batch_sampler=resumed, collate_fn=packer.collate)]
+    assert before + after == expected_heads(dataset, **options)
+
+
+# ---- torchdata ----
+
+
+def stateful(dataset, workers, **options):
+    data = pytest.importorskip("torchdata.stateful_dataloader")
+    sampler = packer.BatchSampler(dataset, **options)
+    return data.StatefulDataLoader(
+        dataset, batch_sampler=sampler, collate_fn=packer.collate, num_workers=workers
+    ), sampler
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("stop", [0, 1, 4])
+def test_a_stateful_dataloader_resumes_to_the_exact_row(dataset, workers, stop):
+    options = {"global_batch": 2, "epoch": 5}
+    expected = [expected_heads(dataset, **{**options, "epoch": epoch}) for epoch in (5, 6)]
+    loader, _ = stateful(dataset, workers, **options)
+    batches = iter(loader)
+    before = [heads(next(batches)) for _ in range(stop)]
+    state = loader.state_dict()
+    resumed, sampler = stateful(dataset, workers, global_batch=2)
+    resumed.load_state_dict(state)
+    assert before + [heads(batch) for batch in resumed] == expected[0]
+    assert sampler.epoch == 5
+    assert [heads(batch) for batch in resumed] == expected[1], "the next pass is the next epoch"
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_stateful_dataloader_saved_between_epochs_begins_the_next(dataset, workers):
+    loader, _ = stateful(dataset, workers, global_batch=2)
+    assert [heads(batch) for batch in loader] == expected_heads(dataset, global_batch=2)
+    state = loader.state_dict()
+    for told in (False, True):
+        resumed, sampler = stateful(dataset, workers, global_batch=2)
+        resumed.load_state_dict(state)
+        if told:
+            sampler.set_epoch(1)
+        assert [heads(batch) for batch in resumed] == expected_heads(dataset, global_batch=2, epoch=1)
+
+
+# ---- accelerate ----
+
+
+def test_accelerate_goes_through_epochs_and_resumes(dataset):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    options = {"global_batch": 4, "rows": 2}
+
+    def prepared():
+        sampler = packer.BatchSampler(dataset, **options)
+        return accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)), sampler
+
+    loader, sampler = prepared()
+    for epoch in range(2):
+        assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=epoch, **options)
+    batches = iter(loader)
+    before = [heads(next(batches)) for _ in range(2)]
+    state = json.loads(json.dumps(sampler.state_dict(batches=2)))  # accelerate reads one batch ahead
+
+    loader, sampler = prepared()
+    sampler.load_state_dict(state)
+    with pytest.raises(packer.PackerError, match=r"resumes epoch 2 at batch 2 of \d+, set_epoch asks for epoch 0"):
+        next(iter(loader))
+    loader.set_epoch(sampler.epoch)
+    after = [heads(batch) for batch in loader]
+    assert before + after == expected_heads(dataset, epoch=2, **options)
+    assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=3, **options)
+
+
+# ---- the Hugging Face Trainer ----
+
+
+@pytest.mark.slow
+def test_the_trainer_shows_the_sampler_s_batches_and_resumes_from_a_checkpoint(dataset, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    options = {"global_batch": 4, "rows": 2}
+    shown = []
+
+    class Recorder(torch.nn.Module):
+        """A model that notes what it is shown."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, **batch):
+            if self.training:
+                shown.append(heads(batch))
+            return {"loss": self.weight * 1.0}
+
+    class Trainer(transformers.Trainer):
+        def get_train_dataloader(self):
+            sampler = packer.BatchSampler(self.train_dataset, **options)
+            loader = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
+            return self.accelerator.prepare(loader)
+
+    def train(max_steps, resume=None):
+        shown.clear()
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=options["rows"],
+            gradient_accumulation_steps=2,
+            num_train_epochs=3,
+            max_steps=max_steps,
+            save_strategy="steps",
+            save_steps=1,
+            remove_unused_columns=False,
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        trainer = Trainer(model=Recorder(), args=arguments, train_dataset=dataset, data_collator=packer.collate)
+        trainer.train(resume_from_checkpoint=resume)
+        return list(shown), trainer.state.global_step
+
+    steps = packer.BatchSampler(dataset, **options).steps
+    expected = [batch for epoch in range(3) for batch in expected_heads(dataset, epoch=epoch, **options)]
+    everything, done = train(-1)
+    assert done == 3 * steps
+    assert everything == expected
+    stop = steps + 1  # in the second epoch
+    assert train(-1, resume=str(tmp_path / f"checkpoint-{stop}"))[0] == expected[2 * stop :]

@@ -1,0 +1,401 @@
+"""Batches of rows in every format, as trainers read them; and raw examples flattened as transformers does."""
+
+import sys
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import packer
+from packer import PackerError
+from packer.loader import NO_LOSS
+from packer.loader.formats import FORMATS
+from packer.shards.columns import PADDING
+from tests import naive
+from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, labels_of, make, segments_of, tokens_of
+
+row_segments = st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda lengths: sum(lengths) <= 8)
+
+
+def lists(value):
+    """Arrays and tensors as lists, however deep."""
+    if isinstance(value, dict):
+        return {name: lists(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [lists(part) for part in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def joined(rows) -> list:
+    return list(chain.from_iterable(rows))
+
+
+def drawn_rows(lengths, has_labels, data):
+    """Rows of 8 places with segments of these lengths, of documents that may be split, as lists and as arrays."""
+    rows = []
+    for segments in lengths:
+        tail = 8 - sum(segments)
+        row = {
+            "input_ids": data.draw(st.lists(st.integers(0, 9), min_size=8, max_size=8)),
+            "seq_lengths": segments + [tail] * (tail > 0),
+            "doc_ids": [data.draw(st.integers(0, 3)) for _ in segments] + [PADDING] * (tail > 0),
+        }
+        if has_labels:
+            labels = naive.masked_labels([row["input_ids"]], [segments])[0]
+            masked = data.draw(st.lists(st.booleans(), min_size=8, max_size=8))
+            row["labels"] = [NO_LOSS if hide else label for hide, label in zip(masked, labels, strict=True)]
+        rows.append(row)
+    return rows, [{name: np.array(values, np.int32) for name, values in row.items()} for row in rows]
+
+
+@given(st.lists(row_segments, min_size=1, max_size=5), st.booleans(), st.data())
+def test_collate_equals_the_naive_batch(lengths, has_labels, data):
+    rows, arrays = drawn_rows(lengths, has_labels, data)
+    assert lists(packer.collate(arrays, tensors="numpy")) == naive.flattened_batch(rows)
+
+
+def test_collate_gives_the_documented_shapes_and_types(dataset):
+    torch = pytest.importorskip("torch")
+    rows = [dataset[0], dataset[1]]
+    segments = [segment for row in rows for segment in segments_of(row)]
+    tokens = sum(length for _, _, length in segments)
+    batch = packer.collate(rows)
+    assert {name: (value.dtype, tuple(value.shape)) for name, value in batch.items() if torch.is_tensor(value)} == {
+        "input_ids": (torch.int64, (1, tokens)),
+        "labels": (torch.int64, (1, tokens)),
+        "position_ids": (torch.int64, (1, tokens)),
+        "seq_idx": (torch.int32, (1, tokens)),
+        "cu_seq_lens_q": (torch.int32, (len(segments) + 1,)),
+        "cu_seq_lens_k": (torch.int32, (len(segments) + 1,)),
+    }
+    longest = max(length for _, _, length in segments)
+    others = {name: value for name, value in batch.items() if not torch.is_tensor(value)}
+    assert others == {"max_length_q": longest, "max_length_k": longest, "use_cache": False}
+    assert type(batch["max_length_q"]) is int
+
+
+def test_padding_is_left_out_and_there_is_no_attention_mask(dataset):
+    rows = [row for row in dataset if row["doc_ids"][-1] == PADDING]
+    assert rows, "the example has a row with padding"
+    batch = packer.collate(rows, tensors="numpy")
+    assert (batch["input_ids"] != 0).all()
+    assert batch["input_ids"].shape[1] == sum(length for row in rows for _, _, length in segments_of(row))
+    assert "attention_mask" not in batch
+
+
+def test_numpy_and_torch_batches_are_equal_and_own_their_memory(dataset):
+    torch = pytest.importorskip("torch")
+    pairs = zip(packer.batches(dataset, rows=2), packer.batches(dataset, rows=2, tensors="numpy"), strict=True)
+    for tensors, arrays in pairs:
+        assert list(tensors) == list(arrays)
+        for name, value in arrays.items():
+            if isinstance(value, np.ndarray):
+                assert torch.equal(tensors[name], torch.from_numpy(value))
+                assert value.flags.writeable
+            else:
+                assert tensors[name] == value
+
+
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("return_tensors", ["pt", "np"])
+def test_collate_equals_transformers_flattening_of_the_same_documents(tmp_path, labels, return_tensors):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    dataset = packer.load(make(tmp_path, source_labels=labels, labels=labels))
+    collator = transformers.DataCollatorWithFlattening(
+        return_tensors=return_tensors, return_flash_attn_kwargs=True, return_seq_idx=True
+    )
+    for first in range(0, len(dataset), 3):
+        rows = [dataset[row] for row in range(first, min(first + 3, len(dataset)))]
+        documents = []
+        for document, start, length in (segment for row in rows for segment in segments_of(row)):
+            piece = slice(start, start + length)
+            documents.append({"input_ids": tokens_of(document, LENGTHS[document])[piece]})
+            if labels:
+                documents[-1]["labels"] = labels_of(document, LENGTHS[document])[piece]
+        found = packer.collate(rows, tensors="torch" if return_tensors == "pt" else "numpy")
+        assert found.pop("use_cache") is False
+        expected = collator(documents)
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            assert type(found[name]) is type(value), name
+            if torch.is_tensor(value) or isinstance(value, np.ndarray):
+                assert found[name].dtype == value.dtype, name
+                assert found[name].tolist() == value.tolist(), name
+            else:
+                assert found[name] == value, name
+
+
+def test_without_a_labels_column_the_labels_are_the_tokens_but_for_first_ones(tmp_path):
+    dataset = packer.load(make(tmp_path, labels=False))
+    assert "labels" not in dataset.column_names
+    batch = packer.collate(list(dataset), tensors="numpy")
+    firsts = batch["position_ids"] == 0
+    assert (batch["labels"][firsts] == NO_LOSS).all()
+    assert (batch["labels"][~firsts] == batch["input_ids"][~firsts]).all()
+
+
+def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_path):
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    dataset = packer.load(make(tmp_path / "with"))
+    without = packer.load(make(tmp_path / "without", position_ids=False))
+    assert without.column_names == [name for name in dataset.column_names if name != "position_ids"]
+    for row, same in zip(dataset, without, strict=True):
+        batch, same_batch = packer.collate([row], tensors="numpy"), packer.collate([same], tensors="numpy")
+        positions = batch["position_ids"][0].tolist()
+        assert positions == same_batch["position_ids"][0].tolist()
+        assert positions == row["position_ids"].tolist()[: len(positions)]
+        assert batch["labels"].tolist() == same_batch["labels"].tolist()
+
+
+def test_tensors_without_torch_are_an_error_that_says_what_to_install(dataset, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(PackerError, match=r'torch is not installed: pip install "packer\[torch\]", or ask for tensors'):
+        packer.collate([dataset[0]])
+    packer.collate([dataset[0]], tensors="numpy")
+
+
+# ---- the other formats ----
+
+
+many_rows = st.lists(row_segments, min_size=1, max_size=4)
+
+
+@given(many_rows, st.booleans(), st.data())
+def test_the_other_formats_equal_the_naive_next_tokens(lengths, has_labels, data):
+    rows, arrays = drawn_rows(lengths, has_labels, data)
+    places = [naive.next_tokens(row) for row in rows]
+    positions, numbers, following = ([[place[i] for place in row] for row in places] for i in range(3))
+    own = [[NO_LOSS, *row[:-1]] for row in following]  # the same labels at their own places
+    tokens = [row["input_ids"] for row in rows]
+    boundaries = [0, *np.cumsum([length for row in rows for length in row["seq_lengths"]]).tolist()]
+
+    found = {name: lists(packer.collate(arrays, format=name, tensors="numpy")) for name in FORMATS}
+    assert found["hf_rows"] == {
+        "input_ids": tokens, "labels": own, "position_ids": positions, "use_cache": False
+    }  # fmt: skip
+    assert found["trl"] == [
+        {"input_ids": row["input_ids"], "labels": labels, "seq_lengths": row["seq_lengths"]}
+        for row, labels in zip(rows, own, strict=True)
+    ]
+    assert found["torchtitan"] == [{"input": tokens, "positions": positions}, following]
+    assert found["megatron"] == {
+        "tokens": [joined(tokens)],
+        "labels": [joined(following)],
+        "loss_mask": [[float(label != NO_LOSS) for row in following for label in row]],
+        "position_ids": [joined(positions)],
+        "cu_seqlens": [boundaries],
+        "max_seqlen": [max(length for row in rows for length in row["seq_lengths"])],
+    }
+    trained = [[label != NO_LOSS for label in row] for row in following]
+    real = [
+        [position if number else 0 for position, number in zip(*both, strict=True)]
+        for both in zip(positions, numbers, strict=True)
+    ]
+    assert found["segment_ids"] == {
+        "inputs": tokens,
+        "inputs_position": real,
+        "inputs_segmentation": numbers,
+        "targets": [[max(label, 0) for label in row] for row in following],
+        "targets_position": real,
+        "targets_segmentation": [
+            [number * counts for number, counts in zip(*both, strict=True)]
+            for both in zip(numbers, trained, strict=True)
+        ],
+    }
+
+
+def test_the_other_formats_have_the_documented_types(dataset):
+    torch = pytest.importorskip("torch")
+    rows = dataset.__getitems__([0, 1, 2])
+    kinds = {name: packer.collate(rows, format=name) for name in FORMATS}
+    inputs, labels = kinds["torchtitan"]
+    assert {value.dtype for value in (*inputs.values(), labels)} == {torch.int64}
+    hf_rows = {name: value for name, value in kinds["hf_rows"].items() if name != "use_cache"}
+    assert {(value.dtype, tuple(value.shape)) for value in hf_rows.values()} == {(torch.int64, (3, MAX_LEN))}
+    assert {name: value.dtype for name, value in kinds["megatron"].items()} == {
+        "tokens": torch.int64,
+        "labels": torch.int64,
+        "loss_mask": torch.float32,
+        "position_ids": torch.int64,
+        "cu_seqlens": torch.int32,
+        "max_seqlen": torch.int32,
+    }
+    assert {value.dtype for value in kinds["segment_ids"].values()} == {torch.int32}
+    assert {value.dtype.name for value in packer.collate(rows, format="segment_ids", tensors="numpy").values()} == {
+        "int32"
+    }
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_trl_makes_of_its_examples_what_hf_is_with_padding_as_segments(tmp_path, labels):
+    pytest.importorskip("trl")
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    dataset = packer.load(make(tmp_path, labels=labels))
+    collator = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    for numbers in ([0, 1, 2], [len(dataset) - 1]):
+        rows = dataset.__getitems__(numbers)
+        found = lists(dict(collator(packer.collate(rows, format="trl"))))
+        whole = [{**as_lists(row), "doc_ids": [0] * len(row["doc_ids"])} for row in rows]  # padding counts
+        expected = naive.flattened_batch(whole)
+        del expected["use_cache"]
+        if not labels:  # written labels are -100 at padding, made ones must be, too
+            padding = [doc == PADDING for row in rows for doc in np.repeat(row["doc_ids"], row["seq_lengths"])]
+            labelled = zip(expected["labels"][0], padding, strict=True)
+            expected["labels"] = [[NO_LOSS if pad else label for label, pad in labelled]]
+        assert found == expected
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_labels_that_were_not_written_are_those_that_would_have_been(tmp_path, format):
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    written = packer.load(make(tmp_path / "with", source_labels=False))
+    made = packer.load(make(tmp_path / "without", source_labels=False, labels=False))
+    assert "labels" in written.column_names
+    assert "labels" not in made.column_names
+    numbers = list(range(len(made)))
+    batches = [packer.collate(one.__getitems__(numbers), format=format, tensors="numpy") for one in (written, made)]
+    assert lists(batches[0]) == lists(batches[1])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_batch_of_no_rows_is_padding_without_loss(tmp_path, format, labels):
+    dataset = packer.load(make(tmp_path, labels=labels, pad_id=7))
+    (row,) = dataset.__getitems__([])
+    assert list(row) == dataset.column_names
+    assert {name: values.dtype for name, values in row.items()} == {
+        name: values.dtype for name, values in dataset[0].items()
+    }
+    batch = packer.collate([row], format=format, tensors="numpy")
+    found = batch[0] if format == "trl" else {**batch[0], "labels": batch[1]} if format == "torchtitan" else batch
+    tokens = next(found[name] for name in ("input_ids", "input", "tokens", "inputs") if name in found)
+    assert lists(tokens.reshape(-1)) == [7] * MAX_LEN
+    if format == "segment_ids":
+        assert not found["targets_segmentation"].any()
+    else:
+        assert (found["labels"] == NO_LOSS).all()
+
+
+# ---- static shapes ----
+
+
+@given(many_rows, st.booleans(), st.integers(0, 3), st.data())
+def test_static_batches_equal_the_naive_ones_and_have_one_shape(lengths, has_labels, spare, data):
+    rows, arrays = drawn_rows(lengths, has_labels, data)
+    shape = {
+        "tokens": 8 * (len(rows) + spare),
+        "segments": sum(len(row["seq_lengths"]) for row in rows) + spare,
+        "max_len": 8,
+        "pad_id": 3,
+    }
+    found = packer.collate(arrays, static=packer.StaticShape(**shape), tensors="numpy")
+    assert lists(found) == naive.static_batch(rows, **shape)
+    megatron = packer.collate(arrays, format="megatron", static=packer.StaticShape(**shape), tensors="numpy")
+    assert megatron["cu_seqlens"].shape == (1, shape["segments"] + 1)
+    assert (np.diff(megatron["cu_seqlens"][0]) >= 0).all()
+    assert megatron["max_seqlen"].tolist() == [8]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 1000])
+@pytest.mark.parametrize("max_segments", [None, 1])
+def test_static_shape_holds_every_batch_of_a_dataset(tmp_path, rows, max_segments):
+    dataset = packer.load(make(tmp_path, max_segments=max_segments))
+    static = packer.static_shape(dataset, rows=rows)
+    assert static.tokens == rows * MAX_LEN
+    shapes = set()
+    for epoch in range(3):
+        for batch in packer.batches(dataset, rows=rows, epoch=epoch, static=static, tensors="numpy"):
+            shapes.add((batch["max_length_q"], *(np.shape(value) for value in batch.values())))
+            assert batch["position_ids"].max() < MAX_LEN
+    assert len(shapes) == 1
+    packer.collate(dataset.__getitems__([]), static=static, tensors="numpy")
+
+
+def test_what_does_not_fit_the_static_shape_is_refused(dataset):
+    rows = dataset.__getitems__(range(4))
+    small = packer.static_shape(dataset, rows=1)
+    with pytest.raises(PackerError, match=r"a batch has \d+ tokens, the static shape 12: take static_shape"):
+        packer.collate(rows, static=small)
+    few = packer.StaticShape(tokens=4 * MAX_LEN, segments=2, max_len=MAX_LEN, pad_id=0)
+    with pytest.raises(PackerError, match=r"a batch has \d+ segments, the static shape 2: take static_shape"):
+        packer.collate(rows, static=few)
+    with pytest.raises(PackerError, match="rows is 0: a batch has at least 1"):
+        packer.static_shape(dataset, rows=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "jsonl"}, "format is 'jsonl': choose one of hf, hf_rows, trl"),
+        ({"format": "hf_rows", "static": True}, "static is for hf and megatron: hf_rows has one shape, leave it out"),
+        ({"format": "trl", "loss_weights": "document"}, "loss_weights are for hf, hf_rows, megatron: trl has no place"),
+        ({"loss_weights": "token"}, "loss_weights is 'token': choose sequence or document, or None"),
+    ],
+)
+def test_what_a_format_does_not_have_is_refused_in_one_line(dataset, options, message):
+    if "static" in options:
+        options = {**options, "static": packer.static_shape(dataset, rows=1)}
+    with pytest.raises(PackerError) as raised:
+        packer.collate([dataset[0]], **options)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+
+
+# ---- flatten: raw examples ----
+
+tokens_and_labels = st.lists(
+    st.integers(1, 6).flatmap(
+        lambda length: st.tuples(*[st.lists(st.integers(-100, 2**31 - 1), min_size=length, max_size=length)] * 2)
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(tokens_and_labels, st.booleans(), st.sampled_from(["lists", "arrays", "tensors"]))
+def test_flatten_equals_transformers_key_for_key_and_value_for_value(pairs, has_labels, kind):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    make_values = {"lists": list, "arrays": np.array, "tensors": torch.tensor}[kind]
+    examples = [{"input_ids": make_values(tokens), "labels": make_values(labels)} for tokens, labels in pairs]
+    if not has_labels:
+        examples = [{"input_ids": example["input_ids"], "attention_mask": [1]} for example in examples]
+    for return_tensors, tensors in (("pt", "torch"), ("np", "numpy")):
+        collator = transformers.DataCollatorWithFlattening(
+            return_tensors=return_tensors, return_flash_attn_kwargs=True, return_seq_idx=True
+        )
+        found, expected = packer.flatten(examples, tensors=tensors), collator(examples)
+        assert found.pop("use_cache") is False
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            assert type(found[name]) is type(value), name
+            assert getattr(found[name], "dtype", None) == getattr(value, "dtype", None), name
+            assert lists(found[name]) == lists(value), name
+
+
+def test_flatten_does_not_touch_the_examples():
+    examples = [{"input_ids": np.arange(3), "labels": np.arange(3)}]
+    batch = packer.flatten(examples, tensors="numpy")
+    batch["input_ids"][:] = 9
+    assert examples[0]["input_ids"].tolist() == examples[0]["labels"].tolist() == [0, 1, 2]
+    assert batch["labels"].tolist() == [[NO_LOSS, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        ([], "there are 0 examples: a batch has at least 1"),
+        ([{"input_ids": [1]}, {"input_ids": []}], "example 1 of the batch has 0 tokens: leave empty examples out"),
+        ([{"input_ids": [1, 2], "labels": [1]}], "example 0 of the batch has 1 labels for 2 tokens: give one for each"),
+    ],
+)
+def test_examples_that_cannot_be_flattened_are_refused(examples, message):
+    with pytest.raises(PackerError) as raised:
+        packer.flatten(examples)
+    assert str(raised.value) == message

@@ -1,0 +1,394 @@
+"""Which rows an epoch shows when, on how many ranks, and how it is resumed."""
+
+import json
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import packer
+from packer import PackerError
+from packer.loader.order import attention_costs, deal_by_cost, row_order, slot_sizes
+from tests import naive
+from tests.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
+
+GOLDEN = [[0, 5, 7, 10, 8, 11, 2, 1, 9, 6, 3, 4], [8, 9, 3, 2, 11, 10, 0, 5, 6, 1, 7, 4]]
+
+
+# ---- batches: one process ----
+
+
+@pytest.fixture(scope="module")
+def disk_order(dataset) -> list[int]:
+    """First tokens of all segments, in the order on disk."""
+    return [tokens_of(d, LENGTHS[d])[start] for row in dataset for d, start, _ in segments_of(row)]
+
+
+def order_of(dataset, **options) -> list[int]:
+    """First tokens of all segments, in the order in which an epoch shows them."""
+    return [head for batch in packer.batches(dataset, tensors="numpy", **options) for head in heads(batch)]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 1000])
+def test_an_epoch_shows_every_row_once(dataset, disk_order, rows):
+    found = list(packer.batches(dataset, rows=rows, seed=3, epoch=2, tensors="numpy"))
+    assert len(found) == -(-len(dataset) // rows)
+    assert sorted(head for batch in found for head in heads(batch)) == sorted(disk_order)
+
+
+def test_the_order_depends_on_seed_and_epoch_alone(packed, dataset, tmp_path):
+    order = order_of(dataset, rows=1, seed=3, epoch=2)
+    np.random.seed(1)
+    assert order_of(packer.load(packed), rows=1, seed=3, epoch=2) == order
+    assert order_of(dataset, rows=4, seed=3, epoch=2) == order
+    for seed, epoch in [(3, 1), (2, 2), (2, 3), (5, 0)]:
+        assert order_of(dataset, rows=1, seed=seed, epoch=epoch) != order
+
+
+def test_without_a_seed_the_order_is_that_on_disk(dataset, disk_order):
+    assert order_of(dataset, rows=2, seed=None, epoch=7) == disk_order
+    assert order_of(dataset, rows=2) != disk_order
+
+
+def test_drop_last_leaves_out_only_what_does_not_fill_a_batch(dataset):
+    rows = next(number for number in range(2, 10) if len(dataset) % number)
+    kept = list(packer.batches(dataset, rows=rows, drop_last=True, tensors="numpy"))
+    everything = list(packer.batches(dataset, rows=rows, tensors="numpy"))
+    assert [heads(batch) for batch in kept] == [heads(batch) for batch in everything[:-1]]
+    assert not list(packer.batches(dataset, rows=len(dataset) + 1, drop_last=True, tensors="numpy"))
+    assert len(list(packer.batches(dataset, rows=len(dataset), drop_last=True, tensors="numpy"))) == 1
+
+
+def test_a_batch_of_no_rows_is_refused(dataset):
+    with pytest.raises(PackerError, match="rows is 0: a batch has at least 1"):
+        next(packer.batches(dataset, rows=0))
+
+
+# ---- the permutation ----
+
+
+@given(st.integers(0, 400), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_the_order_of_rows_equals_the_naive_one(rows, seed, epoch):
+    assert row_order(rows, seed=seed, epoch=epoch).tolist() == naive.row_order(rows, seed=seed, epoch=epoch)
+
+
+def test_the_order_of_rows_is_the_same_for_ever():
+    """A run that is resumed with newer versions of everything goes on with the rows it has not seen."""
+    assert row_order(12, seed=0, epoch=0).tolist() == GOLDEN[0]
+    assert row_order(12, seed=7, epoch=3).tolist() == GOLDEN[1]
+
+
+def test_every_row_stands_anywhere_equally_often():
+    """Chi-squared of (row, place) over 4,000 epochs: 49 degrees of freedom, wrong by chance once in 10,000 times."""
+    rows, epochs = 8, 4000
+    counts = np.zeros((rows, rows))
+    for epoch in range(epochs):
+        counts[row_order(rows, seed=1, epoch=epoch), np.arange(rows)] += 1
+    expected = epochs / rows
+    assert ((counts - expected) ** 2 / expected).sum() * (rows - 1) / rows < 95
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (2**64, 0), (0, -1)])
+def test_a_seed_or_epoch_out_of_range_is_refused(dataset, seed, epoch):
+    with pytest.raises(PackerError, match=r"(seed|epoch) is -?\d+: it is a number from 0 to 2\^64 - 1"):
+        packer.BatchSampler(dataset, global_batch=1, seed=seed, epoch=epoch)
+
+
+# ---- the sampler: ranks and steps ----
+
+
+def joined(lists) -> list:
+    return list(chain.from_iterable(lists))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a sampler sees of a dataset: rows of one segment each."""
+
+    lengths: list[int]
+    fingerprint: str = "0123456789abcdef"
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def segments(self):
+        yield np.arange(len(self) + 1), np.array(self.lengths, np.int32), np.zeros(len(self), np.int64)
+
+
+@st.composite
+def layouts(draw):
+    """(world_size, rows, accumulation)."""
+    return draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+
+
+row_lengths = st.lists(st.integers(1, 50), max_size=60)
+balances = st.sampled_from([None, "attention"])
+
+
+def samplers(lengths, layout, **options):
+    """One sampler per rank."""
+    world_size, rows, accumulation = layout
+    options = {"global_batch": world_size * rows * accumulation, **options}
+    return [
+        packer.BatchSampler(Rows(lengths), rows=rows, rank=rank, world_size=world_size, **options)
+        for rank in range(world_size)
+    ]
+
+
+def turns_of(ranks):
+    """The batches of all ranks side by side: a list per turn; every rank has as many."""
+    return [list(turn) for turn in zip(*ranks, strict=True)]
+
+
+def steps_of(ranks):
+    """The rows of every optimizer step, over all ranks, ascending."""
+    turns, accumulation = turns_of(ranks), ranks[0].accumulation
+    steps = [joined(turns[first : first + accumulation]) for first in range(0, len(turns), accumulation)]
+    return [sorted(joined(step)) for step in steps]
+
+
+@given(row_lengths, layouts(), balances, st.booleans(), st.integers(0, 5))
+def test_an_epoch_shows_each_row_once_over_all_ranks(lengths, layout, balance, drop_last, epoch):
+    ranks = samplers(lengths, layout, balance=balance, drop_last=drop_last, epoch=epoch)
+    _, rows, accumulation = layout
+    turns = turns_of(ranks)
+    shown = sorted(number for turn in turns for batch in turn for number in batch)
+    left_out = len(lengths) % ranks[0].global_batch if drop_last else 0
+    assert len(shown) == len(set(shown)) == len(lengths) - left_out
+    assert {len(rank) for rank in ranks} == {len(turns)} == {ranks[0].steps * accumulation}
+    full = turns if drop_last else turns[: len(lengths) // ranks[0].global_batch * accumulation]
+    assert all(len(batch) == rows for turn in full for batch in turn)
+    last = [len(batch) for turn in turns[len(full) :] for batch in turn]
+    assert max(last, default=0) - min(last, default=0) <= 1
+
+
+@given(row_lengths, layouts(), layouts(), balances, balances)
+def test_a_step_sees_the_same_rows_on_any_number_of_ranks(lengths, one, other, balance, other_balance):
+    global_batch = int(np.lcm(np.prod(one), np.prod(other)))
+    first = steps_of(samplers(lengths, one, global_batch=global_batch, balance=balance))
+    assert first == steps_of(samplers(lengths, other, global_batch=global_batch, balance=other_balance))
+    order = row_order(len(lengths), seed=0, epoch=0).tolist()
+    assert first == [sorted(order[at : at + global_batch]) for at in range(0, len(order), global_batch)]
+
+
+def test_one_rank_for_all_deals_batches_as_accelerate_shares_them_out():
+    lengths = list(range(1, 49))
+    alone = list(packer.BatchSampler(Rows(lengths), global_batch=12, rows=2))
+    for rank, sampler in enumerate(samplers(lengths, (3, 2, 2))):
+        assert list(sampler) == alone[rank::3]
+
+
+# ---- the sampler: epochs ----
+
+
+def test_another_pass_is_the_next_epoch_and_set_epoch_says_otherwise():
+    def passes(*epochs):
+        sampler = packer.BatchSampler(Rows([1] * 20), global_batch=3)
+        found = []
+        for epoch in epochs:
+            if epoch is not None:
+                sampler.set_epoch(epoch)
+            found.append(list(sampler))
+        return found
+
+    expected = [list(packer.BatchSampler(Rows([1] * 20), global_batch=3, epoch=epoch)) for epoch in range(3)]
+    assert passes(None, None, None) == expected
+    assert passes(0, 1, 2) == expected
+    assert passes(2, 0, 0, None) == [expected[2], expected[0], expected[0], expected[1]]
+
+
+def test_a_pass_that_was_broken_off_begins_again():
+    sampler = packer.BatchSampler(Rows([1] * 20), global_batch=3)
+    expected = list(packer.BatchSampler(Rows([1] * 20), global_batch=3))
+    assert next(iter(sampler)) == expected[0]
+    assert list(sampler) == expected
+
+
+# ---- the sampler: state ----
+
+
+@given(row_lengths, layouts(), balances, st.data())
+def test_a_resumed_epoch_equals_an_uninterrupted_one(lengths, layout, balance, data):
+    expected = [list(rank) for rank in samplers(lengths, layout, balance=balance, epoch=4)]
+    stop = data.draw(st.integers(0, len(expected[0])))
+    for rank, sampler in enumerate(samplers(lengths, layout, balance=balance, epoch=4)):
+        batches = iter(sampler)
+        before = [next(batches) for _ in range(stop)]
+        resumed = samplers(lengths, layout, balance=balance)[rank]
+        resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+        assert resumed.state_dict() == sampler.state_dict()
+        if stop < len(expected[rank]):
+            assert before + list(resumed) == expected[rank]
+            assert resumed.epoch == 4
+        elif expected[rank]:
+            assert list(resumed) == list(sampler), "a state from the end of an epoch begins the next"
+            assert resumed.epoch == sampler.epoch == 5
+
+
+@given(row_lengths, layouts(), layouts(), balances, balances, st.data())
+def test_resumed_on_other_ranks_each_row_is_seen_once(lengths, one, other, balance, other_balance, data):
+    global_batch = int(np.lcm(np.prod(one), np.prod(other)))
+    old = samplers(lengths, one, global_batch=global_batch, balance=balance, epoch=1)
+    stop = data.draw(st.integers(0, old[0].steps))
+    iterators = [iter(rank) for rank in old]
+    before = [[next(batches) for _ in range(stop * old[0].accumulation)] for batches in iterators]
+    states = [rank.state_dict() for rank in old]
+    assert all(state == states[0] for state in states)
+    new = samplers(lengths, other, global_batch=global_batch, balance=other_balance, epoch=1)
+    for rank in new:
+        rank.load_state_dict(states[0])
+    if stop < old[0].steps:
+        shown = [number for batches in before for batch in batches for number in batch]
+        expected = steps_of(samplers(lengths, one, global_batch=global_batch, epoch=1))
+        assert steps_of(new) == expected[stop:]
+        assert sorted(shown) == sorted(joined(expected[:stop]))
+
+
+def test_in_the_middle_of_a_step_other_ranks_go_on_where_they_can():
+    lengths = [1] * 64
+    (old,) = samplers(lengths, (1, 2, 8))
+    batches = iter(old)
+    shown = [number for _ in range(4) for number in next(batches)]
+    state = old.state_dict()
+    assert state["rows_done"] == 8
+    rest = [samplers(lengths, (2, 4, 2), global_batch=16)[rank] for rank in range(2)]
+    for rank in rest:
+        rank.load_state_dict(state)
+    assert sorted(shown + joined(joined(turns_of(rest)))) == list(range(64))
+    (other,) = samplers(lengths, (1, 16, 1))
+    message = "stops 8 rows into a global batch of 16, which 1 ranks with batches of 16 rows do not: save at the end"
+    with pytest.raises(PackerError, match=message):
+        other.load_state_dict(state)
+    (balanced,) = samplers(lengths, (1, 2, 8), balance="attention")
+    with pytest.raises(PackerError, match="stops 8 rows into a global batch of 16"):
+        balanced.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "the sampler's state has version 2, this package reads 1: resume with the version of packer"),
+        ({"version": None}, "the sampler's state has version None, this package reads 1: resume with the version"),
+        ({"dataset": "ffff"}, "the sampler's state is of dataset ffff, this one has 0123456789abcdef: resume with the"),
+        ({"seed": 1}, "the sampler's state is of seed 1, this one has 0: resume with the same"),
+        ({"global_batch": 5}, "the sampler's state is of global_batch 5, this one has 4: resume with the same"),
+    ],
+)
+def test_a_state_that_cannot_be_resumed_is_refused_in_one_line(change, message):
+    sampler = packer.BatchSampler(Rows([1] * 20), global_batch=4)
+    state = {**sampler.state_dict(), **change}
+    with pytest.raises(PackerError) as raised:
+        sampler.load_state_dict(state)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+    assert len(list(sampler)) == 5, "as if nothing had been loaded"
+
+
+def test_another_packing_of_the_same_source_is_another_dataset(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    one = packer.load(make(tmp_path / "one"))
+    other = packer.load(make(tmp_path / "other", seed=1))
+    assert one.fingerprint == packer.load(one.path).fingerprint != other.fingerprint
+    state = packer.BatchSampler(one, global_batch=2).state_dict()
+    with pytest.raises(PackerError, match=f"is of dataset {one.fingerprint}, this one has {other.fingerprint}"):
+        packer.BatchSampler(other, global_batch=2).load_state_dict(state)
+
+
+def test_set_epoch_keeps_what_was_resumed_and_refuses_to_leave_it():
+    sampler = packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=3)
+    expected = list(sampler)
+    sampler.load_state_dict(sampler.state_dict(batches=2))
+    with pytest.raises(PackerError, match="resumes epoch 3 at batch 2 of 5, set_epoch asks for epoch 0: begin with 3"):
+        sampler.set_epoch(0)
+    sampler.set_epoch(3)
+    assert list(sampler) == expected[2:]
+    sampler.load_state_dict(sampler.state_dict())
+    with pytest.raises(PackerError, match="resumes epoch 3 at batch 5 of 5, set_epoch asks for epoch 0"):
+        sampler.set_epoch(0)
+    sampler.set_epoch(4)
+    assert list(sampler) == list(packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"global_batch": 6, "rows": 4}, "global_batch is 6, for 1 ranks and batches of 4 rows: make it a multiple of"),
+        ({"global_batch": 5, "world_size": 2}, "global_batch is 5, for 2 ranks and batches of 2 rows: make it"),
+        ({"global_batch": 0}, "global_batch is 0, for 1 ranks"),
+        ({"global_batch": 4, "rows": 0}, "global_batch is 4, for 1 ranks and batches of 0 rows"),
+        ({"global_batch": 4, "rank": 2, "world_size": 2}, "rank is 2 of 2: ranks count from 0"),
+        ({"global_batch": 4, "world_size": 0}, "rank is 0 of 0"),
+        ({"global_batch": 4, "balance": "memory"}, "balance is 'memory': choose attention, or None"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_in_one_line(options, message):
+    with pytest.raises(PackerError) as raised:
+        packer.BatchSampler(Rows([1] * 20), **options)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+
+
+# ---- balance ----
+
+
+@given(st.lists(st.integers(0, 10**6), max_size=40), st.integers(1, 9))
+def test_rows_dealt_by_cost_fill_the_slots(costs, slots):
+    sizes = slot_sizes(len(costs), slots)
+    dealt = deal_by_cost(np.array(costs, np.int64), sizes)
+    assert [len(slot) for slot in dealt] == sizes.tolist()
+    assert sorted(number for slot in dealt for number in slot) == list(range(len(costs)))
+    loads = [sum(costs[number] for number in slot) for slot in dealt]
+    for size in set(sizes.tolist()):
+        alike = [load for load, one in zip(loads, sizes, strict=True) if one == size]
+        assert alike == sorted(alike, reverse=True)
+
+
+def test_dealing_by_cost_comes_within_a_few_percent_of_even():
+    random = np.random.default_rng(0)
+    uneven = []
+    for _ in range(50):
+        costs = random.lognormal(10, 1, 64).astype(np.int64)
+        loads = np.array([costs[slot].sum() for slot in deal_by_cost(costs, slot_sizes(64, 4))])
+        uneven.append(max(loads.max(), costs.max()) / max(loads.mean(), costs.max()))
+    assert np.mean(uneven) < 1.005
+    assert [slot.tolist() for slot in deal_by_cost(np.array([9, 1, 8, 2]), slot_sizes(4, 2))] == [[0, 1], [2, 3]]
+
+
+def test_swaps_mend_what_longest_first_leaves_uneven():
+    costs = np.array([8, 7, 6, 5, 4])  # longest first gives 8 + 5 + 4 and 7 + 6
+    assert sorted(costs[slot].sum() for slot in deal_by_cost(costs, np.array([3, 2]))) == [15, 15]
+
+
+def test_costs_are_the_squared_lengths_without_padding(dataset):
+    expected = [sum(length**2 for _, _, length in segments_of(row)) for row in dataset]
+    assert attention_costs(dataset).tolist() == expected
+
+
+def test_the_imbalance_is_that_of_the_batches_that_are_handed_out():
+    lengths = np.random.default_rng(1).integers(1000, 4096, 1000).tolist()
+    layout = (8, 2, 2)
+    costs = np.array(lengths) ** 2
+
+    def imbalance(balance):
+        turns = turns_of(samplers(lengths, layout, balance=balance))
+        work = np.array([[costs[batch].sum() for batch in turn] for turn in turns])
+        return work.max(axis=1).sum() / work.mean(axis=1).sum(), work.sum(axis=0)
+
+    for balance in (None, "attention"):
+        found = samplers(lengths, layout, balance=balance)[0].imbalance()
+        assert found.in_order == pytest.approx(imbalance(None)[0])
+        assert found.by_attention == pytest.approx(imbalance("attention")[0])
+    assert found.in_order > 1.6
+    assert found.by_attention < 1.1
+    ranks = imbalance("attention")[1]
+    assert ranks.max() / ranks.mean() < 1.03, "no rank is always the one with more"
+
+
+def test_one_rank_is_never_out_of_balance():
+    found = packer.BatchSampler(Rows([5, 1, 9]), global_batch=2).imbalance()
+    assert (found.in_order, found.by_attention) == (1.0, 1.0)
+    assert packer.BatchSampler(Rows([]), global_batch=2).imbalance().in_order == 1.0

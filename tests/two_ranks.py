@@ -1,0 +1,58 @@
+"""One of two processes of a training job, for tests/test_loss.py: `python -m tests.two_ranks PACKED FOLDER`."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+import packer
+from tests.models import gradients, tiny_llama
+
+
+def train_step(dataset, *, per, rank):
+    """One optimizer step over the whole dataset, in 4 batches per rank, under DistributedDataParallel."""
+    sampler = packer.BatchSampler(dataset, global_batch=8, rows=1, rank=rank, world_size=2)
+    weights = None if per == "token" else per
+    batches = [packer.collate(dataset.__getitems__(numbers), loss_weights=weights) for numbers in sampler]
+    items = packer.num_items_in_batch(batches)
+    own = [batch["loss_weights"].sum().item() if weights else int((batch["labels"] != -100).sum()) for batch in batches]
+    model = tiny_llama(dtype=torch.float64)
+    parallel = DistributedDataParallel(model)
+    total = 0.0
+    for number, batch in enumerate(batches, 1):
+        labels, loss_weights = batch.pop("labels"), batch.pop("loss_weights", None)
+        parallel.require_backward_grad_sync = number == len(batches)  # accumulate, and average in the last pass
+        logits = parallel(**batch).logits
+        loss = packer.causal_lm_loss(logits, labels, num_items=items, weights=loss_weights)
+        (loss * 2).backward()
+        total += loss.item()
+    return {"loss": total, "items": items, "own_items": sum(own), "gradients": gradients(model)}
+
+
+def share_out(dataset):
+    """Tokens of the batches that accelerate gives this process in two epochs."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    assert accelerator.num_processes == 2
+    sampler = packer.BatchSampler(dataset, global_batch=4, rows=1)
+    loader = accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate))
+    return [[batch["input_ids"].tolist() for batch in loader] for _ in range(2)]
+
+
+def main(packed: Path, folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    dataset = packer.load(packed)
+    for per in ("token", "sequence"):
+        torch.save(train_step(dataset, per=per, rank=rank), folder / f"{per}-{rank}.pt")
+    torch.save(share_out(dataset), folder / f"accelerate-{rank}.pt")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
