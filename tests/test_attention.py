@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 from packer.attention import IMPLEMENTATION, boundaries, varlen  # noqa: E402  needs torch, as all that follows
 from packer.attention.hugging_face import attention, attention_mask  # noqa: E402
 from tests import naive_attention  # noqa: E402
-from tests.families import VOCABULARY, WINDOW, tiny_model  # noqa: E402
+from tests.families import VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
 
 LENGTHS = [5, 1, 12, 5, 9]
 CU_SEQLENS = torch.tensor([0, 5, 6, 18, 23, 32], dtype=torch.int32)
@@ -310,32 +310,10 @@ def test_autocast_computes_in_its_dtype():
 
 
 def test_the_text_part_of_a_model_of_several_parts_is_switched_alone():
-    config = transformers.Gemma3Config(
-        text_config={**SMALL_TEXT, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW},
-        vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 8,
-            "patch_size": 4,
-        },
-    )
-    model = packer.attention.use(transformers.Gemma3ForConditionalGeneration(config))
+    model = packer.attention.use(tiny_gemma3())
     assert model.config.text_config._attn_implementation == IMPLEMENTATION
     assert model.config.vision_config._attn_implementation != IMPLEMENTATION
     model.eval()(**batch_of())
-
-
-SMALL_TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-}
 
 
 # ---- what is refused ----
