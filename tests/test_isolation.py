@@ -193,8 +193,11 @@ def test_windows_and_chunks_become_short_enough_to_be_felt(tmp_path):
     assert answers(probe(llama4))["sdpa"] == "differs"  # it scales queries by their place in the batch
 
 
+LOSS_OF_BATCH = {"output_router_logits": True, "router_aux_loss_coef": 1.0}
+
+
 def test_a_loss_over_the_whole_batch_is_left_out_of_the_comparison(tmp_path):
-    folder = save_config(tmp_path, "mixtral", num_local_experts=4, output_router_logits=True, **NARROW)
+    folder = save_config(tmp_path, "mixtral", num_local_experts=4, **NARROW, **LOSS_OF_BATCH)
     assert set(answers(probe(open_model(str(folder)).model)).values()) == {"safe"}
 
 
