@@ -1,7 +1,13 @@
 """Tiny models with random weights of every family that tests train: one table of configs."""
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+)
 
 VOCABULARY = 96
 WINDOW = 6
@@ -299,3 +305,16 @@ def tiny_model(family, *, attention=None, dtype=torch.float32, **changes):
     auto = AutoModelForMaskedLM if family in {**ENCODERS, **ROBERTA} else AutoModelForCausalLM
     torch.manual_seed(0)
     return auto.from_config(config, dtype=dtype).train()
+
+
+def tiny_gemma3():
+    """A model of two parts: images and text."""
+    text = {name: value for name, value in COMMON.items() if "dropout" not in name}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma3Config(
+        text_config={**text, **FAMILIES["gemma3_text"]},
+        vision_config={**vision, "image_size": 8, "patch_size": 4},
+        initializer_range=0.2,
+    )
+    torch.manual_seed(0)
+    return Gemma3ForConditionalGeneration(config)

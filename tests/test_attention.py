@@ -1,6 +1,7 @@
 """Attention over segments: the kernels of every torch version, where segments begin, and what is refused."""
 
 import copy
+import inspect
 import itertools
 import pickle
 import re
@@ -18,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 from packer.attention import IMPLEMENTATION, boundaries, varlen  # noqa: E402  needs torch, as all that follows
 from packer.attention.hugging_face import attention, attention_mask  # noqa: E402
 from tests import naive_attention  # noqa: E402
-from tests.families import VOCABULARY, WINDOW, tiny_model  # noqa: E402
+from tests.families import VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
 
 LENGTHS = [5, 1, 12, 5, 9]
 CU_SEQLENS = torch.tensor([0, 5, 6, 18, 23, 32], dtype=torch.int32)
@@ -85,12 +86,11 @@ KERNELS = {
 @pytest.fixture
 def kernel(request, monkeypatch):
     """Calls of a stand-in for torch's kernel of one version."""
-    varlen._kernel.cache_clear()
     calls = []
-    module = pytest.importorskip("torch.nn.attention.varlen")
-    monkeypatch.setattr(module, "varlen_attn", KERNELS[request.param](calls))
-    yield calls
-    varlen._kernel.cache_clear()
+    stand_in = KERNELS[request.param](calls)
+    monkeypatch.setattr(varlen, "varlen_attn", stand_in, raising=False)
+    monkeypatch.setattr(varlen, "PARAMETERS", frozenset(inspect.signature(stand_in).parameters))
+    return calls
 
 
 def by_kernel(query, key, value, cu_seqlens, longest, **options):
@@ -128,7 +128,7 @@ def test_what_keeps_from_the_kernel_is_named(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     names = {"scale", "window_size"}
-    monkeypatch.setattr(varlen, "_kernel", lambda: (None, names))
+    monkeypatch.setattr(varlen, "PARAMETERS", names)
     assert varlen.kernel_obstacle(OnGpu(), OnGpu(), 4) is None
     assert "load the model in bfloat16" in varlen.kernel_obstacle(OnGpu(torch.float32), OnGpu(), None)
     assert "heads of 264" in varlen.kernel_obstacle(OnGpu(), OnGpu(size=264), None)
@@ -137,6 +137,12 @@ def test_what_keeps_from_the_kernel_is_named(monkeypatch):
     assert "torch 2.11 has" in varlen.kernel_obstacle(OnGpu(), OnGpu(), 4)
     names.clear()
     assert "torch 2.10 has" in varlen.kernel_obstacle(OnGpu(), OnGpu(), None)
+
+
+def test_the_kernel_of_the_torch_installed_has_a_version_known_here():
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11):
+        assert {"query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"} < varlen.PARAMETERS
+        assert {"scale", "window_size"} < varlen.PARAMETERS
 
 
 # ---- where segments begin ----
@@ -304,32 +310,10 @@ def test_autocast_computes_in_its_dtype():
 
 
 def test_the_text_part_of_a_model_of_several_parts_is_switched_alone():
-    config = transformers.Gemma3Config(
-        text_config={**SMALL_TEXT, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW},
-        vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 8,
-            "patch_size": 4,
-        },
-    )
-    model = packer.attention.use(transformers.Gemma3ForConditionalGeneration(config))
+    model = packer.attention.use(tiny_gemma3())
     assert model.config.text_config._attn_implementation == IMPLEMENTATION
     assert model.config.vision_config._attn_implementation != IMPLEMENTATION
     model.eval()(**batch_of())
-
-
-SMALL_TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-}
 
 
 # ---- what is refused ----

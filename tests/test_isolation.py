@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 from packer.attention import IMPLEMENTATION, opening  # noqa: E402  needs torch, as all that follows
 from packer.attention.isolation import probe  # noqa: E402
 from packer.attention.opening import open_model  # noqa: E402
-from tests.families import tiny_model  # noqa: E402
+from tests.families import tiny_gemma3, tiny_model  # noqa: E402
 from tests.naive_attention import flash_attn_installed  # noqa: E402
 
 
@@ -127,6 +127,27 @@ def test_the_model_is_left_as_it_was():
     model(input_ids=torch.tensor([[5, 6, 7]]))
 
 
+def test_the_order_of_implementations_does_not_matter():
+    names = ["sdpa", IMPLEMENTATION, "eager", IMPLEMENTATION, "sdpa"]
+    assert [verdict.answer for verdict in probe(tiny_model("opt"), names)] == ["leaks", "safe"] * 2 + ["leaks"]
+
+
+def test_a_model_that_was_switched_already_is_compared_with_the_plain_way():
+    model = packer.attention.use(tiny_model("gemma2"))
+    assert answers(probe(model)) == {"eager": "safe", "sdpa": "refuses", IMPLEMENTATION: "refuses"}
+    assert model.config._attn_implementation == IMPLEMENTATION
+
+
+def test_the_language_model_of_several_parts_is_judged_and_left_as_it_was():
+    model = tiny_gemma3()
+    assert answers(probe(model, [IMPLEMENTATION, "sdpa", "eager"])) == {
+        IMPLEMENTATION: "safe",
+        "sdpa": "safe",
+        "eager": "safe",
+    }
+    assert model.config.text_config._attn_implementation == "sdpa"
+
+
 def test_a_model_that_does_not_run_is_an_error():
     with pytest.raises(PackerError, match=r"LlamaModel does not run on a document alone.*no attribute 'loss'"):
         probe(tiny_model("llama3").model)
@@ -170,6 +191,14 @@ def test_windows_and_chunks_become_short_enough_to_be_felt(tmp_path):
     llama4 = open_model(str(save_config(tmp_path / "llama4", "llama4_text", num_hidden_layers=4, **NARROW))).model
     assert llama4.config.attention_chunk_size == 8
     assert answers(probe(llama4))["sdpa"] == "differs"  # it scales queries by their place in the batch
+
+
+LOSS_OF_BATCH = {"output_router_logits": True, "router_aux_loss_coef": 1.0}
+
+
+def test_a_loss_over_the_whole_batch_is_left_out_of_the_comparison(tmp_path):
+    folder = save_config(tmp_path, "mixtral", num_local_experts=4, **NARROW, **LOSS_OF_BATCH)
+    assert set(answers(probe(open_model(str(folder)).model)).values()) == {"safe"}
 
 
 def test_the_language_model_of_several_parts_is_probed(tmp_path):

@@ -81,11 +81,26 @@ def probe(model: transformers.PreTrainedModel, implementations: Sequence[str] | 
     """See `packer.attention.probe`."""
     batch, changed = make_batches(model)
     with as_trained(model):
-        if model.config._attn_implementation not in ("eager", "sdpa"):  # alone is to mean the plain way
-            model.set_attn_implementation("sdpa")
+        _make_plain(model)
         alone = measure_alone(model, batch, changed)
         verdicts = [_judge(model, name, batch, changed, alone) for name in implementations or installed()]
     return [verdict if verdict.safe else replace(verdict, remedy=_remedy(verdicts)) for verdict in verdicts]
+
+
+def _make_plain(model: transformers.PreTrainedModel) -> None:
+    """Let a model compute documents alone without what is to be judged."""
+    if _implementation(model) in ("eager", "sdpa"):
+        return
+    try:
+        model.set_attn_implementation("sdpa")
+    except ValueError:  # which this model does not support
+        model.set_attn_implementation("eager")
+
+
+def _implementation(model: transformers.PreTrainedModel) -> str:
+    """The attention implementation of a model, or of the language model in it."""
+    name: str = model.config.get_text_config()._attn_implementation
+    return name
 
 
 def _judge(
@@ -132,9 +147,9 @@ def _switched(model: transformers.PreTrainedModel, name: str) -> transformers.Pr
     """The model with another attention implementation; a copy where it takes one only when it is made."""
     if name == IMPLEMENTATION:
         return use(model)
-    if model.config._attn_implementation != name:
+    if _implementation(model) != name:
         model.set_attn_implementation(name)
-    if model.config._attn_implementation == name:
+    if _implementation(model) == name:
         return model
     config = copy.deepcopy(model.config)
     config._attn_implementation = name

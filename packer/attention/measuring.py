@@ -140,8 +140,10 @@ def as_trained(model: PreTrainedModel) -> Iterator[None]:
     The mode, the dropout, the gradients and the attention implementation come back, and torch's random state.
     """
     training, implementation = model.training, model.config._attn_implementation
+    text = model.config.get_text_config()
+    text_implementation = text._attn_implementation
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    holders = {id(holder): holder for holder in (*model.modules(), model.config, model.config.get_text_config())}
+    holders = {id(holder): holder for holder in (*model.modules(), model.config, text)}
     rates = [
         (holder, name, rate)
         for holder in holders.values()
@@ -162,7 +164,7 @@ def as_trained(model: PreTrainedModel) -> Iterator[None]:
         for parameter, gradient in gradients:
             parameter.grad = gradient
         model.train(training)
-        if model.config._attn_implementation != implementation:
+        if text._attn_implementation != text_implementation:
             model.set_attn_implementation(implementation)
 
 

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # before torch 2.10
+    PARAMETERS: frozenset[str] = frozenset()
+else:
+    PARAMETERS = frozenset(inspect.signature(varlen_attn).parameters)
+"""Names of the kernel's parameters, which differ by version of torch; none where there is no kernel."""
 
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = 256
@@ -57,11 +63,10 @@ def segment_attention(
 
 def kernel_obstacle(query: torch.Tensor, value: torch.Tensor, window: int | None) -> str | None:
     """Say what keeps torch's varlen kernel from these tensors, and what would help; None where it works."""
-    _, parameters = _kernel()
     largest = max(query.shape[-1], value.shape[-1])
     if query.device.type != "cuda" or torch.version.cuda is None:
         return f"the kernel needs an NVIDIA GPU, and the tensors are on {query.device.type}"
-    if not parameters:
+    if not PARAMETERS:
         return f"torch {torch.__version__} has no varlen kernel; torch 2.10 has"
     if query.dtype not in KERNEL_DTYPES:
         return f"the kernel has no {query.dtype}; load the model in bfloat16, or train under torch.autocast"
@@ -69,19 +74,9 @@ def kernel_obstacle(query: torch.Tensor, value: torch.Tensor, window: int | None
         return f"heads of {largest} are above the kernel's {LARGEST_HEAD}"
     if torch.cuda.get_device_capability(query.device) < (8, 0):
         return f"the kernel needs compute capability 8.0, {torch.cuda.get_device_name(query.device)} is older"
-    if window is not None and "window_size" not in parameters:
+    if window is not None and "window_size" not in PARAMETERS:
         return f"torch {torch.__version__} has no sliding window in its varlen kernel; torch 2.11 has"
     return None
-
-
-@cache
-def _kernel() -> tuple[Callable[..., Any], frozenset[str]]:
-    """`varlen_attn` of torch and the names of its parameters, which differ by version; no names where it is missing."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:  # before torch 2.10
-        return _by_sdpa, frozenset()
-    return varlen_attn, frozenset(inspect.signature(varlen_attn).parameters)
 
 
 def _by_kernel(
@@ -96,27 +91,27 @@ def _by_kernel(
     scale: float,
 ) -> torch.Tensor:
     """`segment_attention` by torch's kernel, whatever its version: 2.10 to 2.13 are known."""
-    varlen_attn, parameters = _kernel()
     value_size = value.shape[-1]
     width = -(-max(query.shape[-1], value_size) // 8) * 8
     options: dict[str, Any] = {}
-    if "scale" in parameters:
+    if "scale" in PARAMETERS:
         options["scale"] = scale
     else:  # 2.10 always takes width ** -0.5
         query = query * (scale * width**0.5)
-    if "window_size" in parameters:  # 2.11: places before and after, -1 for all
+    if "window_size" in PARAMETERS:  # 2.11: places before and after, -1 for all
         reach = -1 if window is None else window - 1
         options["window_size"] = (reach, 0 if causal else reach)
     else:
         options["is_causal"] = causal
-    if "enable_gqa" in parameters:  # 2.12
+    if "enable_gqa" in PARAMETERS:  # 2.12
         options["enable_gqa"] = key.shape[1] != query.shape[1]
     else:
         key, value = _heads_as_in(query, key), _heads_as_in(query, value)
     # zeros change neither the products of queries and keys nor, cut off again, the values
-    query, key, value = (pad(tensor, (0, width - tensor.shape[-1])) for tensor in (query, key, value))
-    attended: torch.Tensor = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, **options)
-    return attended[..., :value_size]
+    query, key, value = (_wider(tensor, width) for tensor in (query, key, value))
+    attended: Any = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, **options)
+    cut: torch.Tensor = attended[..., :value_size]
+    return cut
 
 
 def _by_sdpa(
@@ -157,6 +152,11 @@ def _heads_as_in(query: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Repeat the heads of keys or values for the query heads that share them: [a, b] for 4 heads -> [a, a, b, b]."""
     groups = query.shape[1] // tensor.shape[1]
     return tensor if groups == 1 else tensor.repeat_interleave(groups, dim=1)
+
+
+def _wider(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """Fill heads up with zeros; a tensor that has the width already is not copied."""
+    return tensor if tensor.shape[-1] == width else pad(tensor, (0, width - tensor.shape[-1]))
 
 
 def _window_mask(length: int, window: int, causal: bool, device: torch.device) -> torch.Tensor:
