@@ -138,51 +138,15 @@ def test_accelerate_goes_through_epochs_and_resumes(dataset):
 
 @pytest.mark.slow
 def test_the_trainer_shows_the_sampler_s_batches_and_resumes_from_a_checkpoint(dataset, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    options = {"global_batch": 4, "rows": 2}
-    shown = []
+    pytest.importorskip("transformers")
+    from tests.trainers import train_with_trainer
 
-    class Recorder(torch.nn.Module):
-        """A model that notes what it is shown."""
-
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(()))
-
-        def forward(self, **batch):
-            if self.training:
-                shown.append(heads(batch))
-            return {"loss": self.weight * 1.0}
-
-    class Trainer(transformers.Trainer):
-        def get_train_dataloader(self):
-            sampler = packer.BatchSampler(self.train_dataset, **options)
-            loader = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
-            return self.accelerator.prepare(loader)
-
-    def train(max_steps, resume=None):
-        shown.clear()
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=options["rows"],
-            gradient_accumulation_steps=2,
-            num_train_epochs=3,
-            max_steps=max_steps,
-            save_strategy="steps",
-            save_steps=1,
-            remove_unused_columns=False,
-            report_to=[],
-            disable_tqdm=True,
-            use_cpu=True,
-        )
-        trainer = Trainer(model=Recorder(), args=arguments, train_dataset=dataset, data_collator=packer.collate)
-        trainer.train(resume_from_checkpoint=resume)
-        return list(shown), trainer.state.global_step
-
-    steps = packer.BatchSampler(dataset, **options).steps
-    expected = [batch for epoch in range(3) for batch in expected_heads(dataset, epoch=epoch, **options)]
-    everything, done = train(-1)
-    assert done == 3 * steps
-    assert everything == expected
+    expected = [
+        packer.collate(dataset.__getitems__(numbers))["input_ids"].tolist()
+        for epoch in range(3)
+        for numbers in packer.BatchSampler(dataset, global_batch=4, rows=2, epoch=epoch)
+    ]
+    steps = packer.BatchSampler(dataset, global_batch=4).steps
+    assert train_with_trainer(dataset, tmp_path) == expected
     stop = steps + 1  # in the second epoch
-    assert train(-1, resume=str(tmp_path / f"checkpoint-{stop}"))[0] == expected[2 * stop :]
+    assert train_with_trainer(dataset, tmp_path, resume=tmp_path / f"checkpoint-{stop}") == expected[2 * stop :]

@@ -198,16 +198,32 @@ def test_two_ranks_with_different_numbers_of_tokens_make_the_step_of_one(two_ran
         assert_same((sum(other["loss"] for other in found), one["gradients"]), expected)
 
 
-def test_accelerate_shares_batches_out_as_the_sampler_deals_them(two_ranks, packed):
-    dataset = packer.load(packed)
-    for epoch in range(2):
-        for rank in range(2):
-            options = {"global_batch": 4, "rows": 1, "rank": rank, "world_size": 2, "epoch": epoch}
-            own = [
-                packer.collate(dataset.__getitems__(numbers))["input_ids"].tolist()
-                for numbers in packer.BatchSampler(dataset, **options)
-            ]
-            assert torch.load(two_ranks / f"accelerate-{rank}.pt")[epoch] == own
+def tokens_of_rank(dataset, rank, *, rows, epochs):
+    """Tokens of the batches of one of two ranks, read without any loader."""
+    options = {"global_batch": 4, "rows": rows, "rank": rank, "world_size": 2}
+    return [
+        [
+            packer.collate(dataset.__getitems__(numbers))["input_ids"].tolist()
+            for numbers in packer.BatchSampler(dataset, epoch=epoch, **options)
+        ]
+        for epoch in epochs
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_accelerate_shares_batches_out_as_the_sampler_deals_them(two_ranks, packed, rank):
+    expected = tokens_of_rank(packer.load(packed), rank, rows=1, epochs=[0, 1, 0])
+    assert torch.load(two_ranks / f"accelerate-{rank}.pt") == expected
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_trainer_on_two_ranks_resumes_in_the_epoch_that_it_left(two_ranks, packed, rank):
+    epochs = tokens_of_rank(packer.load(packed), rank, rows=2, epochs=range(3))
+    expected = [batch for epoch in epochs for batch in epoch]
+    whole, resumed = torch.load(two_ranks / f"trainer-{rank}.pt")
+    assert whole == expected
+    assert len(expected) // 3 == 2, "one batch a step"
+    assert resumed == expected[3:]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 import packer
 from tests.models import gradients, tiny_llama
+from tests.trainers import train_with_trainer
 
 
 def train_step(dataset, *, per, rank):
@@ -34,14 +35,16 @@ def train_step(dataset, *, per, rank):
 
 
 def share_out(dataset):
-    """Tokens of the batches that accelerate gives this process in two epochs."""
+    """Tokens of the batches that accelerate gives this process in three epochs, the last of them the first again."""
     from accelerate import Accelerator
 
     accelerator = Accelerator()
     assert accelerator.num_processes == 2
     sampler = packer.BatchSampler(dataset, global_batch=4, rows=1)
     loader = accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate))
-    return [[batch["input_ids"].tolist() for batch in loader] for _ in range(2)]
+    epochs = [[batch["input_ids"].tolist() for batch in loader] for _ in range(2)]
+    loader.set_epoch(0)
+    return [*epochs, [batch["input_ids"].tolist() for batch in loader]]
 
 
 def main(packed: Path, folder: Path) -> None:
@@ -51,6 +54,10 @@ def main(packed: Path, folder: Path) -> None:
     for per in ("token", "sequence"):
         torch.save(train_step(dataset, per=per, rank=rank), folder / f"{per}-{rank}.pt")
     torch.save(share_out(dataset), folder / f"accelerate-{rank}.pt")
+    steps = packer.BatchSampler(dataset, global_batch=4).steps
+    checkpoint = folder / "trainer" / f"checkpoint-{steps + 1}"
+    shown = [train_with_trainer(dataset, folder / "trainer", resume=resume) for resume in (None, checkpoint)]
+    torch.save(shown, folder / f"trainer-{rank}.pt")
     distributed.destroy_process_group()
 
 

@@ -47,8 +47,10 @@ class BatchSampler:
     A pass over the sampler is an epoch, and the next pass the next epoch, unless `set_epoch` says otherwise. A pass
     that was broken off begins again, unless `load_state_dict` resumes it.
 
-    With accelerate and its trainers, which share batches out among ranks by themselves, leave rank and world_size at
-    0 and 1: batch i goes to rank i modulo their number.
+    accelerate's `prepare` shares batches out among ranks by itself, batch i to rank i modulo their number: leave rank
+    and world_size at 0 and 1 there. In the Hugging Face Trainer, return the DataLoader from `get_train_dataloader`
+    with rank and world_size, and do not prepare it: over several ranks a prepared one loses the epoch when the
+    Trainer resumes (transformers 5.23, accelerate 1.15).
 
     Args:
         dataset: from `load`.
@@ -163,8 +165,9 @@ class BatchSampler:
         """Return where this epoch stands, as plain values; the same on every rank at the same batch.
 
         Args:
-            batches: batches of this epoch that this rank trained on; by default those it was given. A plain
-                DataLoader with workers reads ahead, so tell it; torchdata's StatefulDataLoader counts by itself.
+            batches: batches of this epoch that this rank trained on; by default those that were handed out. Tell
+                it where they are read ahead: by a DataLoader with workers, or accelerate's. torchdata's
+                StatefulDataLoader saves the right state by itself.
         """
         step, turn = divmod(self._handed if batches is None else batches, self.accumulation)
         return {
