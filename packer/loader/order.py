@@ -24,7 +24,7 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
 
     Rows are sorted by a hash of seed, epoch and number (SplitMix64: Steele, Lea and Flood, OOPSLA 2014), not drawn
     from `numpy.random`: NumPy may change its streams in any release (NEP 19), and a run that is resumed in a newer
-    environment must go on with the rows that it has not seen. Takes 8 bytes per row, and some 16 while it works.
+    environment must go on with the rows that it has not seen. Takes 8 bytes per row, and 40 while it works.
 
     Raises:
         PackerError: seed or epoch is not in 0..2^64-1.

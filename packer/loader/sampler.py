@@ -48,9 +48,9 @@ class BatchSampler:
     that was broken off begins again, unless `load_state_dict` resumes it.
 
     accelerate's `prepare` shares batches out among ranks by itself, batch i to rank i modulo their number: leave rank
-    and world_size at 0 and 1 there. In the Hugging Face Trainer, return the DataLoader from `get_train_dataloader`
-    with rank and world_size, and do not prepare it: over several ranks a prepared one loses the epoch when the
-    Trainer resumes (transformers 5.23, accelerate 1.15).
+    and world_size at 0 and 1 there, and make the batches of a step a multiple of the ranks. In the Hugging Face
+    Trainer, return the DataLoader from `get_train_dataloader` with rank and world_size, and do not prepare it: over
+    several ranks a prepared one loses the epoch when the Trainer resumes (transformers 5.23, accelerate 1.15).
 
     Args:
         dataset: from `load`.
