@@ -317,6 +317,29 @@ def test_static_shape_holds_every_batch_of_a_dataset(tmp_path, rows, max_segment
     packer.collate(dataset.__getitems__([]), static=static, tensors="numpy")
 
 
+def test_torch_compile_compiles_static_batches_once(dataset):
+    torch = pytest.importorskip("torch")
+    compiled = []
+
+    def backend(module, inputs):
+        compiled.append(module)
+        return module.forward
+
+    @torch.compile(backend=backend, dynamic=False)
+    def step(input_ids, cu_seq_lens_q, max_length_q, **others):
+        return input_ids.sum() + cu_seq_lens_q.diff().clamp(max=max_length_q).sum()
+
+    def compilations(static):
+        torch._dynamo.reset()
+        compiled.clear()
+        for batch in packer.batches(dataset, rows=3, static=static):
+            step(**batch)
+        return len(compiled)
+
+    assert compilations(packer.static_shape(dataset, rows=3)) == 1
+    assert compilations(None) > 1
+
+
 def test_what_does_not_fit_the_static_shape_is_refused(dataset):
     rows = dataset.__getitems__(range(4))
     small = packer.static_shape(dataset, rows=1)
