@@ -42,8 +42,9 @@ def packed_schedule(
     and leave that many fewer of them. There are two ways out:
 
     - Keep the documents of a step (the default): a global batch of batch_size / packing_factor rows, by less gradient
-      accumulation or fewer ranks. Steps, learning rate, warm-up and betas stay as they were. Kundu et al. (arXiv
-      2407.09105) trace the higher loss of offline packing to fewer optimizer steps, and lose it this way.
+      accumulation or fewer ranks. Steps, learning rate, warm-up and betas stay as they were (betas follow what
+      rounding to whole rows changes). Kundu et al. (arXiv 2407.09105) trace the higher loss of offline packing to
+      fewer optimizer steps; with as many steps the gap shrinks.
     - Keep the rows (`global_batch=batch_size`), where less would leave the machine idle: a step sees packing_factor
       times the documents. Then betas are raised to that power, so that a gradient fades over as many documents as
       before; Krell et al. (arXiv 2107.02027) do so with LAMB: 0.9 becomes 0.81 for a factor of 2. The learning rate
