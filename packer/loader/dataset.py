@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow import as_numpy
 from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard, read_manifest
@@ -155,7 +156,7 @@ def _numpy_views(table: pa.Table, chunk: int) -> _Views:
     arrays = {name: table[name].chunk(chunk) for name in table.column_names}
     rows = len(arrays["input_ids"])
     return _Views(
-        tokens={name: np.asarray(arrays[name].flatten()).reshape(rows, -1) for name in TOKEN_COLUMNS if name in arrays},
-        segments={name: np.asarray(arrays[name].values) for name in SEGMENT_COLUMNS},
-        offsets=np.asarray(arrays["seq_lengths"].offsets).tolist(),  # of all segment columns
+        tokens={name: as_numpy(arrays[name].flatten()).reshape(rows, -1) for name in TOKEN_COLUMNS if name in arrays},
+        segments={name: as_numpy(arrays[name].values) for name in SEGMENT_COLUMNS},
+        offsets=as_numpy(arrays["seq_lengths"].offsets).tolist(),  # of all segment columns
     )
