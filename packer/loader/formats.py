@@ -103,7 +103,7 @@ def flat_arrays(
         "input_ids": input_ids[None],
         "labels": labels[None],
         "position_ids": restart_positions(lengths)[None],
-        "seq_idx": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None],
+        "seq_idx": np.arange(len(lengths), dtype=np.int32).repeat(lengths)[None],
         "cu_seq_lens_q": boundaries,
         "cu_seq_lens_k": boundaries.copy(),
         "max_length_q": longest,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -240,7 +241,8 @@ class BatchSampler:
         return order[: self._epoch_rows][step * self.global_batch : (step + 1) * self.global_batch]
 
     def _slots_in_order(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        return np.split(rows, self._sizes(len(rows)).cumsum()[:-1])
+        ends = [0, *self._sizes(len(rows)).cumsum().tolist()]
+        return [rows[first:last] for first, last in pairwise(ends)]
 
     def _slots_by_attention(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         return [rows[slot] for slot in deal_by_cost(self._attention_costs()[rows], self._sizes(len(rows)))]

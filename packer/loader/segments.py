@@ -17,15 +17,15 @@ LossWeights = Literal["sequence", "document"]
 def boundaries_of(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """Where segments begin, and the end of the last; [3, 1] gives [0, 3, 4]."""
     boundaries = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=boundaries[1:])
+    lengths.cumsum(out=boundaries[1:])
     return boundaries
 
 
 def restart_positions(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """Number the tokens of every segment from 0; [3, 1, 2] gives [0, 1, 2, 0, 0, 1]."""
     boundaries = boundaries_of(lengths)
-    positions = np.repeat(boundaries[:-1], lengths)
-    return np.subtract(np.arange(boundaries[-1]), positions, out=positions)
+    positions = boundaries[:-1].repeat(lengths)
+    return np.subtract(np.arange(len(positions)), positions, out=positions)
 
 
 def copy_rows(name: str, rows: Sequence[Mapping[str, NDArray[Any]]], ends: Sequence[int], out: NDArray[Any]) -> None:
@@ -94,10 +94,11 @@ def real_segments(
     """(lengths, doc_ids) of the segments of all rows, padding left out, and the tokens of each row that they fill."""
     lengths, doc_ids, ends = [], [], []
     for row in rows:
-        extents, documents = row["seq_lengths"], row["doc_ids"]
+        extents, documents, end = row["seq_lengths"], row["doc_ids"], len(row["input_ids"])
         if documents[-1] == PADDING:
+            end -= int(extents[-1])
             extents, documents = extents[:-1], documents[:-1]
         lengths.append(extents)
         doc_ids.append(documents)
-        ends.append(int(extents.sum()))
+        ends.append(end)
     return np.concatenate(lengths, dtype=np.int64), np.concatenate(doc_ids, dtype=np.int64), ends
