@@ -56,6 +56,15 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """Torch without a GPU: results are compared with those of the CPU."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of histograms, lengths and tokenized sets that PACKER_TEST_DATA names; skips without it."""

@@ -1,9 +1,8 @@
 """Isolation: the logits, loss and gradients of documents are the same packed and alone, whatever trains on them."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from math import inf
+from unittest import mock
 
-import numpy as np
 import pytest
 
 import packer
@@ -12,61 +11,17 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
 
-from tests.models import VOCABULARY, gradients, loss_sum, tiny_llama, train_alone  # noqa: E402  needs torch
+from examples import hugging_face_trainer, plain_loop  # noqa: E402  these need torch
+from tests.documents import SOURCES, Example, assert_same_gradients, make_example, make_source  # noqa: E402
+from tests.models import VOCABULARY, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 
-# what SFTConfig sets by default
-pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread", "no_gpu"),
+    # what SFTConfig sets by default
+    pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning"),
+]
 
-MAX_LEN = 32
-LENGTHS = [5, 20, 1, 70, 7, 3, 32, 9, 1, 2, 17, 28, 3, 13, 10]
-
-SOURCES = ["no labels", "first token trained", "masked prompts"]
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Example:
-    """A tokenized source, and the same packed."""
-
-    pieces: dict[tuple[int, int], tuple[list[int], list[int]]]
-    """(document, start): (tokens, labels) of what a row can hold of each document."""
-
-    packed: Path
-    """The folder of the rows."""
-
-    rows: int
-    """Rows in it."""
-
-
-def make_source(kind: str, seed=0) -> dict[str, list[list[int]]]:
-    random = np.random.default_rng(seed)
-    tokens = [random.integers(1, VOCABULARY, length).tolist() for length in LENGTHS]
-    if kind == "no labels":
-        return {"input_ids": tokens}
-    prompts = [0 if kind == "first token trained" else length // 2 for length in LENGTHS]
-    labels = [[-100] * prompt + document[prompt:] for prompt, document in zip(prompts, tokens, strict=True)]
-    return {"input_ids": tokens, "labels": labels}
-
-
-def make_example(folder: Path, source: dict[str, list[list[int]]], **options) -> Example:
-    out = folder / "packed"
-    options = {"max_len": MAX_LEN, "position_ids": True, "sync": False, **options}
-    manifest = packer.pack(datasets.Dataset.from_dict(source), out, **options)
-    pieces = {}
-    labels_of = source.get("labels", source["input_ids"])
-    for number, (tokens, labels) in enumerate(zip(source["input_ids"], labels_of, strict=True)):
-        for start in range(0, len(tokens), MAX_LEN):
-            pieces[number, start] = (tokens[start : start + MAX_LEN], labels[start : start + MAX_LEN])
-    return Example(pieces=pieces, packed=out, rows=manifest.packs)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """For models this small, threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=SOURCES)
@@ -77,14 +32,6 @@ def example(request, tmp_path_factory) -> Example:
 @pytest.fixture
 def any_example(tmp_path) -> Example:
     return make_example(tmp_path, make_source("first token trained"))
-
-
-def assert_same_gradients(found, expected, tolerance):
-    assert set(found) == set(expected)
-    for name, gradient in expected.items():
-        assert gradient.abs().max() > 100 * tolerance, f"{name}: nothing to compare"
-        difference = (found[name] - gradient).abs().max()
-        assert difference < tolerance, f"{name}: off by {difference}"
 
 
 def largest_difference(found, expected) -> float:
@@ -123,17 +70,12 @@ def test_the_example_is_worth_training_on(example):
 def test_a_plain_loop_trains_as_on_documents_alone(example, attention, dtype, rows):
     model = tiny_llama(attention=attention, dtype=dtype)
     alone = train_alone(model, example.pieces)
-    batches = list(packer.batches(packer.load(example.packed), rows=rows, epoch=1))
-    trained = sum(int((batch["labels"] != -100).sum()) for batch in batches)
-    model.zero_grad()
-    total = 0.0
-    for batch in batches:
-        labels = batch.pop("labels")
-        loss = loss_sum(model(**batch).logits, labels) / trained
-        loss.backward()
-        total += loss.item()
-    assert total == pytest.approx(alone.loss, abs=TOLERANCES[dtype])
-    assert_same_gradients(gradients(model), alone.gradients, TOLERANCES[dtype])
+    with recorded_gradients(model) as recorded:
+        one_step = rows * -(-example.rows // rows)
+        steps = plain_loop.train(model, example.packed, rows=rows, global_batch=one_step, max_grad_norm=inf)
+        ((loss, _),) = steps
+    assert loss == pytest.approx(alone.loss, abs=TOLERANCES[dtype])
+    assert_same_gradients(recorded[0], alone.gradients, TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize(
@@ -203,44 +145,33 @@ def test_first_tokens_with_labels_would_train_across_boundaries(any_example):
 # ---- trainers ----
 
 
-class GradientRecorder(transformers.TrainerCallback):
-    """Keeps the gradients with which the optimizer is about to step."""
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.gradients = gradients(model)
-
-
-def one_step(batch_size: int, rows: int) -> dict[str, object]:
-    """Arguments of a trainer for one optimizer step on all rows; its gradients are not clipped."""
-    return {
-        "per_device_train_batch_size": batch_size,
-        "gradient_accumulation_steps": -(-rows // batch_size),
-        "max_steps": 1,
-        "max_grad_norm": 0.0,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-
-
 def train_step(trainer):
     """(loss, gradients) of the one step that a trainer makes; the loss is also the one that it logs."""
-    recorder = GradientRecorder()
-    trainer.add_callback(recorder)
-    loss = trainer.train().training_loss
+    with recorded_gradients(trainer.model) as recorded:
+        loss = trainer.train().training_loss
     assert trainer.state.log_history[0]["loss"] == pytest.approx(loss, abs=1e-4)
-    return loss, recorder.gradients
+    (found,) = recorded
+    return loss, found
 
 
-def hf_trainer(model, example, folder, *, batch_size, remove=()):
+def one_step(example, batch_size: int) -> dict[str, object]:
+    """Options of the recipes' trainers for one optimizer step on all rows; its gradients are not clipped."""
+    return {"rows": batch_size, "accumulation": -(-example.rows // batch_size), "max_grad_norm": inf}
+
+
+def reading_trainer(model, example, folder, *, batch_size, remove=()):
     """The Trainer as one uses it on any dataset of fixed rows: nothing of packer but the files."""
-    rows = datasets.load_from_disk(str(example.packed)).remove_columns(list(remove))
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder), per_device_eval_batch_size=example.rows, **one_step(batch_size, example.rows)
+        output_dir=str(folder),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=-(-example.rows // batch_size),
+        num_train_epochs=1,
+        max_grad_norm=inf,
+        logging_steps=1,
+        report_to=[],
     )
-    return transformers.Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
+    rows = datasets.load_from_disk(str(example.packed)).remove_columns(list(remove))
+    return transformers.Trainer(model=model, args=arguments, train_dataset=rows)
 
 
 @pytest.mark.slow
@@ -249,7 +180,7 @@ def hf_trainer(model, example, folder, *, batch_size, remove=()):
 def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(example, tmp_path, attention, batch_size):
     model = tiny_llama(attention=attention)
     alone = train_alone(model, example.pieces)
-    loss, found = train_step(hf_trainer(model, example, tmp_path, batch_size=batch_size))
+    loss, found = train_step(reading_trainer(model, example, tmp_path, batch_size=batch_size))
     assert loss == pytest.approx(alone.loss, abs=1e-5)
     assert_same_gradients(found, alone.gradients, 1e-5)
 
@@ -259,11 +190,9 @@ def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(exam
 def test_the_trainer_with_collate_trains_as_on_documents_alone(example, tmp_path, batch_size):
     model = tiny_llama()
     alone = train_alone(model, example.pieces)
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), remove_unused_columns=False, **one_step(batch_size, example.rows)
+    trainer = hugging_face_trainer.make_trainer(
+        model, str(example.packed), str(tmp_path), **one_step(example, batch_size)
     )
-    rows = packer.load(example.packed)
-    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows, data_collator=packer.collate)
     loss, found = train_step(trainer)
     assert loss == pytest.approx(alone.loss, abs=1e-5)
     assert_same_gradients(found, alone.gradients, 1e-5)
@@ -273,7 +202,7 @@ def test_the_trainer_with_collate_trains_as_on_documents_alone(example, tmp_path
 def test_the_trainer_without_position_ids_leaks(any_example, tmp_path):
     model = tiny_llama()
     alone = train_alone(model, any_example.pieces)
-    loss, _ = train_step(hf_trainer(model, any_example, tmp_path, batch_size=2, remove=["position_ids"]))
+    loss, _ = train_step(reading_trainer(model, any_example, tmp_path, batch_size=2, remove=["position_ids"]))
     assert abs(loss - alone.loss) > 0.01
 
 
@@ -281,32 +210,17 @@ def test_the_trainer_without_position_ids_leaks(any_example, tmp_path):
 def test_the_trainer_on_rows_without_labels_has_no_loss_to_train_on(tmp_path):
     example = make_example(tmp_path, make_source("no labels"), labels=False)
     with pytest.raises(ValueError, match="did not return a loss"):
-        hf_trainer(tiny_llama(), example, tmp_path, batch_size=1).train()
-
-
-def tiny_tokenizer():
-    """A tokenizer that no text ever meets: SFTTrainer wants one for its padding token."""
-    tokenizers = pytest.importorskip("tokenizers")
-    words = {f"token{number}": number for number in range(VOCABULARY)}
-    word_level = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="token1"))
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=word_level, pad_token="token0", eos_token="token2")
+        reading_trainer(tiny_llama(), example, tmp_path, batch_size=1).train()
 
 
 def sft_trainer(model, example, folder, *, batch_size, **changes):
-    """SFTTrainer on the shards: `packing` makes it heed seq_lengths, `skip_prepare_dataset` take the rows as is."""
-    trl = pytest.importorskip("trl")
-    options = {"packing": True, "max_length": MAX_LEN, "dataset_kwargs": {"skip_prepare_dataset": True}, **changes}
-    arguments = trl.SFTConfig(
-        output_dir=str(folder),
-        bf16=False,
-        per_device_eval_batch_size=example.rows,
-        **options,
-        **one_step(batch_size, example.rows),
-    )
-    rows = datasets.load_from_disk(str(example.packed))
-    return trl.SFTTrainer(
-        model=model, args=arguments, train_dataset=rows, eval_dataset=rows, processing_class=tiny_tokenizer()
-    )
+    """The recipe for SFTTrainer, with changes to its SFTConfig."""
+    trl_sft = pytest.importorskip("examples.trl_sft")
+    config = trl_sft.SFTConfig
+    with mock.patch.object(trl_sft, "SFTConfig", lambda **options: config(**{**options, **changes})):
+        return trl_sft.make_trainer(
+            model, tiny_tokenizer(), str(example.packed), str(folder), **one_step(example, batch_size)
+        )
 
 
 @pytest.mark.slow
@@ -321,7 +235,7 @@ def test_sft_trainer_trains_as_on_documents_alone(example, tmp_path, attention, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_trainer", [hf_trainer, sft_trainer])
+@pytest.mark.parametrize("make_trainer", [reading_trainer, sft_trainer])
 @pytest.mark.parametrize("options", [{"pad_id": 77}, {"max_segments": 1}])
 def test_padding_does_not_matter_to_trainers(tmp_path, make_trainer, options):
     example = make_example(tmp_path, make_source("first token trained"), **options)
@@ -334,11 +248,13 @@ def test_padding_does_not_matter_to_trainers(tmp_path, make_trainer, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_trainer", [hf_trainer, sft_trainer])
+@pytest.mark.parametrize("make_trainer", [reading_trainer, sft_trainer])
 def test_the_evaluation_loss_of_a_batch_is_the_mean_of_the_documents(example, tmp_path, make_trainer):
     model = tiny_llama()
     alone = train_alone(model, example.pieces)
-    found = make_trainer(model, example, tmp_path, batch_size=1).evaluate()
+    trainer = make_trainer(model, example, tmp_path, batch_size=1)
+    trainer.args.per_device_eval_batch_size = example.rows
+    found = trainer.evaluate(trainer.train_dataset)
     assert found["eval_loss"] == pytest.approx(alone.loss, abs=1e-5)
 
 

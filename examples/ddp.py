@@ -1,0 +1,84 @@
+"""Train on packed rows in several processes, a GPU each, or on the CPU.
+
+    torchrun --nproc-per-node 2 examples/ddp.py dataset-packed-4096 Qwen/Qwen3-0.6B --rows 4 --global-batch 32
+
+Any number of processes makes the same steps: a step has the rows of `global_batch`, whoever computes them, and its
+loss is the mean over all their tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+
+import click
+import torch
+import torch.distributed as distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import packer
+
+
+def train(
+    model: PreTrainedModel,
+    packed: str,
+    *,
+    rows: int = 4,
+    global_batch: int = 32,
+    epochs: int = 1,
+    max_grad_norm: float = 1.0,
+) -> Iterator[tuple[float, float]]:
+    """Train in batches of `rows`, `global_batch` rows a step over all ranks; yield (loss, gradient norm) of a step."""
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    dataset = packer.load(packed)
+    sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows, rank=rank, world_size=ranks)
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(parallel.parameters(), lr=2e-5)
+    device = model.device
+    parallel.train()
+    for _ in range(epochs):
+        batches = iter(loader)
+        while step := list(islice(batches, sampler.accumulation)):
+            items = packer.num_items_in_batch(step)  # of all ranks: they differ in tokens, too
+            total = torch.zeros((), device=device)
+            for number, batch in enumerate(step, 1):
+                batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
+                labels = batch.pop("labels")
+                parallel.require_backward_grad_sync = number == len(step)
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    loss = packer.causal_lm_loss(parallel(**batch).logits, labels, num_items=items)
+                (loss * ranks).backward()  # DDP averages over ranks what is to be summed
+                total += loss.detach()
+            norm = torch.nn.utils.clip_grad_norm_(parallel.parameters(), max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            distributed.all_reduce(total)
+            yield total.item(), norm.item()
+
+
+@click.command()
+@click.argument("packed")
+@click.argument("model")
+@click.option("--rows", default=4, show_default=True, help="Rows of a batch, on each rank.")
+@click.option("--global-batch", default=32, show_default=True, help="Rows of an optimizer step, over all ranks.")
+@click.option("--epochs", default=1, show_default=True)
+def main(packed: str, model: str, rows: int, global_batch: int, epochs: int) -> None:
+    """Train MODEL, a path or Hub id, on the PACKED dataset."""
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    opened = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float().to(device))
+    steps = train(opened, packed, rows=rows, global_batch=global_batch, epochs=epochs)
+    for number, (loss, norm) in enumerate(steps, 1):
+        if distributed.get_rank() == 0:
+            print(f"step {number}: loss {loss:.4f}, gradient norm {norm:.4f}")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

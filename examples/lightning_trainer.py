@@ -1,0 +1,99 @@
+"""Train on packed rows with Lightning, on any number of devices.
+
+    python examples/lightning_trainer.py dataset-packed-4096 Qwen/Qwen3-0.6B trained --rows 4 --global-batch 32
+
+The loader hands out whole optimizer steps, each a list of batches, because the loss of a step is the mean over the
+tokens of all its batches: `accumulate_grad_batches` would take the mean of their means.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import lightning
+import torch
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import packer
+
+
+class PackedTraining(lightning.LightningModule):
+    """Trains a model in batches of `rows`, `global_batch` rows a step over all devices."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        packed: str,
+        *,
+        rows: int = 4,
+        global_batch: int = 32,
+        max_grad_norm: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.model = model.train()
+        self.dataset = packer.load(packed)
+        self.rows = rows
+        self.global_batch = global_batch
+        self.max_grad_norm = max_grad_norm
+        self.automatic_optimization = False
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Hand out this rank's batches, a step's together."""
+        sampler = packer.BatchSampler(
+            self.dataset,
+            global_batch=self.global_batch,
+            rank=self.global_rank,
+            world_size=self.trainer.world_size,
+        )
+        return DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate_step)
+
+    def collate_step(self, rows: list[Any]) -> list[dict[str, Any]]:
+        """Make batches of the rows of a step."""
+        return [packer.collate(rows[first : first + self.rows]) for first in range(0, len(rows), self.rows)]
+
+    def training_step(self, step: list[dict[str, Any]]) -> None:
+        """Make one optimizer step."""
+        items = packer.num_items_in_batch(step)
+        total = torch.zeros((), device=self.device)
+        for batch in step:
+            labels = batch.pop("labels")
+            loss = packer.causal_lm_loss(self.model(**batch).logits, labels, num_items=items)
+            self.manual_backward(loss * self.trainer.world_size)  # gradients are averaged over ranks
+            total += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.max_grad_norm)
+        optimizer = self.optimizers()
+        optimizer.step()
+        optimizer.zero_grad()
+        self.log("loss", total, prog_bar=True, sync_dist=True, reduce_fx="sum", batch_size=1)
+        self.log("grad_norm", norm, prog_bar=True, batch_size=1)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Make the optimizer."""
+        return torch.optim.AdamW(self.parameters(), lr=2e-5)
+
+
+@click.command()
+@click.argument("packed")
+@click.argument("model")
+@click.argument("folder")
+@click.option("--rows", default=4, show_default=True, help="Rows of a batch, on each device.")
+@click.option("--global-batch", default=32, show_default=True, help="Rows of an optimizer step, over all devices.")
+@click.option("--epochs", default=1, show_default=True)
+def main(packed: str, model: str, folder: str, rows: int, global_batch: int, epochs: int) -> None:
+    """Train MODEL, a path or Hub id, on the PACKED dataset; metrics and checkpoints go to FOLDER."""
+    opened = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
+    trainer = lightning.Trainer(
+        max_epochs=epochs,
+        logger=CSVLogger(folder),
+        log_every_n_steps=1,
+        precision="bf16-mixed" if torch.cuda.is_available() else "32-true",
+        use_distributed_sampler=False,  # BatchSampler shares the rows out
+    )
+    trainer.fit(PackedTraining(opened, packed, rows=rows, global_batch=global_batch))
+
+
+if __name__ == "__main__":
+    main()

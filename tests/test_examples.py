@@ -1,0 +1,133 @@
+"""Every example, run as a command: its first step has the loss and the gradient norm of the documents alone."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+datasets = pytest.importorskip("datasets")
+
+from tests.documents import LENGTHS, make_example, make_source  # noqa: E402  these need torch
+from tests.models import tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("one_thread", "no_gpu"),
+    pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning"),
+]
+
+ROOT = Path(__file__).parent.parent
+ROWS, GLOBAL_BATCH = 2, 8  # all rows in one step, the last batch smaller than the others
+
+
+@pytest.fixture(scope="module")
+def source():
+    return make_source("first token trained")
+
+
+@pytest.fixture(scope="module")
+def example(source, tmp_path_factory):
+    found = make_example(tmp_path_factory.mktemp("example"), source)
+    assert GLOBAL_BATCH - ROWS < found.rows < GLOBAL_BATCH
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny_llama().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(example):
+    return train_alone(tiny_llama(), example.pieces)
+
+
+def run(name: str, *arguments: object) -> str:
+    """Run an example in this process; return what it printed."""
+    done = CliRunner().invoke(import_module(f"examples.{name}").main, [str(each) for each in arguments])
+    if done.exception:
+        raise done.exception
+    return done.output
+
+
+def assert_first_step(loss: float, gradient_norm: float, alone) -> None:
+    assert loss == pytest.approx(alone.loss, abs=1e-4)
+    assert gradient_norm == pytest.approx(alone.gradient_norm, rel=1e-4)
+
+
+def printed(output: str) -> tuple[float, float]:
+    """(loss, gradient norm) of the first step that was printed."""
+    found = re.search(r"step 1: loss (\S+), gradient norm (\S+)$", output, re.MULTILINE)
+    assert found, output
+    return float(found[1]), float(found[2])
+
+
+def logged(folder: Path) -> tuple[float, float]:
+    """(loss, gradient norm) of the first step in a checkpoint of a Hugging Face trainer."""
+    entry = json.loads((folder / "checkpoint-1" / "trainer_state.json").read_text())["log_history"][0]
+    return entry["loss"], entry["grad_norm"]
+
+
+def test_the_plain_loop(example, model, alone):
+    output = run("plain_loop", example.packed, model, "--rows", ROWS, "--global-batch", GLOBAL_BATCH)
+    assert_first_step(*printed(output), alone)
+
+
+@pytest.mark.parametrize("name", ["hugging_face_trainer", "trl_sft"])
+def test_the_trainers(example, model, alone, tmp_path, name):
+    if name == "trl_sft":
+        pytest.importorskip("trl")
+    run(name, example.packed, model, tmp_path, "--rows", ROWS, "--accumulation", GLOBAL_BATCH // ROWS)
+    assert_first_step(*logged(tmp_path), alone)
+
+
+def test_flattening_needs_no_packing(source, model, tmp_path):
+    """Documents are whole here: nothing is cut to a row's length."""
+    whole = {(number, 0): piece for number, piece in enumerate(zip(source["input_ids"], source["labels"], strict=True))}
+    datasets.Dataset.from_dict(source).save_to_disk(tmp_path / "source")
+    run("flattening", tmp_path / "source", model, tmp_path / "out", "--documents", 4, "--accumulation", 4)
+    assert len(LENGTHS) == 15, "the last batch is smaller"
+    assert_first_step(*logged(tmp_path / "out"), train_alone(tiny_llama(), whole))
+
+
+def test_lightning(example, model, alone, tmp_path):
+    pytest.importorskip("lightning")
+    run("lightning_trainer", example.packed, model, tmp_path, "--rows", ROWS, "--global-batch", GLOBAL_BATCH)
+    (metrics,) = tmp_path.rglob("metrics.csv")
+    first = next(csv.DictReader(metrics.open()))
+    assert_first_step(float(first["loss"]), float(first["grad_norm"]), alone)
+
+
+def test_two_processes_of_torchrun(example, model, alone):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(ROOT / "examples" / "ddp.py"), str(example.packed), str(model)]
+    command += ["--rows", str(ROWS), "--global-batch", str(GLOBAL_BATCH)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_first_step(*printed(done.stdout), alone)
+
+
+def test_the_tiny_model_trains(example, tmp_path):
+    tiny_tokenizer().save_pretrained(tmp_path)
+    run("tiny_model", tmp_path / "tokenizer.json", tmp_path / "tiny")
+    loss, _ = printed(run("plain_loop", example.packed, tmp_path / "tiny"))
+    assert 4 < loss < 6, "about the logarithm of 128"
+
+
+def test_every_example_is_run_here():
+    names = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    text = Path(__file__).read_text()
+    assert names == {name for name in names if name in text}
