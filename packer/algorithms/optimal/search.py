@@ -55,7 +55,11 @@ LEFT_PER_TEMPLATE = 8
 """Packs that are not kept, at most, for each pattern that a solution uses."""
 
 WORK_OF_PART = 10_000_000
-"""Units of work for what the kept packs leave."""
+"""Units of work for what the kept packs leave, at most."""
+
+SHARE_OF_FIXING, LEAST_FIXING = 1.0, 2_500_000
+"""Work for all parts after a linear program, as a share of what the search took until then, and at least: the last
+pack is not worth more than all the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,9 +202,12 @@ class Search:
         """Keep most packs of a solution that was rounded, and solve what they leave as a problem of its own."""
         templates = program.templates()
         packs = program.packs[program.packs > 0]
+        last = self._work - max(LEAST_FIXING, int(SHARE_OF_FIXING * (self._limits.work - self._work)))
         for attempt, share in enumerate(KEPT):
             # a program that was stopped early may have no solution to keep
             if len(packs) == 0 or self.enough() or not self._allows(8 * program.pricing_work, 1.0):
+                break
+            if self._work <= last:
                 break
             most = packs.sum() - LEFT_PER_TEMPLATE * len(packs)
             share = max(share, most / packs.sum())
@@ -214,7 +221,7 @@ class Search:
                 strict=not coarse,
             )
             seconds = None if self._limits.seconds is None else self._seconds()
-            work = min(self._work, WORK_OF_PART)
+            work = min(self._work, WORK_OF_PART, self._work - last)
             limits = replace(self._limits, gap=0.0, work=work, seconds=seconds)
             part = Search(left, self._max_segments, limits, part_of=self.bound - kept.packs)
             part.run()
