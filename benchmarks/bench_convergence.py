@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import ast
 import json
+import multiprocessing
+import os
 import platform
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,12 +91,13 @@ def make_corpus(
     folder: Path, training: list[Document], held_out: list[Document], *, max_len: int, rows: int, seed: int
 ) -> Corpus:
     """Pack the documents that are trained on, anew for every seed."""
+    folder.mkdir()
     offsets = np.cumsum([0, *map(len, training)]).astype(np.int32)
     table = pa.table({"input_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(training)))})
     source = folder / "documents.arrow"
     with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
-    packer.pack(source, folder / "packed", max_len=max_len, seed=seed, pad_id=PADDING, sync=False, overwrite=True)
+    packer.pack(source, folder / "packed", max_len=max_len, seed=seed, pad_id=PADDING, sync=False)
     packed = packer.load(folder / "packed")
     per_step = round(packer.packed_schedule(packed, batch_size=1).packing_factor * rows)
     return Corpus(training=training, held_out=held_out, packed=packed, rows=rows, documents=per_step)
@@ -216,6 +219,12 @@ def train(
     return run
 
 
+def pool(processes: int) -> ProcessPoolExecutor:
+    """Processes with one thread each, which is fastest for a model this small."""
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,))
+
+
 @click.command()
 @click.option("--documents", default=4000, show_default=True, help="Documents to train on.")
 @click.option("--held-out", default=256, show_default=True, help="Documents to measure by.")
@@ -223,8 +232,8 @@ def train(
 @click.option("--rows", default=6, show_default=True, help="Packed rows of an optimizer step.")
 @click.option("--epochs", default=1, show_default=True)
 @click.option("--seeds", default=3, show_default=True)
-@click.option("--learning-rate", default=4e-3, show_default=True)
-@click.option("--threads", default=1, show_default=True, help="Of torch; for a model this small, one is fastest.")
+@click.option("--learning-rate", default=2e-3, show_default=True)
+@click.option("--processes", default=os.cpu_count(), help="Runs at a time, a thread each [default: a core each].")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for convergence.csv, .json and .svg.")
 def main(
     documents: int,
@@ -234,35 +243,40 @@ def main(
     epochs: int,
     seeds: int,
     learning_rate: float,
-    threads: int,
+    processes: int,
     output: Path | None,
 ) -> None:
-    torch.set_num_threads(threads)
-    begun = time.perf_counter()
-    runs = []
     drawn = draw_documents(documents, held_out, max_len)
-    with tempfile.TemporaryDirectory(prefix="bench-convergence-") as folder:
-        for seed in range(seeds):
-            corpus = make_corpus(Path(folder), *drawn, max_len=max_len, rows=rows, seed=seed)
-            if not seed:
-                versions = {name: installed(name) for name in ("numpy", "torch", "transformers")}
-                setting = (
-                    f"{len(corpus.training):,} documents, {sum(map(len, corpus.training)):,} bytes, "
-                    f"{len(corpus.packed):,} rows of {max_len}; {corpus.documents} documents or {rows} rows a step; "
-                    f"{epochs} epochs, {seeds} seeds, {small_llama(0).num_parameters():,} weights"
-                )
-                print(f"Python {platform.python_version()}, " + ", ".join(map(" ".join, versions.items())))
-                print(setting, flush=True)
-            for way in WAYS:
-                runs.append(train(corpus, way, seed=seed, epochs=epochs, learning_rate=learning_rate))
-                print(f"  seed {seed}, {way:22} {len(runs[-1].losses):5} steps, held out "
-                      f"{runs[-1].held_out[-1][1]:.4f}, {time.perf_counter() - begun:4.0f} s", flush=True)  # fmt: skip
-        noise = {"float32": largest_difference(*[run for run in runs if run.seed == 0][:2])}
-        exact = [
-            train(corpus, way, seed=0, epochs=epochs, learning_rate=learning_rate, dtype=torch.float64, stop=50)
-            for way in ("padded", "flattened")
+    with tempfile.TemporaryDirectory(prefix="bench-convergence-") as name, pool(processes) as workers:
+        folders = [Path(name) / str(seed) for seed in range(seeds)]
+        corpora = [
+            make_corpus(folder, *drawn, max_len=max_len, rows=rows, seed=seed) for seed, folder in enumerate(folders)
         ]
-        noise["float64, 50 steps"] = largest_difference(*exact)
+        versions = {name: installed(name) for name in ("numpy", "torch", "transformers")}
+        setting = (
+            f"{len(drawn[0]):,} documents, {sum(map(len, drawn[0])):,} bytes, {len(corpora[0].packed):,} rows of "
+            f"{max_len}; {corpora[0].documents} documents or {rows} rows a step; {epochs} epochs, {seeds} seeds, "
+            f"{small_llama(0).num_parameters():,} weights, learning rate {learning_rate}"
+        )
+        print(f"Python {platform.python_version()}, " + ", ".join(map(" ".join, versions.items())))
+        print(setting, flush=True)
+        options = {"epochs": epochs, "learning_rate": learning_rate}
+        running = [
+            workers.submit(train, corpus, way, seed=seed, **options)
+            for seed, corpus in enumerate(corpora)
+            for way in WAYS
+        ]
+        exact = [
+            workers.submit(train, corpora[0], way, seed=0, dtype=torch.float64, stop=50, **options) for way in WAYS[:2]
+        ]
+        runs = []
+        for future in running:
+            runs.append(future.result())
+            print(f"  seed {runs[-1].seed}, {runs[-1].way:22} held out {runs[-1].held_out[-1][1]:.4f}", flush=True)
+        noise = {
+            "float32": max(largest_difference(*runs[first : first + 2]) for first in range(0, len(runs), len(WAYS))),
+            "float64, 50 steps": largest_difference(*[future.result() for future in exact]),
+        }
     found = summary(runs, noise)
     print(f"\n{'':22} {'steps':>6} {'held-out loss':>14} {'minus padded':>13} {'least':>8} {'most':>8}")
     for way, values in found["ways"].items():
@@ -274,7 +288,7 @@ def main(
     if output:
         output.mkdir(parents=True, exist_ok=True)
         write_csv(output / "convergence.csv", runs)
-        result = {"setting": setting, "learning_rate": learning_rate, "versions": versions, **found}
+        result = {"setting": setting, "versions": versions, **found}
         (output / "convergence.json").write_text(json.dumps(result, indent=2) + "\n")
         draw(output / "convergence.svg", runs)
 

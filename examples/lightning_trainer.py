@@ -51,8 +51,10 @@ class PackedTraining(lightning.LightningModule):
         return DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate_step)
 
     def collate_step(self, rows: list[Any]) -> list[dict[str, Any]]:
-        """Make batches of the rows of a step."""
-        return [packer.collate(rows[first : first + self.rows]) for first in range(0, len(rows), self.rows)]
+        """Make the batches of a step: as many on every rank, even where the last rows of an epoch are too few."""
+        batches = self.global_batch // (self.rows * self.trainer.world_size)
+        parts = [rows[number::batches] or self.dataset.__getitems__([]) for number in range(batches)]
+        return [packer.collate(part) for part in parts]
 
     def training_step(self, step: list[dict[str, Any]]) -> None:
         """Make one optimizer step."""
