@@ -14,8 +14,8 @@ schedule of the learning rate and passes over the documents:
     packed, no boundaries     the rows of `packed`, read as if each were one document
 
 Padded and flattened are trained on identical steps, so their losses are compared step by step, and a second time in
-float64, where rounding is 1e-9 of what it is in float32. The others are compared by the mean over seeds, which change
-the weights, the order of documents and their packing.
+float64, where sums round to 1e-16 (Llama's norms still compute in float32). The others are compared by the mean over
+seeds, which change the weights, the order of documents and their packing.
 """
 
 from __future__ import annotations
