@@ -175,7 +175,7 @@ def test_kept_packs_and_what_they_leave_are_the_histogram(histogram, max_segment
     )
     assert_valid(kept, histogram - left, max_segments)
     assert (left >= 0).all()
-    assert kept.packs <= packs.sum() * share + 1
+    assert kept.packs <= packs.sum() * share + 1.5  # rounded twice: up by less than one, then to the nearest
 
 
 def test_what_one_place_lacks_the_others_get():
