@@ -8,11 +8,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+_DTYPES = {
+    pa.from_numpy_dtype(np.dtype(name)): np.dtype(name)
+    for name in (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32", "float64")
+}
+
+
+def numpy_dtype(arrow_type: pa.DataType) -> np.dtype[Any]:
+    """The dtype of a type of whole numbers or floats."""
+    return _DTYPES[arrow_type]
+
 
 def as_numpy(array: pa.Array) -> NDArray[Any]:
     """The values of an array of numbers that has no nulls, where they lie: read-only, of the array's own dtype."""
     assert array.null_count == 0
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    dtype = numpy_dtype(array.type)
     values = array.buffers()[1]
     if values is None or len(array) == 0:
         return np.empty(0, dtype)

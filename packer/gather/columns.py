@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy
+from packer.arrow import as_numpy, numpy_dtype
 
 # The integer types a token may have on disk; a chunk's `value_code` is the position in this tuple,
 # and `kernels.py` has one branch for each.
@@ -107,7 +107,7 @@ def list_lengths(array: pa.Array) -> NDArray[np.int64]:
 def _describe(array: pa.Array) -> tuple[int, int, int, int, int]:
     """(offsets address, bytes per offset, list size, values address, value code) of one Arrow list array."""
     values = array.values  # the whole child: ignores the slice, so the offsets count from its start
-    value_type = np.dtype(values.type.to_pandas_dtype())
+    value_type = numpy_dtype(values.type)
     code = VALUE_TYPES.index(value_type.type)
     buffer = values.buffers()[1]
     address = buffer.address + values.offset * value_type.itemsize if buffer is not None else 0

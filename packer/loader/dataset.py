@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy
+from packer.arrow import as_numpy, numpy_dtype
 from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard, read_manifest
@@ -139,7 +139,7 @@ class PackedDataset:
         row: Row = {name: np.full(self.max_len, value, np.int32) for name, value in values.items()}
         row |= {"position_ids": np.arange(self.max_len, dtype=np.int32)}
         segment = {"seq_lengths": self.max_len, "doc_ids": PADDING, "doc_starts": 0}
-        row |= {name: np.array([value], SEGMENT_COLUMNS[name].to_pandas_dtype()) for name, value in segment.items()}
+        row |= {name: np.array([value], numpy_dtype(SEGMENT_COLUMNS[name])) for name, value in segment.items()}
         return {name: row[name] for name in self.column_names}
 
 
