@@ -1,6 +1,7 @@
 """The long-document policy, the deal and its randomness."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -115,6 +116,14 @@ def test_mixed_documents_mostly_stay_with_their_partition_and_sorted_ones_pool()
         pool_share[name] = many.pool_packs / len(many.row_starts)
     assert pool_share["mixed"] < 0.15
     assert pool_share["sorted"] > 0.3
+
+
+def test_shards_of_partitions_are_alike_in_how_many_documents_a_row_holds():
+    _, plan = make_plan(real_like_lengths(100_000), 2048, rows_per_shard=1500)
+    depths = np.diff(plan.row_starts)
+    own = [depths[a:b].mean() for a, b in pairwise(plan.shard_rows) if b <= len(depths) - plan.pool_packs]
+    assert len(own) > 5
+    assert max(own) < 1.1 * min(own)
 
 
 def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
