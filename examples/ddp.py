@@ -34,7 +34,11 @@ def train(
     """Train in batches of `rows`, `global_batch` rows a step over all ranks; yield (loss, gradient norm) of a step."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     dataset = packer.load(packed)
-    sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows, rank=rank, world_size=ranks)
+    sampler = packer.BatchSampler(
+        dataset, global_batch=global_batch, rows=rows, rank=rank, world_size=ranks, balance="attention"
+    )
+    if rank == 0:
+        print(f"{ranks} ranks: {sampler.imbalance()}")
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
     parallel = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=2e-5)

@@ -392,6 +392,7 @@ def test_show_lists_the_segments_of_a_row(packed):
     assert lines[1].split()[1:3] == [str(dataset[row]["seq_lengths"][0]), str(dataset[row]["doc_ids"][0])]
     assert lines[1].endswith(" ".join(map(str, dataset[row]["input_ids"][:8])))
     assert "padding" in lines[-1]
+    assert succeeded("show", packed, row - len(dataset)).splitlines()[1:] == lines[1:]  # counted from the end
 
 
 def test_show_of_a_row_that_is_not_there_names_those_that_are(packed):

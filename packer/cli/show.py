@@ -10,7 +10,7 @@ from packer.cli.shared import one_line_errors
 from packer.errors import PackerError
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})  # -1 is a row, not an option
 @click.argument("packed", type=click.Path(path_type=Path))
 @click.argument("row", type=int)
 @click.option("--tokenizer", metavar="PATH_OR_ID", help="Show text instead of token ids.")

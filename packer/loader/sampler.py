@@ -31,6 +31,10 @@ class Imbalance:
     by_attention: float
     """Rows dealt with `balance="attention"`."""
 
+    def __str__(self) -> str:
+        """Say both, to print when training begins."""
+        return f"attention takes {self.in_order:.3f}x of an even share, {self.by_attention:.3f}x dealt by attention"
+
 
 class BatchSampler:
     """Hands out the batches of one rank as lists of row numbers; a `batch_sampler` for DataLoader.
