@@ -39,6 +39,7 @@ class Addresses(NamedTuple):
     list_sizes: NDArray[np.int64]  # (chunks,) length of every list of a fixed-size chunk, else 0
     values: NDArray[np.uint64]  # (chunks,) address of value number 0
     value_codes: NDArray[np.int64]  # (chunks,) index into VALUE_TYPES
+    value_bytes: NDArray[np.int64]  # (chunks,) width of a value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +74,7 @@ class TokenColumn:
             list_sizes=np.array(list_sizes, np.int64),
             values=np.array(values, np.uint64),
             value_codes=np.array(codes, np.int64),
+            value_bytes=np.array([np.dtype(VALUE_TYPES[code]).itemsize for code in codes], np.int64),
         )
         return cls(addresses=addresses, owners=filled)
 
