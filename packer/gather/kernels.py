@@ -75,7 +75,8 @@ def _prefetch_line(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(32)
         takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
-        prefetch = cgutils.get_or_insert_function(builder.module, takes, "llvm.prefetch.p0")
+        find: Any = cgutils.get_or_insert_function  # untyped
+        prefetch = find(builder.module, takes, "llvm.prefetch.p0")
         read, keep, data = word(0), word(3), word(1)
         builder.call(prefetch, [builder.inttoptr(arguments[0], cgutils.voidptr_t), read, keep, data])
         return context.get_dummy_value()
