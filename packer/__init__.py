@@ -118,6 +118,9 @@ def pack(
     gap: float | None = None,
     time_limit: float | None = None,
     long: Literal["split", "truncate", "drop", "error"] = "split",
+    overlap: int = 0,
+    truncate_side: Literal["left", "right"] = "right",
+    align: int = 1,
     seed: int = 0,
     pad_id: int = 0,
     labels: bool = True,
@@ -142,6 +145,9 @@ def pack(
         gap: rows above the lower bound, as a share of it, at which `optimal` stops.
         time_limit: seconds after which `optimal` stops with the best so far; the rows then depend on the machine.
         long: what happens to documents longer than max_len.
+        overlap: tokens of the piece before that each piece of a split document begins with; they are not trained twice.
+        truncate_side: the side of a truncated document that goes.
+        align: every segment is padded to a multiple of it, which divides max_len.
         seed: another seed is another packing of as many rows.
         pad_id: token id of the padding.
         labels: write the `labels` column; without it only `packer.load` is safe to train from.
@@ -168,6 +174,9 @@ def pack(
         gap=gap,
         time_limit=time_limit,
         long=long,
+        overlap=overlap,
+        truncate_side=truncate_side,
+        align=align,
         seed=seed,
         pad_id=pad_id,
         labels=labels,

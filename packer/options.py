@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any
 
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.patterns import Patterns
 from packer.errors import PackerError
-from packer.plan.segments import LONG_POLICIES, LongPolicy
+from packer.plan.segments import LONG_POLICIES, TRUNCATE_SIDES, LongPolicy, Segments, TruncateSide, cut_documents
+from packer.shards.columns import RowFormat
 
 EMITTED = ("labels", "position_ids")
+_ADDED = ("gap", "time_limit", "overlap", "truncate_side", "align")  # so that packs without them stay as they were
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _LARGEST = 2**31 - 1
 _LONGEST_ROW = 2**24  # 16 million tokens: what is kept per length (histograms) stays within memory
@@ -46,6 +49,15 @@ class PackOptions:
 
     long: LongPolicy = "split"
     """What happens to documents longer than max_len."""
+
+    overlap: int = 0
+    """Tokens with which each piece of a document that is split repeats the piece before; no loss on them again."""
+
+    truncate_side: TruncateSide = "right"
+    """The side of a document that goes where it is truncated."""
+
+    align: int = 1
+    """Segments take a multiple of it; it divides max_len."""
 
     seed: int = 0
     """Of every permutation, 0..2^63-1."""
@@ -85,8 +97,12 @@ class PackOptions:
                 raise PackerError(f"{name} is {limit!r}: it must be a number from 0" + (" to 1" if most == 1 else ""))
         if self.long not in LONG_POLICIES:
             raise PackerError(f"long is {self.long!r}: choose one of {', '.join(LONG_POLICIES)}")
+        if self.truncate_side not in TRUNCATE_SIDES:
+            raise PackerError(f"truncate_side is {self.truncate_side!r}: choose left or right")
         for name, value, least, most in (
             ("max_len", self.max_len, 1, _LONGEST_ROW),
+            ("overlap", self.overlap, 0, _LARGEST),
+            ("align", self.align, 1, _LARGEST),
             ("max_segments", self.max_segments, 1, _LARGEST),
             ("seed", self.seed, 0, 2**63 - 1),
             ("pad_id", self.pad_id, 0, _LARGEST),
@@ -96,12 +112,54 @@ class PackOptions:
                 continue
             if type(value) is not int or not least <= value <= most:
                 raise PackerError(f"{name} is {value!r}: it must be a whole number from {least} to {most}")
+        self._check_pieces(keeps_whole=isinstance(algorithm, Algorithm) or algorithm.keeps_whole)
+
+    def _check_pieces(self, *, keeps_whole: bool) -> None:
+        """Check the options that shape pieces of documents against each other."""
+        if self.overlap >= self.max_len:
+            raise PackerError(f"overlap is {self.overlap}: it must be below max_len {self.max_len}")
+        if self.overlap and self.long != "split":
+            raise PackerError(
+                f"overlap is {self.overlap}, and long is {self.long}: only pieces overlap; use long split"
+            )
+        if self.truncate_side != "right" and self.long != "truncate":
+            raise PackerError(f"truncate_side is left, and long is {self.long}: use long truncate")
+        if self.max_len % self.align:
+            lower = self.max_len - self.max_len % self.align
+            near = f"{lower} or {lower + self.align}" if lower else str(self.align)
+            raise PackerError(f"align is {self.align}, and max_len {self.max_len} no multiple of it: take {near}")
+        if not self.labels and (self.overlap or self.align > 1):
+            name = "overlap" if self.overlap else "align"
+            raise PackerError(f"{name} is {getattr(self, name)}: only labels say what is not trained; leave them in")
+        if not keeps_whole and (self.overlap or self.align > 1):
+            name = "overlap" if self.overlap else "align"
+            raise PackerError(
+                f"{name} is {getattr(self, name)}, and algorithm {self.algorithm} cuts documents wherever a row ends: "
+                "choose another algorithm"
+            )
 
     @property
-    def token_columns(self) -> tuple[str, ...]:
-        """The columns of max_len values that are written, in order."""
+    def row_format(self) -> RowFormat:
+        """What the rows look like."""
         wanted = {"input_ids": True, "labels": self.labels, "position_ids": self.position_ids}
-        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+        return RowFormat(
+            max_len=self.max_len,
+            pad_id=self.pad_id,
+            token_columns=tuple(name for name, is_wanted in wanted.items() if is_wanted),
+            align=self.align,
+        )
+
+    def cut(self, lengths: NDArray[np.int32], *, threads: int = 1) -> Segments:
+        """Cut documents of `lengths` tokens as these options say; see `cut_documents`."""
+        return cut_documents(
+            lengths,
+            self.max_len,
+            self.long,
+            overlap=self.overlap,
+            truncate_side=self.truncate_side,
+            align=self.align,
+            threads=threads,
+        )
 
     def solve(self, histogram: NDArray[np.int64]) -> Patterns:
         """Pack a histogram with the histogram algorithm of these options: int64, shape (max_len + 1,)."""
@@ -112,11 +170,17 @@ class PackOptions:
         return algorithm.solve(histogram, self.max_segments, **given)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the manifest says of the options."""
+        """Return what the manifest says of the options: those that came after the first only where they are used."""
         options = {name: getattr(self, name) for name in self.__slots__}
-        limits = {name: options.pop(name) for name in ("gap", "time_limit")}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        return {**options, "algorithm": get_algorithm(self.algorithm).name, **given}
+        for field in fields(self):
+            if field.name in _ADDED and options[field.name] == field.default:
+                del options[field.name]
+        return {**options, "algorithm": get_algorithm(self.algorithm).name}
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> PackOptions:
+        """Return the options that a manifest tells of; what a later version may have added is left out."""
+        return cls(**{name: value for name, value in options.items() if name in cls.__slots__})
 
 
 def parse_size(text: str) -> int:

@@ -137,15 +137,21 @@ def l2_bound(lengths, capacity):
 # ---- plan: documents -> segments, and the randomness of the deal ----
 
 
-def cut_documents(lengths, max_len, long):
+def cut_documents(lengths, max_len, long, overlap=0, side="right"):
     """(document, start, length) of every segment, in source order."""
     segments = []
     for document, length in enumerate(lengths):
         if length > max_len and long == "drop":
             continue
-        if long == "truncate":
-            length = min(length, max_len)
-        segments += [(document, start, min(max_len, length - start)) for start in range(0, length, max_len)]
+        if length > max_len and long == "truncate":
+            segments.append((document, length - max_len if side == "left" else 0, max_len))
+            continue
+        start = 0
+        while start < length:
+            segments.append((document, start, min(max_len, length - start)))
+            if start + max_len >= length:
+                break
+            start += max_len - overlap
     return segments
 
 
@@ -172,15 +178,15 @@ def permutation(size, *, seed, purpose, stream):
 # ---- rows: what is derived from the boundaries ----
 
 
-def masked_labels(rows, lengths):
-    """Labels with -100 at the first token of every segment and at padding; `lengths[r]` are row r's segments."""
+def masked_labels(rows, lengths, align=1, most_context=1):
+    """Labels with -100 at the head of every segment and at padding; `lengths[r]` are row r's segments."""
     masked = []
     for row, segments in zip(rows, lengths, strict=True):
-        labels, place = [], 0
+        labels = []
         for length in segments:
-            labels += [-100, *row[place + 1 : place + length]]
-            place += length
-        masked.append(labels + [-100] * (len(row) - place))
+            context, place = min(length, most_context), len(labels)
+            labels += [-100] * context + list(row[place + context : place + length]) + [-100] * (-length % align)
+        masked.append(labels + [-100] * (len(row) - len(labels)))
     return masked
 
 

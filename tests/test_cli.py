@@ -85,7 +85,7 @@ def test_every_command_says_what_it_does_and_documents_every_option(name):
 
 def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in cli.commands["pack"].params}
-    renamed = {"long": "long_policy", "labels": "no_labels", "position_ids": "emit"}
+    renamed = {"labels": "no_labels", "position_ids": "emit"}
     shaping = {renamed.get(name, name) for name in PackOptions.__slots__}
     assert shaping <= options
     assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "no_sync", "overwrite"}
@@ -94,9 +94,10 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
 def test_what_commands_share_means_the_same():
     names = ("pack", "stats", "compare")
     pack, stats, compare = ({option.name: option for option in cli.commands[name].params} for name in names)
-    for name in ("max_segments", "long_policy", "split", "input_column", "labels_column", "as_json", "debug"):
+    for name in ("max_segments", "long", "split", "input_column", "labels_column", "as_json", "debug"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict() == compare[name].to_info_dict()
-    assert pack["algorithm"].to_info_dict() == stats["algorithm"].to_info_dict()
+    for name in ("algorithm", "gap", "time_limit", "overlap", "truncate_side", "align"):
+        assert pack[name].to_info_dict() == stats[name].to_info_dict()
     assert stats["batch_size"].to_info_dict() == compare["batch_size"].to_info_dict()
 
 

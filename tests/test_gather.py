@@ -1,5 +1,7 @@
 """Copying segments out of Arrow lists, and the labels and positions derived from them."""
 
+from itertools import chain
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer import loader
-from packer.gather import NO_LOSS, TokenColumn, gather, list_lengths, mask_labels, restart_positions
+from packer.gather import NO_LOSS, TokenColumn, fill_gaps, gather, list_lengths, mask_context, restart_positions
 from packer.gather.columns import VALUE_TYPES
 from tests import naive
 
@@ -87,18 +89,21 @@ def test_offsets_that_run_backwards_or_outside_are_refused():
 rows_of_lengths = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-@given(rows_of_lengths, st.integers(0, 3))
-def test_labels_and_positions_equal_the_naive_twins(rows, spare):
-    max_len = max(map(sum, rows)) + spare
-    places = int64s(*[r * max_len + sum(row[:s]) for r, row in enumerate(rows) for s in range(len(row))])
-    ends = int64s(*map(sum, rows))
+@given(rows_of_lengths, st.integers(0, 3), st.integers(1, 3), st.integers(1, 3))
+def test_labels_and_positions_equal_the_naive_twins(rows, spare, align, most_context):
+    extents = [[-(-length // align) * align for length in row] for row in rows]
+    max_len = max(map(sum, extents)) + spare
+    places = int64s(*[r * max_len + sum(row[:s]) for r, row in enumerate(extents) for s in range(len(row))])
+    lengths, taken, ends = int64s(*chain(*rows)), int64s(*chain(*extents)), int64s(*map(sum, extents))
+    context = np.minimum(lengths, most_context)
     labels = np.arange(len(rows) * max_len, dtype=np.int32)
-    expected = naive.masked_labels(labels.reshape(len(rows), max_len).tolist(), rows)
-    mask_labels(places, ends, max_len, labels)
+    expected = naive.masked_labels(labels.reshape(len(rows), max_len).tolist(), rows, align, most_context)
+    fill_gaps(places, lengths, taken, ends, max_len, NO_LOSS, labels)
+    mask_context(places, context, NO_LOSS, labels)
     assert labels.reshape(len(rows), max_len).tolist() == expected
     positions = np.full(len(rows) * max_len, -1, np.int32)
     restart_positions(places, ends, max_len, positions)
-    assert positions.reshape(len(rows), max_len).tolist() == naive.restarted_positions(rows, max_len)
+    assert positions.reshape(len(rows), max_len).tolist() == naive.restarted_positions(extents, max_len)
 
 
 def test_the_loader_means_the_same_by_no_loss():

@@ -41,16 +41,18 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def segments_in(dataset: packer.PackedDataset):
     """(document, start, tokens, labels) of every segment, from the rows alone."""
+    pad_id = dataset.manifest.options["pad_id"]
     for row in dataset:
         place = 0
-        for length, document, start in zip(row["seq_lengths"], row["doc_ids"], row["doc_starts"], strict=True):
-            tokens, labels = (row[name][place : place + length].tolist() for name in ("input_ids", "labels"))
-            place += length
+        lengths = row.get("seq_tokens", np.where(row["doc_ids"] < 0, 0, row["seq_lengths"]))
+        segments = zip(row["seq_lengths"], lengths, row["doc_ids"], row["doc_starts"], strict=True)
+        for extent, length, document, start in segments:
+            tokens, labels = (row[name][place : place + extent].tolist() for name in ("input_ids", "labels"))
+            place += extent
             if document >= 0:
-                yield int(document), int(start), tokens, labels
-            else:
-                assert set(tokens) == {dataset.manifest.options["pad_id"]}
-                assert set(labels) == {-100}
+                yield int(document), int(start), tokens[:length], labels[:length]
+            assert set(tokens[length:]) <= {pad_id}
+            assert set(labels[length:]) <= {-100}
         assert place == dataset.max_len
 
 
@@ -89,25 +91,54 @@ def naive_packs(lengths, max_len: int) -> int:
 
 
 @pytest.mark.parametrize("labels", [False, True])
-@pytest.mark.parametrize("long", ["split", "truncate", "drop"])
-def test_every_token_is_where_the_row_says_it_is(tmp_path, long, labels):
+@pytest.mark.parametrize("algorithm", ["bfd", "sequential"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"long": "split"},
+        {"long": "truncate"},
+        {"long": "truncate", "truncate_side": "left", "align": 4},
+        {"long": "drop", "align": 8},
+        {"long": "split", "overlap": 7},
+        {"long": "split", "overlap": 39, "align": 5},
+    ],
+    ids=str,
+)
+def test_every_token_is_where_the_row_says_it_is(tmp_path, options, algorithm, labels):
     documents = made_documents(500)
     source_labels = [[-100 if token % 3 else token for token in tokens] for tokens in documents] if labels else None
     source = save_arrow(tmp_path / "source.arrow", documents, source_labels)
-    manifest = packer.pack(source, tmp_path / "out", max_len=40, long=long, shard_size="8KB", pad_id=7)
+    out = tmp_path / "out"
+    manifest = packer.pack(source, out, max_len=40, algorithm=algorithm, shard_size="8KB", pad_id=7, **options)
+    overlap, side = options.get("overlap", 0), options.get("truncate_side", "right")
+    cut = naive.cut_documents([len(tokens) for tokens in documents], 40, options["long"], overlap, side)
     expected = []
-    for document, start, length in naive.cut_documents([len(tokens) for tokens in documents], 40, long):
+    for document, start, length in cut:
         tokens = documents[document][start : start + length]
         trained = source_labels[document][start : start + length] if source_labels else tokens
-        expected.append((document, start, tokens, [-100, *trained[1:]]))
-    found = sorted(segments_in(packer.load(tmp_path / "out")))
-    assert found == expected
+        context = max(overlap, 1) if start else 1
+        expected.append((document, start, tokens, [-100] * context + trained[context:]))
+    dataset = packer.load(out)
+    found = list(segments_in(dataset))
+    assert sorted(found) == expected
+    if algorithm == "sequential":
+        assert found == expected
+    for row in dataset:
+        assert row["seq_lengths"].sum() == 40
+        if "align" in options:
+            lengths = row["seq_tokens"][row["doc_ids"] >= 0]
+            extents = row["seq_lengths"][row["doc_ids"] >= 0]
+            assert extents.tolist() == [-(-length // options["align"]) * options["align"] for length in lengths]
+        else:
+            assert "seq_tokens" not in row
     totals = manifest.totals
     assert totals["tokens_packed"] == sum(len(tokens) for _, _, tokens, _ in found)
     lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
-    assert totals["tokens_packed"] + lost == totals["tokens"] == sum(map(len, documents))
+    assert totals["tokens_repeated"] == sum(overlap for _, start, _ in cut if start)
+    assert totals["tokens_packed"] - totals["tokens_repeated"] + lost == totals["tokens"] == sum(map(len, documents))
     assert totals["documents_dropped"]["empty"] == documents.count([])
     assert len(manifest.shards) > 3
+    assert list(packer.verify(out, source)) == []
 
 
 def test_bytes_do_not_depend_on_workers_threads_locale_or_time_zone(tmp_path):

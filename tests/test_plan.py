@@ -23,8 +23,8 @@ def int32s(values: list[int]) -> NDArray[np.int32]:
     return np.array(values, np.int32)
 
 
-def make_plan(lengths, max_len, long="split", rows_per_shard=3, seed=0, threads=1) -> tuple[Segments, Plan]:
-    segments = cut_documents(int32s(lengths), max_len, long, threads=threads)
+def make_plan(lengths, max_len, long="split", rows_per_shard=3, seed=0, threads=1, **cut) -> tuple[Segments, Plan]:
+    segments = cut_documents(int32s(lengths), max_len, long, threads=threads, **cut)
     patterns = get_algorithm("bfd").solve(segments.histogram, None)
     return segments, deal(segments, patterns, rows_per_shard=rows_per_shard, seed=seed, threads=threads)
 
@@ -33,14 +33,40 @@ def rows_of(plan: Plan) -> list[list[int]]:
     return [plan.slots[a:b].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)]
 
 
-@given(some_lengths, st.integers(1, 12), policies)
-def test_segments_equal_the_naive_cut(lengths, max_len, long):
-    segments = cut_documents(int32s(lengths), max_len, long)
-    cut = sorted(zip(*(part.tolist() for part in segments.locate(segments.numbers())), strict=True))
-    expected = naive.cut_documents(lengths, max_len, long)
-    assert cut == expected
-    histogram = Counter(length for _, _, length in expected)
+def located(segments: Segments, numbers: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    return list(zip(*(part.tolist() for part in segments.locate(numbers)), strict=True))
+
+
+@given(
+    some_lengths, st.integers(1, 12), policies, st.integers(0, 5), st.sampled_from(["left", "right"]), st.integers(1, 4)
+)
+def test_segments_equal_the_naive_cut(lengths, pieces, long, overlap, side, align):
+    max_len = pieces * align
+    overlap = min(overlap, max_len - 1) if long == "split" else 0
+    segments = cut_documents(int32s(lengths), max_len, long, overlap=overlap, truncate_side=side, align=align)
+    expected = naive.cut_documents(lengths, max_len, long, overlap, side)
+    assert sorted(located(segments, segments.numbers())) == expected
+    assert located(segments, segments.numbers_in_order()) == expected
+    extents = [-(-length // align) * align for _, _, length in expected]
+    assert [extent for extent in segments.extents_in_order().tolist() if extent] == extents
+    histogram = Counter(extents)
     assert segments.histogram.tolist() == [histogram[extent] for extent in range(max_len + 1)]
+    assert segments.tokens == sum(length for _, _, length in expected)
+    assert segments.block_places.sum() == sum(extents)
+
+
+@given(some_lengths, st.integers(1, 8), policies, st.integers(1, 3), st.data())
+def test_segments_can_be_left_out(lengths, pieces, long, align, data):
+    segments = cut_documents(int32s(lengths), pieces * align, long, align=align)
+    gone = data.draw(st.lists(st.sampled_from(segments.numbers().tolist()), unique=True)) if segments.tokens else []
+    left = segments.without(np.array(sorted(gone), np.int64))
+    expected = sorted(set(located(segments, segments.numbers())) - set(located(segments, np.array(gone, np.int64))))
+    assert sorted(located(left, left.numbers())) == expected
+    assert located(left, left.numbers_in_order()) == expected
+    assert left.tokens == sum(length for _, _, length in expected)
+    extents = [-(-length // align) * align for _, _, length in expected]
+    assert left.histogram.tolist() == [extents.count(extent) for extent in range(pieces * align + 1)]
+    assert left.block_places.sum() == sum(extents)
 
 
 def test_error_policy_names_the_document_its_length_and_the_limit():
@@ -59,14 +85,21 @@ def test_partitions_are_contiguous_and_cover_the_documents(lengths, partitions):
 
 
 @settings(deadline=None)
-@given(some_lengths.filter(any), st.integers(1, 12), policies, st.integers(1, 6), st.integers(0, 3))
-def test_every_segment_is_dealt_once_into_rows_that_hold_it(lengths, max_len, long, rows_per_shard, seed):
+@given(
+    some_lengths.filter(any), st.integers(1, 12), policies, st.integers(1, 6), st.integers(0, 3),
+    st.integers(0, 5), st.integers(1, 3),
+)  # fmt: skip
+def test_every_segment_is_dealt_once_into_rows_that_hold_it(
+    lengths, pieces, long, rows_per_shard, seed, overlap, align
+):
+    max_len = pieces * align
     if long == "drop" and not any(0 < length <= max_len for length in lengths):
         return
-    segments, plan = make_plan(lengths, max_len, long, rows_per_shard, seed)
-    placed = sorted(zip(*(part.tolist() for part in segments.locate(plan.slots)), strict=True))
-    assert placed == naive.cut_documents(lengths, max_len, long)
-    assert all(0 < segments.locate(np.array(row))[2].sum() <= max_len for row in rows_of(plan))
+    overlap = min(overlap, max_len - 1) if long == "split" else 0
+    segments, plan = make_plan(lengths, max_len, long, rows_per_shard, seed, overlap=overlap, align=align)
+    assert sorted(located(segments, plan.slots)) == naive.cut_documents(lengths, max_len, long, overlap)
+    for row in rows_of(plan):
+        assert 0 < segments.extents_of(segments.locate(np.array(row))[2]).sum() <= max_len
     assert plan.shard_rows[0] == 0
     assert plan.shard_rows[-1] == len(plan.row_starts) - 1
     assert (np.diff(plan.shard_rows) > 0).all()
@@ -100,7 +133,7 @@ def test_blocks_of_documents_are_looked_at_as_one():
     lengths = np.concatenate([real_like_lengths(70_000), np.full(70_000, 3000, np.int32), [0, 1]]).astype(np.int32)
     segments = cut_documents(lengths, 2048, "split", threads=3)
     assert segments.head_documents.tolist() == np.flatnonzero(lengths > 2048).tolist()
-    assert segments.block_tokens.sum() == lengths.sum()
+    assert segments.block_places.sum() == lengths.sum()
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     starts = partition_starts(segments, 11)
     assert np.abs(np.diff(ends[starts]) - ends[-1] / 11).max() <= 3000

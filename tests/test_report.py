@@ -52,6 +52,8 @@ MANIFEST: dict[str, Any] = {
         "packs": 3304,
         "tokens": 13525868,
         "tokens_packed": 13525668,
+        "tokens_trained": 13470433,
+        "segments_untrained": 0,
         "tokens_repeated": 0,
         "tokens_truncated": 120,
         "tokens_dropped": {"too_long": 80},

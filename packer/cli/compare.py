@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -10,7 +11,6 @@ from packer.cli.shared import (
     ALGORITHM_NAMES,
     batch_size_option,
     one_line_errors,
-    pack_options,
     progress_bars,
     shared_options,
 )
@@ -24,17 +24,7 @@ from packer.cli.shared import (
 @batch_size_option
 @shared_options
 def compare(
-    dataset: str,
-    max_len: int,
-    algorithms: tuple[str, ...],
-    batch_size: int,
-    max_segments: int | None,
-    long_policy: str,
-    split: str | None,
-    input_column: str,
-    labels_column: str,
-    as_json: bool,
-    debug: bool,
+    dataset: str, algorithms: tuple[str, ...], batch_size: int, as_json: bool, debug: bool, **options: Any
 ) -> None:
     """Run every algorithm on DATASET and show what each makes of it; nothing is written.
 
@@ -42,10 +32,11 @@ def compare(
     """
     with one_line_errors(debug=debug), progress_bars() as progress:
         from packer import pipeline, report
+        from packer.options import PackOptions
 
         found = pipeline.compare(
             dataset,
-            options=pack_options(max_len, max_segments, long_policy, split, input_column, labels_column),
+            options=PackOptions(**options),
             algorithms=algorithms,
             documents_per_step=batch_size,
             progress=progress,

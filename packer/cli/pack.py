@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
-from packer.cli.shared import algorithm_options, one_line_errors, pack_options, progress_bars, shared_options
+from packer.cli.shared import algorithm_options, one_line_errors, progress_bars, shared_options
 from packer.errors import PackerError
 
 
@@ -30,26 +31,16 @@ from packer.errors import PackerError
 @click.option("--overwrite", is_flag=True, help="Replace the output, at one stroke when the new dataset is whole.")
 def pack(
     dataset: str,
-    max_len: int,
     output: Path | None,
-    algorithm: str,
-    gap: float | None,
-    time_limit: float | None,
-    max_segments: int | None,
-    long_policy: str,
-    split: str | None,
-    input_column: str,
-    labels_column: str,
-    as_json: bool,
-    debug: bool,
-    seed: int,
-    pad_id: int,
     emit: str,
     no_labels: bool,
     shard_size: str,
     workers: int | None,
     no_sync: bool,
     overwrite: bool,
+    as_json: bool,
+    debug: bool,
+    **options: Any,
 ) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
 
@@ -58,23 +49,22 @@ def pack(
     """
     with one_line_errors(debug=debug, resumes=True), progress_bars() as progress:
         from packer import pipeline
-        from packer.options import EMITTED, parse_size
+        from packer.options import EMITTED, PackOptions, parse_size
 
         emitted = [name.strip() for name in emit.split(",") if name.strip()]
         unknown = [name for name in emitted if name not in EMITTED]
         if unknown:
             raise PackerError(f"--emit {emit}: no column {unknown[0]!r}; there are {', '.join(EMITTED)}")
-        options = pack_options(
-            max_len, max_segments, long_policy, split, input_column, labels_column,
-            algorithm=algorithm, gap=gap, time_limit=time_limit,
-            seed=seed, pad_id=pad_id, labels=not no_labels, position_ids="position_ids" in emitted,
-            shard_size=parse_size(shard_size),
-        )  # fmt: skip
         begun = time.perf_counter()
         result = pipeline.pack(
             dataset,
             output,
-            options=options,
+            options=PackOptions(
+                labels=not no_labels,
+                position_ids="position_ids" in emitted,
+                shard_size=parse_size(shard_size),
+                **options,
+            ),
             workers=workers,
             sync=not no_sync,
             overwrite=overwrite,

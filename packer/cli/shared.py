@@ -13,7 +13,6 @@ from packer.algorithms import ALGORITHMS, ALIASES
 from packer.errors import PackerError
 
 if TYPE_CHECKING:
-    from packer.options import PackOptions
     from packer.progress import Progress
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -23,7 +22,7 @@ ALGORITHM_NAMES = click.Choice([*ALGORITHMS, *ALIASES])
 
 
 def algorithm_options(command: Command) -> Command:
-    """Declare what `pack` and `stats` have in common: the algorithm, and where it may stop."""
+    """Declare what `pack` and `stats` have in common: the algorithm, where it may stop, and how documents are cut."""
     options = (
         click.option("--algorithm", type=ALGORITHM_NAMES, default="auto", show_default=True,
                      help="How documents share rows; `packer compare` shows what each makes of a dataset."),
@@ -31,6 +30,12 @@ def algorithm_options(command: Command) -> Command:
                      help="With `optimal`: stop this near to the lower bound, 0.001 for 0.1%."),
         click.option("--time-limit", type=click.FloatRange(0), metavar="SECONDS",
                      help="With `optimal`: stop with the best so far; the rows then depend on the machine."),
+        click.option("--overlap", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+                     help="With --long split: tokens of the piece before that a piece begins with, as context."),
+        click.option("--truncate-side", type=click.Choice(["left", "right"]), default="right", show_default=True,
+                     help="With --long truncate: the side that goes."),
+        click.option("--align", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+                     help="Pad every segment to a multiple of N; context parallelism needs 2 x its size."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -51,7 +56,7 @@ def shared_options(command: Command) -> Command:
     """Declare what `pack`, `stats` and `compare` have in common: what to read, and how to cut and pack it."""
     options = (
         click.option("--max-segments", type=click.IntRange(1), metavar="N", help="The most documents in a row."),
-        click.option("--long", "long_policy", type=click.Choice(LONG_NAMES), default="split", show_default=True,
+        click.option("--long", type=click.Choice(LONG_NAMES), default="split", show_default=True,
                      help="What happens to documents longer than --max-len."),
         click.option("--split", metavar="NAME", help="Split of a DatasetDict or a Hub dataset."),
         click.option("--input-column", default="input_ids", show_default=True, metavar="NAME",
@@ -64,29 +69,6 @@ def shared_options(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def pack_options(
-    max_len: int,
-    max_segments: int | None,
-    long_policy: str,
-    split: str | None,
-    input_column: str,
-    labels_column: str,
-    **others: Any,
-) -> PackOptions:
-    """Translate the shared options, and those that a command has beside them."""
-    from packer.options import PackOptions
-
-    return PackOptions(
-        max_len=max_len,
-        max_segments=max_segments,
-        long=long_policy,  # type: ignore[arg-type]  # click has checked it
-        split=split,
-        input_column=input_column,
-        labels_column=labels_column,
-        **others,
-    )
 
 
 @contextmanager

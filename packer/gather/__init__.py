@@ -5,6 +5,15 @@ the packed shards' columns are described the same way, so that one kernel packs,
 """
 
 from packer.gather.columns import TokenColumn, list_lengths
-from packer.gather.kernels import NO_LOSS, gather, mask_labels, restart_positions
+from packer.gather.kernels import NO_LOSS, count_trained, fill_gaps, gather, mask_context, restart_positions
 
-__all__ = ["NO_LOSS", "TokenColumn", "gather", "list_lengths", "mask_labels", "restart_positions"]
+__all__ = [
+    "NO_LOSS",
+    "TokenColumn",
+    "count_trained",
+    "fill_gaps",
+    "gather",
+    "list_lengths",
+    "mask_context",
+    "restart_positions",
+]

@@ -45,6 +45,7 @@ class PackedDataset:
 
         input_ids, labels, position_ids   int32, shape (max_len,); the latter two where they were written
         seq_lengths                       int32, shape (segments,): extents in order, a padding tail last
+        seq_tokens                        int32, shape (segments,): tokens in each extent, with `--align` only
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
         doc_starts                        int32, shape (segments,): where in its document the segment starts
 
@@ -138,7 +139,7 @@ class PackedDataset:
         values = {"input_ids": self.pad_id, "labels": NO_LOSS}
         row: Row = {name: np.full(self.max_len, value, np.int32) for name, value in values.items()}
         row |= {"position_ids": np.arange(self.max_len, dtype=np.int32)}
-        segment = {"seq_lengths": self.max_len, "doc_ids": PADDING, "doc_starts": 0}
+        segment = {"seq_lengths": self.max_len, "seq_tokens": 0, "doc_ids": PADDING, "doc_starts": 0}
         row |= {name: np.array([value], numpy_dtype(SEGMENT_COLUMNS[name])) for name, value in segment.items()}
         return {name: row[name] for name in self.column_names}
 
@@ -157,6 +158,6 @@ def _numpy_views(table: pa.Table, chunk: int) -> _Views:
     rows = len(arrays["input_ids"])
     return _Views(
         tokens={name: as_numpy(arrays[name].flatten()).reshape(rows, -1) for name in TOKEN_COLUMNS if name in arrays},
-        segments={name: as_numpy(arrays[name].values) for name in SEGMENT_COLUMNS},
+        segments={name: as_numpy(arrays[name].values) for name in SEGMENT_COLUMNS if name in arrays},
         offsets=as_numpy(arrays["seq_lengths"].offsets).tolist(),  # of all segment columns
     )

@@ -21,7 +21,6 @@ from packer.plan import Plan
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
-from packer.shards.writer import RowFormat
 from packer.sources import Source, open_source, scan
 from packer.sources.opening import ENDINGS
 from packer.workspace import Workspace
@@ -171,14 +170,18 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
         table=mapped.table(scanned.lengths),
         segments=cut.segments,
         plan=plan,
-        row_format=RowFormat(max_len=options.max_len, pad_id=options.pad_id, token_columns=options.token_columns),
+        row_format=options.row_format,
     )
     entries = write_shards(claimed, maker, workers, progress)
     files = datasets_files(scanned.identity, [entry.file for entry in entries])
     manifest = Manifest(
         options=options.to_dict(),
         source=scanned.identity,
-        totals=totals,
+        totals={
+            **totals,
+            "tokens_trained": sum(entry.trained for entry in entries),
+            "segments_untrained": sum(entry.untrained_segments for entry in entries),
+        },
         shards=tuple(entries),
         files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
     )

@@ -13,9 +13,8 @@ from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OrderedRows
 from packer.errors import SourceError
 from packer.options import PackOptions
-from packer.plan import LONG_POLICIES, Plan, Segments, cut_documents, deal, plan_in_order
+from packer.plan import LONG_POLICIES, Plan, Segments, deal, plan_in_order
 from packer.progress import Progress, silent
-from packer.shards.columns import row_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +46,7 @@ def cut_by_policy(lengths: NDArray[np.int32], options: PackOptions, *, threads: 
     Raises:
         SourceError: the policy is "error" and a document is longer than max_len; or nothing is left to pack.
     """
-    segments = cut_documents(lengths, options.max_len, options.long, threads=threads)
+    segments = options.cut(lengths, threads=threads)
     if not segments.histogram.any():
         raise SourceError(
             f"nothing to pack: of {segments.documents:,} documents, {segments.empty_documents:,} are empty and "
@@ -67,9 +66,12 @@ def cut_lengths(lengths: NDArray[np.int32], options: PackOptions, *, threads: in
     algorithm = get_algorithm(options.algorithm)
     if not isinstance(algorithm, OrderAlgorithm):
         return Cut(policy=policy, segments=policy, rows=None, keeps_whole=True)
+    if algorithm.keeps_whole:
+        rows = algorithm.arrange(policy.extents_in_order(), options.max_len, options.max_segments)
+        return Cut(policy=policy, segments=policy, rows=rows, keeps_whole=True)
     rows = algorithm.arrange(policy.kept_lengths(0, policy.documents), options.max_len, options.max_segments)
     segments = policy.cut_at(rows.cut_documents, rows.cut_starts)
-    return Cut(policy=policy, segments=segments, rows=rows, keeps_whole=algorithm.keeps_whole)
+    return Cut(policy=policy, segments=segments, rows=rows, keeps_whole=False)
 
 
 def make_plan(
@@ -83,7 +85,7 @@ def make_plan(
         threads: to plan with; the plan is the same for any number.
         progress: told of "plan" in segments.
     """
-    rows_per_shard = max(1, options.shard_size // row_bytes(options.max_len, options.token_columns))
+    rows_per_shard = max(1, options.shard_size // options.row_format.row_bytes)
     if cut.rows is not None:
         plan = plan_in_order(cut.segments, cut.rows, rows_per_shard=rows_per_shard)
         return plan, _totals(cut.segments, plan, cut.lower_bound(options.max_segments), options)
@@ -103,7 +105,7 @@ def make_plan(
 def _totals(segments: Segments, plan: Plan, bound: int, options: PackOptions) -> dict[str, Any]:
     packs = len(plan.row_starts) - 1
     tokens = int(segments.lengths.sum(dtype=np.int64))
-    packed = int(segments.histogram @ np.arange(segments.max_len + 1))
+    repeated = segments.overlap * len(segments.head_documents)
     is_first = np.diff(segments.head_documents, prepend=-1) > 0
     long = {policy: segments.long_documents if segments.long == policy else 0 for policy in LONG_POLICIES}
     dropped = segments.long_tokens if segments.long == "drop" else 0
@@ -113,13 +115,13 @@ def _totals(segments: Segments, plan: Plan, bound: int, options: PackOptions) ->
         "documents_truncated": long["truncate"],
         "documents_dropped": {"empty": segments.empty_documents, "too_long": long["drop"]},
         "tokens": tokens,
-        "tokens_packed": packed,
-        "tokens_repeated": 0,
-        "tokens_truncated": tokens - packed - dropped,
+        "tokens_packed": segments.tokens,
+        "tokens_repeated": repeated,
+        "tokens_truncated": tokens - (segments.tokens - repeated) - dropped,
         "tokens_dropped": {"too_long": dropped},
         "segments": len(plan.slots),
         "packs": packs,
         "pool_packs": plan.pool_packs,
         "lower_bound": bound,
-        "efficiency": packed / (packs * options.max_len),
+        "efficiency": segments.tokens / (packs * options.max_len),
     }

@@ -76,4 +76,5 @@ def _row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
                 row_offsets=as_numpy(batch["seq_lengths"].offsets),
                 seq_lengths=as_numpy(batch["seq_lengths"].values),
                 doc_ids=as_numpy(batch["doc_ids"].values),
+                seq_tokens=as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else None,
             )

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.arrow import as_numpy
-from packer.gather import NO_LOSS, TokenColumn, gather
-from packer.plan import Segments, cut_documents
+from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
+from packer.options import PackOptions
+from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.shards.columns import PADDING
 from packer.shards.manifest import Manifest
@@ -82,10 +83,11 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
     row = end = 0
     for batch in batches:
         extents = as_numpy(batch["seq_lengths"].values)
+        tokens = as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else extents
         ids = as_numpy(batch["doc_ids"].values)
         real = ids != PADDING
         part = slice(end, end := end + int(np.count_nonzero(real)))
-        documents[part], lengths[part] = ids[real], extents[real]
+        documents[part], lengths[part] = ids[real], tokens[real]
         starts[part] = as_numpy(batch["doc_starts"].values)[real]
         places[part] = (row * manifest.max_len + np.cumsum(extents, dtype=np.int64) - extents)[real]
         row += batch.num_rows
@@ -97,11 +99,12 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
 
 def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: Progress) -> Iterator[str]:
     packed = _read_segments(folder, manifest)
-    algorithm = get_algorithm(manifest.options["algorithm"])
+    options = PackOptions.from_dict(manifest.options)
+    algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
     seen = documents = tokens = 0
     for table in source.tables():
-        segments = cut_documents(table.lengths, manifest.max_len, manifest.options["long"])
+        segments = options.cut(table.lengths)
         if not keeps_whole:
             segments = segments.cut_at(*_cuts(packed, seen, table.first_document, segments))
         local, starts, lengths = segments.locate(segments.numbers())
@@ -118,7 +121,8 @@ def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: P
                 which = source.describe(int(expected[0][min(at, len(local) - 1)]))
                 yield f"{which} is not in the rows as the source has it: missing, doubled or cut elsewhere"
                 return
-        yield from _compare_values(packed, manifest.max_len, here, table, (local, starts, lengths), source)
+        cut = local, starts, lengths, segments.context_of(starts)
+        yield from _compare_values(packed, manifest.max_len, here, table, cut, source)
         seen += len(local)
         documents += len(table.lengths)
         tokens += int(table.lengths.sum(dtype=np.int64))
@@ -149,11 +153,11 @@ def _compare_values(
     max_len: int,
     here: slice,
     table: TokenTable,
-    cut: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    cut: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
     source: Source,
 ) -> Iterator[str]:
     """Compare the values of a table's segments with those in the rows, a few million at a time."""
-    local, starts, lengths = cut
+    local, starts, lengths, context = cut
     lists = local if table.rows is None else table.rows[local].astype(np.int64)
     ends = np.cumsum(lengths)
     first = 0
@@ -177,7 +181,7 @@ def _compare_values(
                 return
             gather(column.addresses, *from_rows, NO_LOSS, found)
             if name == "labels":
-                expected[places] = NO_LOSS
+                mask_context(places, context[part], NO_LOSS, expected)
             differ = np.flatnonzero(expected != found)
             if len(differ):
                 segment = int(np.searchsorted(places, differ[0], side="right")) - 1

@@ -13,9 +13,9 @@ from packer.executors import run_tasks
 from packer.gather import NO_LOSS
 from packer.plan import Plan, Segments
 from packer.progress import Progress
-from packer.shards.columns import shard_schema
+from packer.shards.columns import RowFormat
 from packer.shards.manifest import ShardEntry, shard_name
-from packer.shards.writer import BadTokenError, RowBlock, RowFormat, batch_rows, build_batch, write_shard
+from packer.shards.writer import BadTokenError, Counts, RowBlock, build_batch, write_shard
 from packer.sources import Source, TokenTable, value_message
 from packer.workspace import Workspace
 
@@ -44,20 +44,19 @@ class ShardMaker:
         """The number of shards."""
         return len(self.plan.shard_rows) - 1
 
-    def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield (record batch, real tokens in it) of a shard, in order.
+    def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+        """Yield (record batch, what is in it) of a shard, in order.
 
         Raises:
             SourceError: a token or label of the source is out of range.
         """
         first, last = self.plan.shard_rows[shard : shard + 2]
-        for begin, end in batch_rows(int(first), int(last), self.row_format):
+        for begin, end in self.row_format.batches(int(first), int(last)):
             block = self.block(begin, end)
             try:
-                batch = build_batch(block, self.table.input_ids, self.table.labels, self.row_format)
+                yield build_batch(block, self.table.input_ids, self.table.labels, self.row_format)
             except BadTokenError as bad:
                 raise SourceError(self._explain(bad, block)) from bad
-            yield batch, int(block.lengths.sum())
 
     def block(self, first_row: int, last_row: int) -> RowBlock:
         """Look up the segments of rows first_row..last_row-1."""
@@ -65,7 +64,13 @@ class ShardMaker:
         documents, starts, lengths = self.segments.locate(self.plan.slots[row_starts[0] : row_starts[-1]])
         lists = documents if self.table.rows is None else self.table.rows[documents].astype("int64")
         return RowBlock(
-            lists=lists, documents=documents, starts=starts, lengths=lengths, row_starts=row_starts - row_starts[0]
+            lists=lists,
+            documents=documents,
+            starts=starts,
+            lengths=lengths,
+            extents=self.segments.extents_of(lengths),
+            context=self.segments.context_of(starts),
+            row_starts=row_starts - row_starts[0],
         )
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
@@ -92,13 +97,12 @@ def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: 
     total = len(maker.plan.row_starts) - 1
     done = sum(entry.rows for entry in entries.values())
     counting = threading.Lock()
-    max_len = maker.row_format.max_len
-    schema = shard_schema(max_len, maker.row_format.token_columns)
+    max_len, schema = maker.row_format.max_len, maker.row_format.schema
 
-    def counted(shard: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def counted(shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         nonlocal done
-        for batch, tokens in maker.batches(shard):
-            yield batch, tokens
+        for batch, counts in maker.batches(shard):
+            yield batch, counts
             with counting:
                 done += batch.num_rows
                 progress("write", done * max_len, total * max_len)

@@ -1,8 +1,7 @@
 """From document lengths to a plan: which segment goes to which row of which shard.
 
 `segments.py` cuts documents at max_len, `deal.py` turns patterns into rows, `ordered.py` the rows of an order
-algorithm; `extents.py` and `kernels.py` are what is
-compiled of the two, `permute.py` is their randomness.
+algorithm; `extents.py` and `kernels.py` are what is compiled of the two, `permute.py` is their randomness.
 """
 
 from packer.plan.deal import Plan, deal, partition_starts

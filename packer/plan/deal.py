@@ -61,15 +61,17 @@ class _Share:
 def partition_starts(segments: Segments, partitions: int) -> NDArray[np.int64]:
     """First document of each partition, then the number of documents: int64, shape (partitions + 1,).
 
-    Partitions hold about the same number of tokens: each ends with the document that reaches its share.
+    Partitions take about the same place: each ends with the document that reaches its share.
     """
-    ends = np.cumsum(segments.block_tokens)
+    ends = np.cumsum(segments.block_places)
     targets = [int(ends[-1]) * partition // partitions for partition in range(1, partitions)]
     blocks = np.searchsorted(ends, targets, side="left")
-    before = ends - segments.block_tokens
+    before = ends - segments.block_places
+    first_heads = np.searchsorted(segments.head_documents, blocks * BLOCK)
+    pieces = segments.tails, segments.head_documents, segments.head_lengths
     inner = [
-        share_end(segments.lengths, int(block) * BLOCK, target - int(before[block]), segments.max_len, segments.keep)
-        for block, target in zip(blocks, targets, strict=True)
+        share_end(*pieces, int(block) * BLOCK, int(head), target - int(before[block]), segments.align)
+        for block, head, target in zip(blocks, first_heads, targets, strict=True)
     ]
     # one document may cross several shares: the partitions between are empty
     return np.array([0, *inner, segments.documents], np.int64)
@@ -108,11 +110,12 @@ def deal(
 
     def fill(partition: int) -> int:
         first, last = (int(start) for start in starts[partition : partition + 2])
-        first_head, last_head = (segments.documents + int(head) for head in heads[partition : partition + 2])
+        first_head, last_head = (int(head) for head in heads[partition : partition + 2])
         groups = np.zeros(segments.max_len + 2, np.int64)
         grouped = np.empty(last - first + last_head - first_head, slots.dtype)
-        lengths, max_len, keep = segments.lengths, segments.max_len, segments.keep
-        group_documents(lengths, first, last, first_head, last_head, max_len, keep, groups, grouped)
+        group_documents(
+            segments.tails, first, last, segments.head_lengths, first_head, last_head, segments.align, groups, grouped
+        )
         share = shares[partition]
         left = share.segments - int(first_slots[partition + 1] - first_slots[partition])
         fill_rows(
@@ -133,7 +136,7 @@ def deal(
         numbers = slots[int(first_slots[-1]) :]
         groups = np.zeros(segments.max_len + 2, np.int64)
         grouped = np.empty_like(numbers)
-        group_numbers(numbers, segments.lengths, segments.max_len, segments.keep, groups, grouped)
+        group_numbers(numbers, segments.tails, segments.head_lengths, segments.align, groups, grouped)
         given = np.flatnonzero(pool)
         fill_rows(
             groups, grouped, given.astype(np.int32), pool[given], patterns.offsets, patterns.extents,
@@ -167,9 +170,10 @@ def _share_patterns(
 
     def even(partition: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         first, last = (int(start) for start in starts[partition : partition + 2])
+        first_head, last_head = (int(head) for head in heads[partition : partition + 2])
         return even_share(
-            segments.lengths, first, last, int(heads[partition + 1] - heads[partition]), segments.max_len,
-            segments.keep, patterns.offsets, patterns.extents, patterns.counts, turns, partition, partitions,
+            segments.tails, first, last, segments.head_lengths, first_head, last_head, segments.align,
+            segments.max_len, patterns.offsets, patterns.extents, patterns.counts, turns, partition, partitions,
             rows_per_shard,
         )  # fmt: skip
 

@@ -12,26 +12,22 @@ from packer.algorithms.jit import jit
 BLOCK = 1 << 16
 """Documents looked at together."""
 
-KEEP = {"split": 0, "truncate": 1, "drop": 2, "error": 2}
-"""What is kept of a document longer than max_len: all of it, its first max_len tokens, nothing."""
+SPLIT, TRUNCATE, DROP = range(3)
+"""What the kernels make of a document longer than max_len."""
 
 
 @jit
-def tail_extent(length: np.int32, max_len: int, keep: int) -> Any:
-    """Tokens in the tail of a document: 9 tokens at max_len 4 -> 1 (split), 4 (truncate), 0 (drop)."""
-    if length <= max_len:
-        return length
-    if keep == 0:
-        return np.int32((length - 1) % max_len + 1)
-    return np.int32(max_len if keep == 1 else 0)
+def extent_of(tokens: int, align: int) -> Any:
+    """The place that a segment takes: its tokens, rounded up to a multiple of `align`."""
+    if align == 1:  # a division takes as long as the rest of a pass over lengths
+        return np.int64(tokens)
+    return (np.int64(tokens) + align - 1) // align * align
 
 
 @jit
-def kept(length: np.int32, max_len: int, keep: int) -> Any:
-    """Tokens that are placed of a document."""
-    if length <= max_len or keep == 0:
-        return length
-    return np.int32(max_len if keep == 1 else 0)
+def heads_of_length(length: int, max_len: int, stride: int) -> Any:
+    """Heads of a document that is split: 9 tokens at max_len 4 have 2 every 4 tokens, 5 every token."""
+    return (np.int64(length) - max_len + stride - 1) // stride if length > max_len else np.int64(0)
 
 
 @jit
@@ -40,9 +36,11 @@ def survey(
     first_block: int,
     last_block: int,
     max_len: int,
-    keep: int,
+    policy: int,
+    stride: int,
+    align: int,
     out_histogram: NDArray[np.int64],
-    out_tokens: NDArray[np.int64],
+    out_places: NDArray[np.int64],
     out_heads: NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Count what a policy makes of the documents of blocks first_block..last_block-1.
@@ -52,9 +50,11 @@ def survey(
         first_block: the first block of BLOCK documents.
         last_block: where to end.
         max_len: tokens of a row.
-        keep: one of `KEEP`.
-        out_histogram: (max_len + 1,) tails of every extent are added, and empty documents at 0.
-        out_tokens: (blocks,) tokens placed of each block are set.
+        policy: SPLIT, TRUNCATE or DROP.
+        stride: tokens from the start of a head to that of the next piece.
+        align: extents are multiples of it.
+        out_histogram: (max_len + 1,) tails of every length are added, and empty documents at 0.
+        out_places: (blocks,) the place that the segments of each block take is set.
         out_heads: (blocks,) heads that each block has are set.
 
     Returns:
@@ -64,57 +64,147 @@ def survey(
     long_documents = 0
     long_tokens = 0
     for block in range(first_block, last_block):
-        tokens = 0
-        heads = 0
+        place = np.int64(0)
+        heads = np.int64(0)
         for document in range(block * BLOCK, min((block + 1) * BLOCK, len(lengths))):
             length = lengths[document]
             if length <= max_len:
                 out_histogram[length] += 1
-                tokens += length
+                place += extent_of(length, align)
                 continue
             long_documents += 1
             long_tokens += length
-            tail = tail_extent(length, max_len, keep)
-            if tail > 0:
+            if policy == SPLIT:
+                pieces = heads_of_length(length, max_len, stride)
+                tail = length - pieces * stride
                 out_histogram[tail] += 1
-                tokens += kept(length, max_len, keep)
-            if keep == 0:
-                heads += (length - 1) // max_len
-        out_tokens[block] = tokens
+                place += pieces * max_len + extent_of(tail, align)
+                heads += pieces
+            elif policy == TRUNCATE:
+                out_histogram[max_len] += 1
+                place += max_len
+        out_places[block] = place
         out_heads[block] = heads
     empty += out_histogram[0]
     return long_documents, long_tokens, empty
 
 
 @jit
-def fill_heads(
+def fill_pieces(
     lengths: NDArray[np.int32],
     block_heads: NDArray[np.int64],
     max_len: int,
+    stride: int,
+    out_tails: NDArray[np.int32],
+    out_cut: NDArray[np.int64],
+    out_tail_starts: NDArray[np.int32],
     out_documents: NDArray[np.int64],
     out_starts: NDArray[np.int32],
 ) -> None:
-    """Write the document and start of every head, one every max_len tokens before the tail."""
+    """Write the pieces of the documents that are split: a head every `stride` tokens, and the tail after them.
+
+    Args:
+        lengths: (documents,)
+        block_heads: (blocks,) heads in each block.
+        max_len: tokens of a row, and of a head.
+        stride: tokens from the start of a head to that of the next piece.
+        out_tails: (documents,) the lengths; set to the tail's where a document is cut.
+        out_cut: (documents cut,) which they are.
+        out_tail_starts: (documents cut,) where their tails start.
+        out_documents: (heads,) the document of each head.
+        out_starts: (heads,) where it starts.
+    """
     head = 0
+    cut = 0
     for block in range(len(block_heads)):
         if block_heads[block] == 0:
             continue
         for document in range(block * BLOCK, min((block + 1) * BLOCK, len(lengths))):
-            start = 0
-            while start + max_len < lengths[document]:
+            pieces = heads_of_length(lengths[document], max_len, stride)
+            if pieces == 0:
+                continue
+            for piece in range(pieces):
                 out_documents[head] = document
-                out_starts[head] = start
-                start += max_len
+                out_starts[head] = piece * stride
                 head += 1
+            out_cut[cut] = document
+            out_tail_starts[cut] = pieces * stride
+            out_tails[document] = lengths[document] - pieces * stride
+            cut += 1
 
 
 @jit
-def share_end(lengths: NDArray[np.int32], first: int, tokens: int, max_len: int, keep: int) -> int:
-    """The document after the one with which `tokens` tokens from document `first` on are reached."""
+def block_places(
+    tails: NDArray[np.int32],
+    head_documents: NDArray[np.int64],
+    head_lengths: NDArray[np.int32],
+    align: int,
+    out: NDArray[np.int64],
+) -> None:
+    """Set the place that the segments of each block of documents take: int64, shape (blocks,)."""
+    for block in range(len(out)):
+        place = np.int64(0)
+        for document in range(block * BLOCK, min((block + 1) * BLOCK, len(tails))):
+            place += extent_of(tails[document], align)
+        out[block] = place
+    for head in range(len(head_documents)):
+        out[head_documents[head] // BLOCK] += extent_of(head_lengths[head], align)
+
+
+@jit
+def share_end(
+    tails: NDArray[np.int32],
+    head_documents: NDArray[np.int64],
+    head_lengths: NDArray[np.int32],
+    first: int,
+    first_head: int,
+    place: int,
+    align: int,
+) -> int:
+    """The document after the one with which `place` tokens of place from document `first` on are reached."""
     document = first
-    while document < len(lengths):
-        tokens -= kept(lengths[document], max_len, keep)
+    head = first_head
+    while document < len(tails):
+        place -= extent_of(tails[document], align)
+        while head < len(head_documents) and head_documents[head] == document:
+            place -= extent_of(head_lengths[head], align)
+            head += 1
         document += 1
-        if tokens <= 0:
+        if place <= 0:
             break
     return document
+
+
+@jit
+def piece_extents(
+    tails: NDArray[np.int32],
+    head_documents: NDArray[np.int64],
+    head_lengths: NDArray[np.int32],
+    align: int,
+    out: NDArray[np.int32],
+) -> None:
+    """Write the extent of every piece in source order, the heads of a document before its tail; 0 for no tail."""
+    piece = 0
+    head = 0
+    for document in range(len(tails)):
+        while head < len(head_documents) and head_documents[head] == document:
+            out[piece] = extent_of(head_lengths[head], align)
+            head += 1
+            piece += 1
+        out[piece] = extent_of(tails[document], align)
+        piece += 1
+
+
+@jit
+def number_pieces(tails: NDArray[np.int32], head_documents: NDArray[np.int64], out: NDArray[np.uint32]) -> None:
+    """Write the segment numbers of all pieces in source order: the heads of a document, then its tail."""
+    piece = 0
+    head = 0
+    for document in range(len(tails)):
+        while head < len(head_documents) and head_documents[head] == document:
+            out[piece] = len(tails) + head
+            head += 1
+            piece += 1
+        if tails[document] > 0:
+            out[piece] = document
+            piece += 1

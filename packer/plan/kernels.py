@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.plan.extents import tail_extent
+from packer.plan.extents import extent_of
 from packer.plan.permute import DEAL_ROTATION, EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW, draw_below, permute, stream_key
 
 
@@ -42,12 +42,14 @@ def first_turns(patterns: int, partitions: int, seed: np.uint64) -> NDArray[np.i
 
 @jit
 def even_share(
-    lengths: NDArray[np.int32],
+    tails: NDArray[np.int32],
     first: int,
     last: int,
-    heads: int,
+    head_lengths: NDArray[np.int32],
+    first_head: int,
+    last_head: int,
+    align: int,
     max_len: int,
-    keep: int,
     offsets: NDArray[np.int64],
     extents: NDArray[np.int32],
     counts: NDArray[np.int64],
@@ -62,12 +64,14 @@ def even_share(
     that no partition gets all the odd ones.
 
     Args:
-        lengths: (documents,)
+        tails: (documents,) tokens in each tail; 0 where there is none.
         first: the first document of the partition.
         last: the document after its last.
-        heads: the heads it has, of max_len tokens.
+        head_lengths: (heads,) tokens in each head.
+        first_head: the first of the partition.
+        last_head: the head after its last.
+        align: extents are multiples of it.
         max_len: tokens of a row.
-        keep: one of `KEEP`.
         offsets: (patterns + 1,) see `Patterns`.
         extents: (offsets[-1],)
         counts: (patterns,)
@@ -81,9 +85,10 @@ def even_share(
     """
     histogram = np.zeros(max_len + 1, np.int64)
     for document in range(first, last):
-        histogram[tail_extent(lengths[document], max_len, keep)] += 1
+        histogram[extent_of(tails[document], align)] += 1
     histogram[0] = 0
-    histogram[max_len] += heads
+    for head in range(first_head, last_head):
+        histogram[extent_of(head_lengths[head], align)] += 1
     quotas = np.empty(len(counts), np.int64)
     for pattern in range(len(counts)):
         step = (partition - turns[pattern]) % partitions
@@ -165,40 +170,42 @@ def _take(
 
 @jit
 def group_documents(
-    lengths: NDArray[np.int32],
+    tails: NDArray[np.int32],
     first: int,
     last: int,
+    head_lengths: NDArray[np.int32],
     first_head: int,
     last_head: int,
-    max_len: int,
-    keep: int,
+    align: int,
     out_groups: NDArray[np.int64],
     out_grouped: NDArray[np.uint32],
 ) -> None:
     """Group the segments of a partition by extent (counting sort).
 
     Args:
-        lengths: (documents,)
+        tails: (documents,) tokens in each tail; 0 where there is none.
         first: the first document of the partition.
         last: the document after its last.
-        first_head: the segment number of its first head.
-        last_head: the number after its last head's.
-        max_len: tokens of a row, and of a head.
-        keep: one of `KEEP`.
+        head_lengths: (heads,) tokens in each head.
+        first_head: the first of the partition.
+        last_head: the head after its last.
+        align: extents are multiples of it.
         out_groups: (max_len + 2,) all zero; then the segments of an extent stand in
             out_grouped[out_groups[extent]:out_groups[extent + 1]].
         out_grouped: (at least segments,) their numbers, tails before heads.
     """
     for document in range(first, last):
-        out_groups[tail_extent(lengths[document], max_len, keep)] += 1
-    out_groups[max_len] += last_head - first_head
+        out_groups[extent_of(tails[document], align)] += 1
+    for head in range(first_head, last_head):
+        out_groups[extent_of(head_lengths[head], align)] += 1
     _to_ends(out_groups)
     # from the back, so that an extent's end becomes its begin
     for head in range(last_head - 1, first_head - 1, -1):
-        out_groups[max_len] -= 1
-        out_grouped[out_groups[max_len]] = head
+        extent = extent_of(head_lengths[head], align)
+        out_groups[extent] -= 1
+        out_grouped[out_groups[extent]] = len(tails) + head
     for document in range(last - 1, first - 1, -1):
-        extent = tail_extent(lengths[document], max_len, keep)
+        extent = extent_of(tails[document], align)
         if extent > 0:
             out_groups[extent] -= 1
             out_grouped[out_groups[extent]] = document
@@ -207,22 +214,27 @@ def group_documents(
 @jit
 def group_numbers(
     numbers: NDArray[np.uint32],
-    lengths: NDArray[np.int32],
-    max_len: int,
-    keep: int,
+    tails: NDArray[np.int32],
+    head_lengths: NDArray[np.int32],
+    align: int,
     out_groups: NDArray[np.int64],
     out_grouped: NDArray[np.uint32],
 ) -> None:
     """Group segments given by number; otherwise as `group_documents`."""
-    for number in numbers:
-        extent = tail_extent(lengths[number], max_len, keep) if number < len(lengths) else max_len
-        out_groups[extent] += 1
+    for i in range(len(numbers)):
+        out_groups[_extent(numbers[i], tails, head_lengths, align)] += 1
     _to_ends(out_groups)
     for i in range(len(numbers) - 1, -1, -1):
-        number = numbers[i]
-        extent = tail_extent(lengths[number], max_len, keep) if number < len(lengths) else max_len
+        extent = _extent(numbers[i], tails, head_lengths, align)
         out_groups[extent] -= 1
-        out_grouped[out_groups[extent]] = number
+        out_grouped[out_groups[extent]] = numbers[i]
+
+
+@jit
+def _extent(number: int, tails: NDArray[np.int32], head_lengths: NDArray[np.int32], align: int) -> Any:
+    """The extent of a segment given by number."""
+    number = np.int64(number)
+    return extent_of(tails[number] if number < len(tails) else head_lengths[number - len(tails)], align)
 
 
 @jit

@@ -19,7 +19,10 @@ def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds:
     rows = f"{count_of(totals['packs'], 'row')} of {options['max_len']:,} tokens"
     lines = [
         f"Packed {documents} into {rows} in {duration(seconds)}",
-        render_table([*_document_facts(totals), *_token_facts(totals), *_row_facts(summary)], align="<><"),
+        render_table(
+            [*_document_facts(totals), *_token_facts(totals, labels=options["labels"]), *_row_facts(summary)],
+            align="<><",
+        ),
     ]
     if options["algorithm"] == "wrapped":
         cut = count_of(totals["documents_split"], "document")
@@ -42,11 +45,18 @@ def _document_facts(totals: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _token_facts(totals: Mapping[str, Any]) -> list[list[str]]:
+def _trained_share(totals: Mapping[str, Any]) -> str:
+    share = f"{percent(totals['tokens_trained'] / totals['tokens_packed'])} of the packed"
+    untrained = totals["segments_untrained"]
+    return f"{share}; {count_of(untrained, 'segment')} without any" if untrained else share
+
+
+def _token_facts(totals: Mapping[str, Any], *, labels: bool) -> list[list[str]]:
     repeated, dropped = totals["tokens_repeated"], totals["tokens_dropped"]
     return [
         ["tokens", f"{totals['tokens']:,}", ""],
         ["  packed", f"{totals['tokens_packed']:,}", f"the rows are {percent(totals['efficiency'])} full"],
+        *([["  trained", f"{totals['tokens_trained']:,}", _trained_share(totals)]] if labels else []),
         ["  truncated", f"{totals['tokens_truncated']:,}", ""],
         *([f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()),
         *([["  repeated", f"{repeated:,}", ""]] if repeated else []),
@@ -79,15 +89,16 @@ def render_row(row: Mapping[str, Any], *, decode: Callable[[Any], str] | None = 
     """
     lines = [["", "tokens", "document", "from", "trained", "begins"]]
     place = 0
-    for index, (length, document, start) in enumerate(
-        zip(row["seq_lengths"], row["doc_ids"], row["doc_starts"], strict=True)
+    lengths = row.get("seq_tokens", row["seq_lengths"])
+    for index, (extent, length, document, start) in enumerate(
+        zip(row["seq_lengths"], lengths, row["doc_ids"], row["doc_starts"], strict=True)
     ):
         ids = row["input_ids"][place : place + length]
         trained = f"{(row['labels'][place : place + length] >= 0).sum():,}" if "labels" in row else "?"
         begins = repr(decode(ids[:24]))[1:-1] if decode is not None else " ".join(map(str, ids[:8]))
         if document < 0:
-            lines.append([f"  {index}", f"{length:,}", "padding", "", "0", ""])
+            lines.append([f"  {index}", f"{extent:,}", "padding", "", "0", ""])
         else:
             lines.append([f"  {index}", f"{length:,}", f"{document:,}", f"{start:,}", trained, begins[:60]])
-        place += length
+        place += extent
     return render_table(lines, align="<>>>><")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ _READ = {
     "source": ("files", "lengths_xxh3_128"),
     "totals": (
         *("documents", "documents_dropped", "packs", "lower_bound", "efficiency"),
-        *("tokens", "tokens_packed", "tokens_repeated", "tokens_truncated", "tokens_dropped"),
+        *("tokens", "tokens_packed", "tokens_trained", "tokens_repeated", "tokens_truncated", "tokens_dropped"),
     ),
 }  # what readers ask for; a manifest without it is damaged
 
@@ -33,6 +33,12 @@ class ShardEntry:
 
     tokens: int
     """Real tokens in it, padding not counted."""
+
+    trained: int
+    """Labels in it that are not -100; 0 where no labels are written."""
+
+    untrained_segments: int
+    """Segments in it of which nothing is trained; 0 where no labels are written."""
 
     bytes: int
     """Size of the file."""
@@ -104,8 +110,7 @@ class Manifest:
         for file in content["source"]["files"]:
             file["name"], file["bytes"]
         shards = tuple(
-            ShardEntry(**{name: shard[name] for name in ("file", "rows", "tokens", "bytes", "xxh3_128")})
-            for shard in content["shards"]
+            ShardEntry(**{field.name: shard[field.name] for field in fields(ShardEntry)}) for shard in content["shards"]
         )
         return cls(
             options=content["options"],

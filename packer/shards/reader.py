@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.shards.columns import SEGMENT_COLUMNS, TOKEN_COLUMNS, shard_schema
+from packer.shards.columns import OPTIONAL_COLUMNS, SEGMENT_COLUMNS, TOKEN_COLUMNS, shard_schema
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
 
 _REMEDY = "changed after packing; restore it, or pack again to another folder"
@@ -66,10 +66,11 @@ def open_shard(folder: Path, entry: ShardEntry, max_len: int) -> pa.Table:
         raise PackerError(f"{path} cannot be read as an Arrow stream ({error}): {_REMEDY}") from error
     if table.num_rows != entry.rows:
         raise PackerError(f"{path} has {table.num_rows:,} rows, the manifest says {entry.rows:,}: {_REMEDY}")
-    missing = [name for name in ("input_ids", *SEGMENT_COLUMNS) if name not in names]
+    known = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS)
+    missing = [name for name in known if name not in names and name not in OPTIONAL_COLUMNS]
     if missing:
         raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}: {_REMEDY}")
-    for expected in shard_schema(max_len, tuple(name for name in TOKEN_COLUMNS if name in names)):
+    for expected in shard_schema(max_len, names):
         found = table.schema.field(expected.name).type
         if found != expected.type:
             raise PackerError(f"{path}: {expected.name} is {found}, it should be {expected.type}: {_REMEDY}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.gather import NO_LOSS
 from packer.progress import Progress
-from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.shards.columns import OPTIONAL_COLUMNS, PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum
 from packer.shards.reader import open_shard, read_manifest
 
@@ -57,7 +58,10 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
 def _verify_totals(manifest: Manifest) -> Iterator[str]:
     rows = sum(entry.rows for entry in manifest.shards)
     tokens = sum(entry.tokens for entry in manifest.shards)
+    trained = sum(entry.trained for entry in manifest.shards)
     totals = manifest.totals
+    if trained != totals["tokens_trained"]:
+        yield f"the shards train {trained:,} tokens, the manifest says {totals['tokens_trained']:,}"
     if rows != totals["packs"]:
         yield f"the shards have {rows:,} rows, the manifest says {totals['packs']:,}"
     if tokens != totals["tokens_packed"]:
@@ -74,16 +78,21 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterat
         yield f"{entry.file} does not match its hash: it was changed after packing"
         return  # what the rows hold is anybody's guess
     table = open_shard(folder, entry, manifest.max_len)
-    tokens = row = 0
+    tokens = trained = row = 0
     for batch in table.to_batches():
         fault = batch_fault(batch, manifest)
         if fault is not None:
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
-            tokens += int(as_numpy(batch["seq_lengths"].values)[as_numpy(batch["doc_ids"].values) != PADDING].sum())
+            if "labels" in batch.schema.names:
+                trained += int(np.count_nonzero(as_numpy(batch["labels"].flatten()) >= 0))
+            lengths = batch["seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"]
+            tokens += int(as_numpy(lengths.values)[as_numpy(batch["doc_ids"].values) != PADDING].sum())
         row += batch.num_rows
     if tokens != entry.tokens:
         yield f"{entry.file} has {tokens:,} real tokens, the manifest says {entry.tokens:,}"
+    if trained != entry.trained:
+        yield f"{entry.file} trains {trained:,} tokens, the manifest says {entry.trained:,}"
 
 
 def _hash_file(path: Path) -> str:
@@ -102,43 +111,65 @@ def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
         return str(error)
     if any(column.null_count or column.flatten().null_count for column in batch.columns):
         return "there are nulls"
+    wanted = [name for name in SEGMENT_COLUMNS if name not in OPTIONAL_COLUMNS or manifest.options.get("align", 1) > 1]
+    if wanted != [name for name in SEGMENT_COLUMNS if name in batch.schema.names]:
+        return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
     offsets = as_numpy(batch["seq_lengths"].offsets)
-    if any(not np.array_equal(as_numpy(batch[name].offsets), offsets) for name in SEGMENT_COLUMNS):
-        return "seq_lengths, doc_ids and doc_starts are of different lengths"
-    extents, documents, starts = (as_numpy(batch[name].values).astype(np.int64) for name in SEGMENT_COLUMNS)
+    if any(not np.array_equal(as_numpy(batch[name].offsets), offsets) for name in wanted):
+        return f"{', '.join(wanted)} are of different lengths"
+    values = {name: as_numpy(batch[name].values).astype(np.int64) for name in wanted}
+    extents, documents, starts = (values[name] for name in ("seq_lengths", "doc_ids", "doc_starts"))
+    tails = documents == PADDING
+    lengths = values.get("seq_tokens", np.where(tails, 0, extents))
     max_len = manifest.max_len
     places = np.cumsum(extents) - extents
     if not np.array_equal(np.append(places, extents.sum())[offsets], np.arange(batch.num_rows + 1) * max_len):
         return f"the seq_lengths of a row do not sum to {max_len}"
     if extents.min(initial=1) < 1 or starts.min(initial=0) < 0 or documents.min(initial=0) < PADDING:
         return "a segment is empty, or of no document"
-    tails = documents == PADDING
+    align = manifest.options.get("align", 1)
+    rounded = -(-lengths // align) * align
+    if not np.array_equal(np.where(tails, 0, extents), rounded) or ((lengths < 1) != tails).any():
+        return f"seq_lengths are not seq_tokens rounded up to a multiple of {align}"
     if np.setdiff1d(np.flatnonzero(tails), offsets[1:] - 1).size or tails[offsets[:-1]].any():
         return "padding stands before a segment, or alone"
-    return _tokens_fault(batch, manifest, places, extents, tails)
+    context = np.where(starts > 0, max(manifest.options.get("overlap", 0), 1), 1)
+    return _tokens_fault(batch, manifest, _Layout(places, extents, lengths, np.minimum(context, extents)))
 
 
-def _tokens_fault(
-    batch: pa.RecordBatch,
-    manifest: Manifest,
-    places: NDArray[np.int64],
-    extents: NDArray[np.int64],
-    tails: NDArray[np.bool_],
-) -> str | None:
-    """Look at the token columns, given where each segment begins in the batch, its extent, and which are padding."""
+class _Layout(NamedTuple):
+    """Where each segment of a batch stands, padding tails among them; int64, shape (segments,)."""
+
+    places: NDArray[np.int64]
+    extents: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    context: NDArray[np.int64]
+
+    def within(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which tokens stand from begins[s] to ends[s] - 1 in some segment s, shape (tokens,)."""
+        edges = np.zeros(int(self.extents.sum()) + 1, np.int32)
+        np.add.at(edges, self.places + begins, 1)
+        np.add.at(edges, self.places + ends, -1)
+        return np.cumsum(edges[:-1]) > 0
+
+
+def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest, layout: _Layout) -> str | None:
+    """Look at the token columns, given where segments stand."""
     wanted = [name for name in TOKEN_COLUMNS if name == "input_ids" or manifest.options[name]]
     if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
         return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}
-    padding = np.repeat(tails, extents)
+    padding = layout.within(layout.lengths, layout.extents)
     if flat["input_ids"].min() < 0:
         return "a token is negative"
     if (flat["input_ids"][padding] != manifest.options["pad_id"]).any():
         return f"padding is not pad_id {manifest.options['pad_id']}"
-    if "labels" in flat and ((flat["labels"][padding] != NO_LOSS).any() or (flat["labels"][places] != NO_LOSS).any()):
-        return f"a label of padding or of a segment's first token is not {NO_LOSS}"
+    if "labels" in flat:
+        untrained = padding | layout.within(np.zeros_like(layout.context), layout.context)
+        if (flat["labels"][untrained] != NO_LOSS).any():
+            return f"a label of padding, of a segment's first token or of what it repeats is not {NO_LOSS}"
     if "position_ids" in flat:
-        expected = np.arange(len(padding)) - np.repeat(places, extents)
+        expected = np.arange(len(padding)) - np.repeat(layout.places, layout.extents)
         if not np.array_equal(flat["position_ids"], expected):
             return "position_ids do not restart at 0 with every segment"
     return None

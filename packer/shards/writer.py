@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow
-from packer.gather import NO_LOSS, TokenColumn, gather, mask_labels, restart_positions
-from packer.shards.columns import PADDING, rows_per_batch, shard_schema
+from packer.arrow import as_arrow, numpy_dtype
+from packer.gather import NO_LOSS, TokenColumn, count_trained, fill_gaps, gather, mask_context, restart_positions
+from packer.shards.columns import PADDING, SEGMENT_COLUMNS, RowFormat
 from packer.shards.manifest import ShardEntry
 
 
@@ -36,6 +36,12 @@ class RowBlock:
     lengths: NDArray[np.int64]
     """Shape (segments,): its tokens."""
 
+    extents: NDArray[np.int64]
+    """Shape (segments,): the place it takes in its row."""
+
+    context: NDArray[np.int64]
+    """Shape (segments,): tokens at its head that nothing is trained on, at least 1."""
+
     row_starts: NDArray[np.int64]
     """Shape (rows + 1,): row r holds segments row_starts[r]..row_starts[r + 1] - 1."""
 
@@ -49,24 +55,23 @@ class BadTokenError(Exception):
         self.segment = segment
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowFormat:
-    """What the rows look like."""
+class Counts(NamedTuple):
+    """What a record batch, or a shard, holds."""
 
-    max_len: int
-    """Tokens and padding of a row."""
+    tokens: int = 0
+    """Real tokens, padding not counted."""
 
-    pad_id: int
-    """Token id of the padding."""
+    trained: int = 0
+    """Labels that are not NO_LOSS; 0 where no labels are written."""
 
-    token_columns: tuple[str, ...]
-    """Which of TOKEN_COLUMNS are written."""
+    untrained_segments: int = 0
+    """Segments of which nothing is trained; 0 where no labels are written."""
 
 
 def build_batch(
     block: RowBlock, input_ids: TokenColumn, labels: TokenColumn | None, row_format: RowFormat
-) -> pa.RecordBatch:
-    """Make the record batch of a block of rows.
+) -> tuple[pa.RecordBatch, Counts]:
+    """Make the record batch of a block of rows, and count what is in it.
 
     Without a `labels` column in the source the labels are the tokens; the first of every segment is NO_LOSS either way.
 
@@ -75,18 +80,19 @@ def build_batch(
     """
     max_len = row_format.max_len
     rows = len(block.row_starts) - 1
-    before = np.cumsum(block.lengths) - block.lengths  # tokens before each segment, padding not counted
-    ends = np.add.reduceat(block.lengths, block.row_starts[:-1])
+    before = np.cumsum(block.extents) - block.extents  # of each segment, padding tails not counted
+    ends = np.add.reduceat(block.extents, block.row_starts[:-1])
     row_of = np.repeat(np.arange(rows), np.diff(block.row_starts))
     places = row_of * max_len + before - before[block.row_starts[:-1]][row_of]
+    layout = places, block.lengths, block.extents, ends, max_len
 
     columns: dict[str, NDArray[np.int32]] = {}
+    trained = untrained_segments = 0
     tokens = columns["input_ids"] = np.empty(rows * max_len, np.int32)
     bad = gather(input_ids.addresses, block.lists, block.starts, block.lengths, places, 0, tokens)
     if bad >= 0:
         raise BadTokenError("input_ids", bad)
-    for row, end in enumerate(ends):
-        tokens[row * max_len + end : (row + 1) * max_len] = row_format.pad_id
+    fill_gaps(*layout, row_format.pad_id, tokens)
     if "labels" in row_format.token_columns:
         if labels is None:
             columns["labels"] = tokens.copy()
@@ -95,25 +101,30 @@ def build_batch(
             bad = gather(labels.addresses, block.lists, block.starts, block.lengths, places, NO_LOSS, columns["labels"])
             if bad >= 0:
                 raise BadTokenError("labels", bad)
-        mask_labels(places, ends, max_len, columns["labels"])
+        fill_gaps(*layout, NO_LOSS, columns["labels"])
+        mask_context(places, block.context, NO_LOSS, columns["labels"])
+        trained, untrained_segments = count_trained(places, block.extents, columns["labels"])
     if "position_ids" in row_format.token_columns:
         columns["position_ids"] = np.empty(rows * max_len, np.int32)
         restart_positions(places, ends, max_len, columns["position_ids"])
 
-    schema = shard_schema(max_len, row_format.token_columns)
     arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(columns[name]), max_len) for name in row_format.token_columns]
     tails = np.flatnonzero(ends < max_len)
     where = block.row_starts[tails + 1]  # a padding tail is the last segment of its row
     offsets = block.row_starts.copy()
     offsets[1:] += np.cumsum(ends < max_len)
-    for values, padding, dtype in (
-        (block.lengths, max_len - ends[tails], np.int32),
-        (block.documents, PADDING, np.int64),
-        (block.starts, 0, np.int32),
-    ):
-        column = np.insert(values, where, padding).astype(dtype)
+    of_segments: dict[str, tuple[NDArray[np.int64], Any]] = {
+        "seq_lengths": (block.extents, max_len - ends[tails]),
+        "seq_tokens": (block.lengths, 0),
+        "doc_ids": (block.documents, PADDING),
+        "doc_starts": (block.starts, 0),
+    }
+    for name in row_format.segment_columns:
+        values, padding = of_segments[name]
+        column = np.insert(values, where, padding).astype(numpy_dtype(SEGMENT_COLUMNS[name]))
         arrays.append(pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), as_arrow(column)))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
+    return batch, Counts(int(block.lengths.sum()), int(trained), int(untrained_segments))
 
 
 class _HashingFile:
@@ -158,13 +169,13 @@ def _removed_on_error(path: Path) -> Iterator[None]:
 
 
 def write_shard(
-    path: Path, *, batches: Iterator[tuple[pa.RecordBatch, int]], schema: pa.Schema, name: str, sync: bool
+    path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str, sync: bool
 ) -> ShardEntry:
     """Write record batches as an Arrow stream at `path`, a temporary name that the caller renames.
 
     Args:
         path: removed when anything fails.
-        batches: (record batch, real tokens in it), made as they are written.
+        batches: (record batch, what is in it), made as they are written.
         schema: of the batches.
         name: the shard's final name, for the entry.
         sync: fsync the file.
@@ -172,24 +183,17 @@ def write_shard(
     Raises:
         OSError: the disk is full, or anything else that the system refuses.
     """
-    rows = tokens = 0
+    rows, total = 0, Counts()
     with _removed_on_error(path):
         sink = _HashingFile(path)
         try:
             with pa.ipc.new_stream(sink, schema) as stream:
-                for batch, batch_tokens in batches:
+                for batch, counts in batches:
                     stream.write_batch(batch)
                     rows += batch.num_rows
-                    tokens += batch_tokens
+                    total = Counts(*map(sum, zip(total, counts, strict=True)))
             if sync:
                 sink.sync()
         finally:
             sink.close()
-    return ShardEntry(file=name, rows=rows, tokens=tokens, bytes=sink.bytes, xxh3_128=sink.hexdigest())
-
-
-def batch_rows(first_row: int, last_row: int, row_format: RowFormat) -> Iterator[tuple[int, int]]:
-    """Ranges of rows that make the record batches of a shard."""
-    step = rows_per_batch(row_format.max_len, row_format.token_columns)
-    for first in range(first_row, last_row, step):
-        yield first, min(first + step, last_row)
+    return ShardEntry(file=name, rows=rows, **total._asdict(), bytes=sink.bytes, xxh3_128=sink.hexdigest())
