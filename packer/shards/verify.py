@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import xxhash
-from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.gather import NO_LOSS
 from packer.progress import Progress
-from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
-from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum
+from packer.shards.columns import PADDING, TOKEN_COLUMNS
+from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
+from packer.shards.structure import structure_fault
 
 _HASHED_TOGETHER = 16 << 20  # bytes
 
@@ -29,8 +29,10 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
         PackerError: there is no manifest to check against, or it cannot be read.
     """
     manifest = read_manifest(folder)
-    content = json.loads((folder / MANIFEST).read_bytes())
-    if content.pop("checksum", None) != checksum(content):
+    text = (folder / MANIFEST).read_bytes()
+    content = json.loads(text)
+    canonical = is_canonical(text, content)  # a space more is no other content, but other bytes
+    if content.pop("checksum", None) != checksum(content) or not canonical:
         yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
         return  # there is nothing to check against
     for name, expected in manifest.files.items():
@@ -73,7 +75,7 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterat
     if path.is_file() and path.stat().st_size == entry.bytes and _hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
         return  # what the rows hold is anybody's guess
-    table = open_shard(folder, entry, manifest.max_len)
+    table = open_shard(folder, entry, manifest)
     tokens = row = 0
     for batch in table.to_batches():
         fault = batch_fault(batch, manifest)
@@ -98,35 +100,17 @@ def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return what is wrong with a record batch of rows, or None."""
     try:
         batch.validate(full=True)
-    except pa.ArrowInvalid as error:
-        return str(error)
-    if any(column.null_count or column.flatten().null_count for column in batch.columns):
-        return "there are nulls"
-    offsets = as_numpy(batch["seq_lengths"].offsets)
-    if any(not np.array_equal(as_numpy(batch[name].offsets), offsets) for name in SEGMENT_COLUMNS):
-        return "seq_lengths, doc_ids and doc_starts are of different lengths"
-    extents, documents, starts = (as_numpy(batch[name].values).astype(np.int64) for name in SEGMENT_COLUMNS)
-    max_len = manifest.max_len
-    places = np.cumsum(extents) - extents
-    if not np.array_equal(np.append(places, extents.sum())[offsets], np.arange(batch.num_rows + 1) * max_len):
-        return f"the seq_lengths of a row do not sum to {max_len}"
-    if extents.min(initial=1) < 1 or starts.min(initial=0) < 0 or documents.min(initial=0) < PADDING:
-        return "a segment is empty, or of no document"
-    tails = documents == PADDING
-    if np.setdiff1d(np.flatnonzero(tails), offsets[1:] - 1).size or tails[offsets[:-1]].any():
-        return "padding stands before a segment, or alone"
-    return _tokens_fault(batch, manifest, places, extents, tails)
+    except pa.ArrowException as error:
+        return str(error).splitlines()[0]
+    fault = structure_fault(batch, manifest.max_len)
+    return fault if fault is not None else _tokens_fault(batch, manifest)
 
 
-def _tokens_fault(
-    batch: pa.RecordBatch,
-    manifest: Manifest,
-    places: NDArray[np.int64],
-    extents: NDArray[np.int64],
-    tails: NDArray[np.bool_],
-) -> str | None:
-    """Look at the token columns, given where each segment begins in the batch, its extent, and which are padding."""
-    wanted = [name for name in TOKEN_COLUMNS if name == "input_ids" or manifest.options[name]]
+def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
+    """Look at the token columns of a record batch whose structure is right."""
+    extents, documents = (as_numpy(batch[name].values).astype(np.int64) for name in ("seq_lengths", "doc_ids"))
+    places, tails = np.cumsum(extents) - extents, documents == PADDING
+    wanted = manifest.token_columns
     if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
         return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}
