@@ -4,8 +4,12 @@
 class PackerError(Exception):
     """A user's mistake or a machine's limit, told in one line: the value, the limit and the remedy.
 
-    The command line prints it without a traceback and exits with 1.
+    The command line prints it without a traceback and exits with 1. A name quoted from a damaged file may hold line
+    breaks: they become spaces.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))
 
 
 class SourceError(PackerError):

@@ -141,13 +141,7 @@ class PackOptions:
     @property
     def row_format(self) -> RowFormat:
         """What the rows look like."""
-        wanted = {"input_ids": True, "labels": self.labels, "position_ids": self.position_ids}
-        return RowFormat(
-            max_len=self.max_len,
-            pad_id=self.pad_id,
-            token_columns=tuple(name for name, is_wanted in wanted.items() if is_wanted),
-            align=self.align,
-        )
+        return RowFormat.of(self.to_dict())
 
     def cut(self, lengths: NDArray[np.int32], *, threads: int = 1) -> Segments:
         """Cut documents of `lengths` tokens as these options say; see `cut_documents`."""

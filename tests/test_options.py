@@ -14,7 +14,7 @@ from packer.options import PackOptions, parse_size
 def test_defaults_are_those_of_the_command():
     options = PackOptions(max_len=4096)
     assert (options.algorithm, options.long, options.seed, options.pad_id) == ("auto", "split", 0, 0)
-    assert options.token_columns == ("input_ids", "labels")
+    assert options.row_format.token_columns == ("input_ids", "labels")
     assert options.shard_size == parse_size("512MB") == 512_000_000
 
 
@@ -72,9 +72,12 @@ def test_unknown_names_are_refused_with_the_names_there_are():
 
 
 def test_token_columns_are_those_asked_for_in_the_order_on_disk():
-    assert PackOptions(max_len=8, labels=False).token_columns == ("input_ids",)
-    assert PackOptions(max_len=8, position_ids=True).token_columns == ("input_ids", "labels", "position_ids")
-    assert PackOptions(max_len=8, labels=False, position_ids=True).token_columns == ("input_ids", "position_ids")
+    assert PackOptions(max_len=8, labels=False).row_format.token_columns == ("input_ids",)
+    assert PackOptions(max_len=8, position_ids=True).row_format.token_columns == ("input_ids", "labels", "position_ids")
+    assert PackOptions(max_len=8, labels=False, position_ids=True).row_format.token_columns == (
+        "input_ids",
+        "position_ids",
+    )
 
 
 def test_the_manifest_gets_every_option_and_the_name_behind_an_alias():

@@ -84,7 +84,7 @@ def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
     except PackerError as error:
         if debug:
             raise
-        message = " ".join(str(error).splitlines())
+        message = str(error)
     except MemoryError as error:
         if debug:
             raise

@@ -15,9 +15,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, numpy_dtype
-from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.errors import PackerError
+from packer.progress import silent
+from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS, RowFormat
 from packer.shards.manifest import Manifest
-from packer.shards.reader import open_shard, read_manifest
+from packer.shards.reader import check_batch, open_shard, read_manifest
 
 NO_LOSS = -100  # as in packer.gather, which imports numba
 
@@ -53,11 +55,14 @@ class PackedDataset:
     map the shards for themselves.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, verify: bool = False) -> None:
         self.path = Path(path)
+        if verify:
+            _verify(self.path)
         self.manifest: Manifest = read_manifest(self.path)
         self.max_len = self.manifest.max_len
-        self._shards = [open_shard(self.path, entry, self.max_len) for entry in self.manifest.shards]
+        self._row_format = self.manifest.row_format
+        self._shards = [open_shard(self.path, entry, self.manifest) for entry in self.manifest.shards]
         # lists and bisect: for one number at a time they take a quarter of the time of np.searchsorted
         self._first_rows: list[int] = [0, *accumulate(shard.num_rows for shard in self._shards)]
         self._chunk_rows: dict[int, list[int]] = {}
@@ -66,8 +71,7 @@ class PackedDataset:
     @property
     def column_names(self) -> list[str]:
         """Names of the columns of a row."""
-        known = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS)  # a later version may have written more
-        return [name for name in known if name in self._shards[0].column_names] if self._shards else []
+        return list(self._row_format.schema.names)  # a later version may have written more
 
     @property
     def pad_id(self) -> int:
@@ -132,7 +136,8 @@ class PackedDataset:
 
     def _view(self, shard: int, chunk: int) -> _Views:
         if (shard, chunk) not in self._views:
-            self._views[shard, chunk] = _numpy_views(self._shards[shard], chunk)
+            path = self.path / self.manifest.shards[shard].file
+            self._views[shard, chunk] = _numpy_views(self._shards[shard], chunk, self._row_format, path)
         return self._views[shard, chunk]
 
     def _padding_row(self) -> Row:
@@ -144,18 +149,35 @@ class PackedDataset:
         return {name: row[name] for name in self.column_names}
 
 
-def load(path: str | Path) -> PackedDataset:
+def load(path: str | Path, *, verify: bool = False) -> PackedDataset:
     """Open a packed dataset; the shards' structure is checked, no token is read.
+
+    Sizes, rows and columns are checked at once, the segments of a record batch when its first row is asked for.
+
+    Args:
+        path: its folder.
+        verify: read and hash every byte first, as `packer verify` does; DataLoader workers do not again.
 
     Raises:
         PackerError: it is not a packed dataset, unfinished, of an unknown format version, or a shard was changed.
     """
-    return PackedDataset(path)
+    return PackedDataset(path, verify=verify)
 
 
-def _numpy_views(table: pa.Table, chunk: int) -> _Views:
-    arrays = {name: table[name].chunk(chunk) for name in table.column_names}
+def _verify(path: Path) -> None:
+    from packer.shards.verify import verify_packed  # imports numba, for which loading has no need
+
+    fault = next(verify_packed(path, silent), None)
+    if fault is not None:
+        raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
+
+
+def _numpy_views(table: pa.Table, chunk: int, row_format: RowFormat, path: Path) -> _Views:
+    arrays = {name: table[name].chunk(chunk) for name in row_format.schema.names}
     rows = len(arrays["input_ids"])
+    if len({len(array) for array in arrays.values()}) > 1:
+        raise PackerError(f"{path}: the columns of a record batch are of different lengths; restore it, or pack again")
+    check_batch(pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)), path, row_format)
     return _Views(
         tokens={name: as_numpy(arrays[name].flatten()).reshape(rows, -1) for name in TOKEN_COLUMNS if name in arrays},
         segments={name: as_numpy(arrays[name].values) for name in SEGMENT_COLUMNS if name in arrays},

@@ -12,7 +12,7 @@ from packer.options import PackOptions
 from packer.pipeline.planning import cut_lengths
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
-from packer.shards.reader import open_shard, read_manifest
+from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.sources import open_source, scan
 from packer.stats import DatasetStats, PackedStats, RowArrays, dataset_stats, packed_stats
 
@@ -71,7 +71,8 @@ def packed_statistics(packed: str | Path) -> PackedStats:
 
 def _row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
     for entry in manifest.shards:
-        for batch in open_shard(folder, entry, manifest.max_len).to_batches():
+        for batch in open_shard(folder, entry, manifest).to_batches():
+            check_batch(batch, folder / entry.file, manifest.row_format)
             yield RowArrays(
                 row_offsets=as_numpy(batch["seq_lengths"].offsets),
                 seq_lengths=as_numpy(batch["seq_lengths"].values),

@@ -72,7 +72,7 @@ class _PackedSegments:
 
 
 def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
-    tables = [open_shard(folder, entry, manifest.max_len) for entry in manifest.shards]
+    tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
     batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
     names = [name for name in ("input_ids", "labels") if name in batches[0].schema.names]
     columns = {name: TokenColumn.from_arrow([batch[name] for batch in batches]) for name in names}

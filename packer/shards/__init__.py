@@ -1,10 +1,11 @@
 """The bytes on disk: what a packed dataset consists of, written, read and checked.
 
 `manifest.py` is the commit, `columns.py` the columns of a shard, `writer.py` writes one shard, `reader.py` maps
-them, `verify.py` checks every byte and, against the source, every token. Reading needs numpy and pyarrow alone.
+them, `structure.py` knows what makes rows of their lists, `verify.py` checks every byte. Reading needs numpy and
+pyarrow alone.
 """
 
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
-from packer.shards.reader import open_shard, read_manifest
+from packer.shards.reader import check_batch, open_shard, read_manifest
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "Manifest", "ShardEntry", "open_shard", "read_manifest"]
+__all__ = ["FORMAT_VERSION", "MANIFEST", "Manifest", "ShardEntry", "check_batch", "open_shard", "read_manifest"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,9 +16,6 @@ TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
 
 SEGMENT_COLUMNS = {"seq_lengths": pa.int32(), "seq_tokens": pa.int32(), "doc_ids": pa.int64(), "doc_starts": pa.int32()}
 """Columns of one value per segment (a padding tail is one), in the order on disk."""
-
-OPTIONAL_COLUMNS = ("labels", "position_ids", "seq_tokens")
-"""Those of them that are not in every dataset."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
 
@@ -38,6 +36,16 @@ class RowFormat:
     align: int
     """Extents are multiples of it; above 1, `seq_tokens` are written."""
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> RowFormat:
+        """What these options make of the rows, as a manifest holds them."""
+        return cls(
+            max_len=options["max_len"],
+            pad_id=options["pad_id"],
+            token_columns=tuple(name for name in TOKEN_COLUMNS if name == "input_ids" or options[name]),
+            align=options.get("align", 1),
+        )
+
     @property
     def segment_columns(self) -> tuple[str, ...]:
         """Which of SEGMENT_COLUMNS are written."""
@@ -46,7 +54,9 @@ class RowFormat:
     @property
     def schema(self) -> pa.Schema:
         """Of the shards."""
-        return shard_schema(self.max_len, (*self.token_columns, *self.segment_columns))
+        fields = [pa.field(name, pa.list_(pa.int32(), self.max_len)) for name in self.token_columns]
+        fields += [pa.field(name, pa.list_(SEGMENT_COLUMNS[name])) for name in self.segment_columns]
+        return pa.schema(fields)
 
     @property
     def row_bytes(self) -> int:
@@ -58,10 +68,3 @@ class RowFormat:
         step = max(1, _BATCH_BYTES // self.row_bytes)
         for first in range(first_row, last_row, step):
             yield first, min(first + step, last_row)
-
-
-def shard_schema(max_len: int, columns: Collection[str]) -> pa.Schema:
-    """Arrow schema of these columns, whatever their order, in the order on disk."""
-    fields = [pa.field(name, pa.list_(pa.int32(), max_len)) for name in TOKEN_COLUMNS if name in columns]
-    fields += [pa.field(name, pa.list_(value)) for name, value in SEGMENT_COLUMNS.items() if name in columns]
-    return pa.schema(fields)

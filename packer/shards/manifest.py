@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from packer.shards.columns import RowFormat
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 
-_READ = {
-    "options": ("max_len", "pad_id", "labels", "position_ids", "long", "split", "input_column", "labels_column"),
-    "source": ("files", "lengths_xxh3_128"),
-    "totals": (
-        *("documents", "documents_dropped", "packs", "lower_bound", "efficiency"),
-        *("tokens", "tokens_packed", "tokens_trained", "tokens_repeated", "tokens_truncated", "tokens_dropped"),
-    ),
+_LARGEST = 2**63 - 1
+_READ: dict[str, dict[str, type]] = {
+    "options": {
+        **{"max_len": int, "pad_id": int, "labels": bool, "position_ids": bool, "long": str, "algorithm": str},
+        **{"split": object, "input_column": str, "labels_column": str},
+    },
+    "source": {"files": list, "lengths_xxh3_128": str},
+    "totals": {
+        **{"documents": int, "documents_dropped": dict, "packs": int, "lower_bound": int, "efficiency": float},
+        **{
+            "tokens": int,
+            "tokens_packed": int,
+            "tokens_trained": int,
+            "tokens_repeated": int,
+            "tokens_truncated": int,
+            "tokens_dropped": dict,
+        },
+    },
 }  # what readers ask for; a manifest without it is damaged
 
 
@@ -77,6 +90,11 @@ class Manifest:
         return int(self.options["max_len"])
 
     @property
+    def row_format(self) -> RowFormat:
+        """What the rows look like."""
+        return RowFormat.of(self.options)
+
+    @property
     def efficiency(self) -> float:
         """Real tokens / (packs * max_len)."""
         return float(self.totals["efficiency"])
@@ -95,23 +113,32 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """Return the bytes of manifest.json: the same for the same content, with a checksum of itself."""
         content = self.to_dict()
-        return (json.dumps({**content, "checksum": checksum(content)}, indent=1) + "\n").encode()
+        return _to_bytes({**content, "checksum": checksum(content)})
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Manifest:
         """Read what `to_dict` gives; unknown keys are ignored, as later minor additions are.
 
         Raises:
-            KeyError, TypeError: a key is missing or of the wrong kind.
+            KeyError, TypeError: a key is missing, or a value of the wrong kind or size.
         """
-        for part, names in _READ.items():
-            for name in names:
-                content[part][name]
+        for part, kinds in _READ.items():
+            _check(content[part], kinds)
+        for name in ("documents_dropped", "tokens_dropped"):
+            _check(content["totals"][name], dict.fromkeys(content["totals"][name], int))
         for file in content["source"]["files"]:
-            file["name"], file["bytes"]
-        shards = tuple(
-            ShardEntry(**{field.name: shard[field.name] for field in fields(ShardEntry)}) for shard in content["shards"]
-        )
+            _check(file, {"name": str, "bytes": int})
+        _check(content["files"], dict.fromkeys(content["files"], str))
+        _check(content["options"], {name: int for name in ("align", "overlap") if name in content["options"]})
+        if not 0 < content["options"]["max_len"] < 2**31:
+            raise TypeError(f"'max_len' is {content['options']['max_len']}")
+        if content["options"].get("align", 1) < 1:
+            raise TypeError(f"'align' is {content['options']['align']}")
+        kinds = {"file": str, "rows": int, "tokens": int, "trained": int, "untrained_segments": int}
+        kinds |= {"bytes": int, "xxh3_128": str}
+        for shard in content["shards"]:
+            _check(shard, kinds)
+        shards = tuple(ShardEntry(**{name: shard[name] for name in kinds}) for shard in content["shards"])
         return cls(
             options=content["options"],
             source=content["source"],
@@ -119,6 +146,24 @@ class Manifest:
             shards=shards,
             files=content["files"],
         )
+
+
+def _check(values: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    """Raise unless these values are there and of these kinds; whole numbers from 0, as far as int64 goes."""
+    for name, kind in kinds.items():
+        value = values[name]
+        is_kind = type(value) is int and 0 <= value <= _LARGEST if kind is int else isinstance(value, kind)
+        if not is_kind:
+            raise TypeError(f"'{name}' is {json.dumps(value)[:40]}")
+
+
+def is_canonical(text: bytes, content: Mapping[str, Any]) -> bool:
+    """Whether these bytes are those that `Manifest.to_bytes` writes for this content, checksum included."""
+    return text == _to_bytes(content)
+
+
+def _to_bytes(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1) + "\n").encode()
 
 
 def checksum(content: Mapping[str, Any]) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.shards.columns import OPTIONAL_COLUMNS, SEGMENT_COLUMNS, TOKEN_COLUMNS, shard_schema
+from packer.shards.columns import RowFormat
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
+from packer.shards.structure import structure_fault
 
 _REMEDY = "changed after packing; restore it, or pack again to another folder"
 
@@ -33,7 +34,7 @@ def read_manifest(folder: Path) -> Manifest:
         version = content["format_version"]
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackerError(f"{path} is damaged, or not of packer ({_reason(error)}): {remedy}") from error
     if version != FORMAT_VERSION:
         raise PackerError(
@@ -42,11 +43,11 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         return Manifest.from_dict(content)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise PackerError(f"{path} is damaged ({_reason(error)}): {remedy}") from error
 
 
-def open_shard(folder: Path, entry: ShardEntry, max_len: int) -> pa.Table:
+def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     """Map a shard and check its structure against the manifest; no token is read.
 
     Raises:
@@ -60,21 +61,34 @@ def open_shard(folder: Path, entry: ShardEntry, max_len: int) -> pa.Table:
         with pa.memory_map(str(path)) as mapped:
             table = pa.ipc.open_stream(mapped).read_all()
         names = table.column_names
+        table.validate()
     except FileNotFoundError as error:
         raise PackerError(f"{path} is missing, the manifest names it: {_REMEDY}") from error
     except (OSError, ValueError, pa.ArrowException) as error:  # a ValueError: a name that is not UTF-8
-        raise PackerError(f"{path} cannot be read as an Arrow stream ({error}): {_REMEDY}") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
     if table.num_rows != entry.rows:
         raise PackerError(f"{path} has {table.num_rows:,} rows, the manifest says {entry.rows:,}: {_REMEDY}")
-    known = (*TOKEN_COLUMNS, *SEGMENT_COLUMNS)
-    missing = [name for name in known if name not in names and name not in OPTIONAL_COLUMNS]
+    expected = manifest.row_format.schema
+    missing = [name for name in expected.names if names.count(name) != 1]
     if missing:
         raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}: {_REMEDY}")
-    for expected in shard_schema(max_len, names):
-        found = table.schema.field(expected.name).type
-        if found != expected.type:
-            raise PackerError(f"{path}: {expected.name} is {found}, it should be {expected.type}: {_REMEDY}")
+    for column in expected:
+        found = table.schema.field(column.name).type
+        if found != column.type:
+            raise PackerError(f"{path}: {column.name} is {found}, it should be {column.type}: {_REMEDY}")
     return table
+
+
+def check_batch(batch: pa.RecordBatch, path: Path, row_format: RowFormat) -> None:
+    """Check the segments of a record batch that `open_shard` has mapped; no token is read.
+
+    Raises:
+        PackerError: they do not make rows of max_len.
+    """
+    fault = structure_fault(batch, row_format)
+    if fault is not None:
+        raise PackerError(f"{path}: {fault}: {_REMEDY}")
 
 
 def _reason(error: Exception) -> str:

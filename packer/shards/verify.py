@@ -16,9 +16,10 @@ from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.gather import NO_LOSS
 from packer.progress import Progress
-from packer.shards.columns import OPTIONAL_COLUMNS, PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS
-from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum
+from packer.shards.columns import PADDING, TOKEN_COLUMNS
+from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
+from packer.shards.structure import structure_fault
 
 _HASHED_TOGETHER = 16 << 20  # bytes
 
@@ -30,8 +31,10 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
         PackerError: there is no manifest to check against, or it cannot be read.
     """
     manifest = read_manifest(folder)
-    content = json.loads((folder / MANIFEST).read_bytes())
-    if content.pop("checksum", None) != checksum(content):
+    text = (folder / MANIFEST).read_bytes()
+    content = json.loads(text)
+    canonical = is_canonical(text, content)  # a space more is no other content, but other bytes
+    if content.pop("checksum", None) != checksum(content) or not canonical:
         yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
         return  # there is nothing to check against
     for name, expected in manifest.files.items():
@@ -77,7 +80,7 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterat
     if path.is_file() and path.stat().st_size == entry.bytes and _hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
         return  # what the rows hold is anybody's guess
-    table = open_shard(folder, entry, manifest.max_len)
+    table = open_shard(folder, entry, manifest)
     tokens = trained = row = 0
     for batch in table.to_batches():
         fault = batch_fault(batch, manifest)
@@ -107,34 +110,10 @@ def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return what is wrong with a record batch of rows, or None."""
     try:
         batch.validate(full=True)
-    except pa.ArrowInvalid as error:
-        return str(error)
-    if any(column.null_count or column.flatten().null_count for column in batch.columns):
-        return "there are nulls"
-    wanted = [name for name in SEGMENT_COLUMNS if name not in OPTIONAL_COLUMNS or manifest.options.get("align", 1) > 1]
-    if wanted != [name for name in SEGMENT_COLUMNS if name in batch.schema.names]:
-        return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
-    offsets = as_numpy(batch["seq_lengths"].offsets)
-    if any(not np.array_equal(as_numpy(batch[name].offsets), offsets) for name in wanted):
-        return f"{', '.join(wanted)} are of different lengths"
-    values = {name: as_numpy(batch[name].values).astype(np.int64) for name in wanted}
-    extents, documents, starts = (values[name] for name in ("seq_lengths", "doc_ids", "doc_starts"))
-    tails = documents == PADDING
-    lengths = values.get("seq_tokens", np.where(tails, 0, extents))
-    max_len = manifest.max_len
-    places = np.cumsum(extents) - extents
-    if not np.array_equal(np.append(places, extents.sum())[offsets], np.arange(batch.num_rows + 1) * max_len):
-        return f"the seq_lengths of a row do not sum to {max_len}"
-    if extents.min(initial=1) < 1 or starts.min(initial=0) < 0 or documents.min(initial=0) < PADDING:
-        return "a segment is empty, or of no document"
-    align = manifest.options.get("align", 1)
-    rounded = -(-lengths // align) * align
-    if not np.array_equal(np.where(tails, 0, extents), rounded) or ((lengths < 1) != tails).any():
-        return f"seq_lengths are not seq_tokens rounded up to a multiple of {align}"
-    if np.setdiff1d(np.flatnonzero(tails), offsets[1:] - 1).size or tails[offsets[:-1]].any():
-        return "padding stands before a segment, or alone"
-    context = np.where(starts > 0, max(manifest.options.get("overlap", 0), 1), 1)
-    return _tokens_fault(batch, manifest, _Layout(places, extents, lengths, np.minimum(context, extents)))
+    except pa.ArrowException as error:
+        return str(error).splitlines()[0]
+    fault = structure_fault(batch, manifest.row_format)
+    return fault if fault is not None else _tokens_fault(batch, manifest)
 
 
 class _Layout(NamedTuple):
@@ -145,6 +124,14 @@ class _Layout(NamedTuple):
     lengths: NDArray[np.int64]
     context: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, manifest: Manifest) -> _Layout:
+        segments = {name: as_numpy(batch[name].values).astype(np.int64) for name in manifest.row_format.segment_columns}
+        extents, starts = segments["seq_lengths"], segments["doc_starts"]
+        lengths = segments.get("seq_tokens", np.where(segments["doc_ids"] == PADDING, 0, extents))
+        context = np.where(starts > 0, max(manifest.options.get("overlap", 0), 1), 1)
+        return cls(np.cumsum(extents) - extents, extents, lengths, np.minimum(context, extents))
+
     def within(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which tokens stand from begins[s] to ends[s] - 1 in some segment s, shape (tokens,)."""
         edges = np.zeros(int(self.extents.sum()) + 1, np.int32)
@@ -153,9 +140,10 @@ class _Layout(NamedTuple):
         return np.cumsum(edges[:-1]) > 0
 
 
-def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest, layout: _Layout) -> str | None:
-    """Look at the token columns, given where segments stand."""
-    wanted = [name for name in TOKEN_COLUMNS if name == "input_ids" or manifest.options[name]]
+def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
+    """Look at the token columns of a record batch whose structure is right."""
+    layout = _Layout.of(batch, manifest)
+    wanted = manifest.row_format.token_columns
     if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
         return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}

@@ -126,7 +126,7 @@ def reading(name: str) -> Iterator[None]:
         if error.errno is not None and error.strerror:
             raise PackerError(f"{name}: cannot be read: {error.strerror}") from error
         raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
-    except (pa.ArrowException, ValueError, EOFError) as error:
+    except (pa.ArrowException, ValueError, EOFError, RecursionError) as error:
         raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
 
 
@@ -141,6 +141,8 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
         is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
         if not is_list or not pa.types.is_integer(found.value_type):
             raise SourceError(f"{name}: column '{column}' holds {found}; taken are {TAKEN}")
+        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of rows in no bytes
+            raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
     return has_labels
 
 

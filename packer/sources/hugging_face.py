@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +44,7 @@ def open_saved(folder: Path, split: str | None, columns: Columns) -> Source:
     inside = ""
     if (folder / SPLITS).exists():
         splits = _read_json(folder / SPLITS).get("splits")
-        if not isinstance(splits, list):
+        if not isinstance(splits, list) or not all(isinstance(name, str) for name in splits):
             raise SourceError(f"{folder / SPLITS}: no list of 'splits'; save the dataset again")
         inside = f"{choose_split(str(folder), splits, split)}/"
     state = _read_json(folder / inside / STATE)
@@ -88,7 +87,7 @@ def open_dataset(dataset: Dataset | DatasetDict, split: str | None, columns: Col
         input_ids=tuple(batch.column(0) for batch in batches),
         labels=tuple(batch.column(1) for batch in batches) if has_labels else None,
     )
-    indices = _indices(dataset._indices.table.column(0)) if dataset._indices is not None else None
+    indices = _indices(dataset._indices.table.column(0).chunks) if dataset._indices is not None else None
     return Source(name, (lists,), columns, indices)
 
 
@@ -131,22 +130,20 @@ def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
     return split
 
 
-def _indices(column: pa.ChunkedArray) -> NDArray[np.int64] | NDArray[np.uint64]:
-    if not pa.types.is_integer(column.type) or column.null_count:
-        raise SourceError(f"an indices mapping of {column.type} with {column.null_count} nulls; save the dataset again")
-    chunks = [as_numpy(chunk) for chunk in column.chunks]
-    if not chunks:
+def _indices(chunks: list[pa.Array]) -> NDArray[np.int64] | NDArray[np.uint64]:
+    arrays = [as_numpy(chunk) for chunk in chunks]
+    if not arrays:
         return np.zeros(0, np.int64)
-    joined: NDArray[Any] = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    joined: NDArray[Any] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return joined if joined.dtype == np.uint64 else joined.astype(np.int64, copy=False)
 
 
 def _file_names(state: Path, files: Any) -> list[str]:
     """Return the file names that a state.json lists; entries that also say "skip" or "take" are refused."""
-    plain = isinstance(files, list) and all(isinstance(file, dict) and set(file) == {"filename"} for file in files)
-    if not plain:
+    plain = isinstance(files, list) and all(isinstance(file, dict) and [*file] == ["filename"] for file in files)
+    if not plain or not all(isinstance(file["filename"], str) for file in files):
         raise SourceError(f"{state}: its list of data files is not as save_to_disk writes it; save the dataset again")
-    return [os.fspath(file["filename"]) for file in files]
+    return [file["filename"] for file in files]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

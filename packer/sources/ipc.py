@@ -133,13 +133,28 @@ def open_ipc(path: Path, name: str, columns: Columns, origin: Input | None = Non
     )
 
 
-def read_indices(paths: list[Path]) -> pa.ChunkedArray:
-    """Read the one column of Arrow streams in which old datasets kept an indices mapping; mapped where possible."""
-    tables = []
+def read_indices(paths: list[Path]) -> list[pa.Array]:
+    """Read the one column of Arrow streams in which old datasets kept an indices mapping; mapped where possible.
+
+    Raises:
+        SourceError: truncated, corrupt, or not one column of whole numbers, of the same type in every file.
+    """
+    chunks: list[pa.Array] = []
     for path in paths:
         with reading(path.name):
-            tables.append(pa.ipc.open_stream(_map(path)).read_all())
-    return pa.chunked_array([chunk for table in tables for chunk in table.column(0).chunks], tables[0].schema[0].type)
+            buffer = _map(path)
+            found = pa.ipc.open_stream(buffer).schema.types
+            if len(found) != 1 or not pa.types.is_integer(found[0]) or {chunk.type for chunk in chunks} - set(found):
+                raise SourceError(
+                    f"{path.name}: an indices mapping of {', '.join(map(str, found)) or 'no column'}, where one column "
+                    "of whole numbers, the same in every file, is expected; save the dataset again"
+                )
+            for batch in _stream_batches(buffer, path.name):
+                batch.validate()
+                chunks.append(batch.column(0))
+                if chunks[-1].null_count:
+                    raise SourceError(f"{path.name}: nulls in an indices mapping; save the dataset again")
+    return chunks
 
 
 def _map(path: Path) -> pa.Buffer:
@@ -167,8 +182,19 @@ def _record_batches(
         for number in range(file.num_record_batches):
             with reading(name):
                 batch = file.get_batch(number)
+                _check_structure(batch, columns)
             yield batch
         return
+    for batch in _stream_batches(buffer, name, options):
+        with reading(name):
+            _check_structure(batch, columns)
+        yield batch
+
+
+def _stream_batches(
+    buffer: pa.Buffer, name: str, options: pa.ipc.IpcReadOptions | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a mapped stream, and make sure that it ends where the file does."""
     reader = pa.BufferReader(buffer)
     stream = pa.ipc.open_stream(reader, options=options)
     while True:
@@ -188,6 +214,14 @@ def _record_batches(
             f"{name}: {buffer.size - end} bytes follow the end of the Arrow stream at byte {end}; "
             "streams cannot be concatenated, give them as separate files"
         )
+
+
+def _check_structure(batch: pa.RecordBatch, columns: Columns) -> None:
+    """Raise where the wanted columns are of another length than the batch, or claim more than their buffers hold.
+
+    What is counted, sliced and paired from here on relies on it; the offsets in between are checked by every pass.
+    """
+    batch.select([column for column in columns if column in batch.schema.names]).validate()
 
 
 def _lies_in(buffer: pa.Buffer, batch: pa.RecordBatch, columns: Columns) -> bool:

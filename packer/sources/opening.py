@@ -145,6 +145,6 @@ def _fixed_part(pattern: Path) -> Path:
 def _is_packed(folder: Path) -> bool:
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and "format_version" in manifest

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from packer.errors import SourceError
 from packer.sources.documents import Batch, Columns, SourceFile, find_columns, reading
 
 MAGIC = b"PAR1"
@@ -40,12 +41,7 @@ class ParquetFile:
         """
         with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
             has_labels = find_columns(parquet.schema_arrow, name, columns)
-            longest = 1.0
-            for number in range(parquet.metadata.num_row_groups):
-                group = parquet.metadata.row_group(number)
-                chunks = (group.column(i) for i in range(group.num_columns))
-                values = sum(c.num_values for c in chunks if c.path_in_schema.split(".")[0] == columns.input_ids)
-                longest = max(longest, values / max(group.num_rows, 1))
+            longest = max([1.0, *_mean_lengths(parquet, name, columns.input_ids)])
             return cls(
                 file=SourceFile(name=name, bytes=path.stat().st_size),
                 path=path,
@@ -67,11 +63,33 @@ class ParquetFile:
                 with reading(self.file.name):
                     batch = next(batches, None)
                 if batch is None:
-                    return
+                    break
                 done += len(batch)
+                if done > self.rows:
+                    break
                 labels = [batch.column(self.columns.labels)] if self.has_labels else None
                 yield Batch([batch.column(self.columns.input_ids)], labels, self.file.bytes * done // self.rows)
+            if done != self.rows:
+                raise SourceError(f"{self.file.name}: corrupt: its footer says {self.rows} rows, its pages hold others")
 
     def place(self, row: int) -> str:
         """Name the row."""
         return f"{self.file.name} row {row}"
+
+
+def _mean_lengths(parquet: pq.ParquetFile, name: str, column: str) -> Iterator[float]:
+    """Yield the values per row of a list column, for every row group.
+
+    The first row of each is read before its footer is asked: pyarrow's own reader refuses a damaged entry, and asking
+    for it from Python ends the process, since nothing there catches what C++ throws.
+    """
+    paths = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
+    leaf = next(i for i, path in enumerate(paths) if path.startswith(f"{column}."))
+    rows = 0
+    for number in range(parquet.metadata.num_row_groups):
+        next(parquet.iter_batches(batch_size=1, row_groups=[number], columns=[column]), None)
+        group = parquet.metadata.row_group(number)
+        rows += max(group.num_rows, 0)
+        yield group.column(leaf).num_values / max(group.num_rows, 1)
+    if rows != parquet.metadata.num_rows:
+        raise SourceError(f"{name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}")

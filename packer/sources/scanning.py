@@ -38,13 +38,13 @@ def scan(source: Source, progress: Progress = silent) -> Scan:
     Raises:
         SourceError: the source holds no document, or a document or file is wrong.
     """
-    known = [rows for rows in source.rows if rows is not None]
-    expected = sum(known) if source.indices is None else len(source.indices)
+    mapped = [given.rows or 0 for given in source.inputs if given.mapped]  # a footer may claim any number of rows
+    expected = sum(mapped) if source.indices is None else len(source.indices)
     lengths = np.empty(expected, np.int32)
     documents = 0
     for table in source.tables(progress):
         end = documents + len(table.lengths)
-        if end > len(lengths):  # JSONL does not say how many are coming; realloc moves pages, not bytes
+        if end > len(lengths):  # what is decoded has not been counted; realloc moves pages, not bytes
             lengths.resize(end + end // 8, refcheck=False)
         lengths[documents:end] = table.lengths
         documents = end

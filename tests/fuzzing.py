@@ -1,0 +1,411 @@
+"""Damage small files and use what is left, in a child process: it may crash, hang or run out of memory.
+
+A damaged source must be refused in one line that names the file, or the pack be right: its rows hold what a plain
+reader finds in that same file. In a damaged packed dataset `verify` must find what is wrong, and the loader give rows
+or refuse in one line. What else happens is a fault, reported with the number of the mutation that did it:
+
+    python -m tests.fuzzing stream --first 0 --count 100000      more than the test suite runs
+    python -m tests.fuzzing stream --first 4711 --count 1        one again; with --keep FOLDER it is only written
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gzip
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 20  # a mutation that takes longer hangs; the slowest takes some hundred milliseconds
+MEMORY = 4 << 30  # that a child may take: a length that lies asks for more
+
+MAX_LEN = 8
+ROWS = 20
+
+
+# What is damaged
+
+
+def _documents(kind: pa.DataType, *, labels: bool = False) -> pa.Table:
+    """Documents of 0 to 6 tokens, or of 3 where all must be alike, in record batches of 7."""
+    lengths = [3 if pa.types.is_fixed_size_list(kind) else (5 * i) % 7 for i in range(ROWS)]
+    tokens = [[(7 * i + 31 * j) % 120 for j in range(length)] for i, length in enumerate(lengths)]
+    columns = {"input_ids": pa.array(tokens, kind)}
+    if labels:
+        masked = [[-100, *document[1:]] if document else [] for document in tokens]
+        columns["labels"] = pa.array(masked, pa.list_(pa.int32()))
+    return pa.table(columns)
+
+
+def _ipc(table: pa.Table, *, compression: str | None = None, file: bool = False) -> bytes:
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with (pa.ipc.new_file if file else pa.ipc.new_stream)(sink, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=7)
+    return sink.getvalue()
+
+
+def _mixed() -> pa.Table:
+    """Documents beside the columns of others: strings, nested lists, a dictionary; nulls in the values nobody reads."""
+    others = {
+        "text": pa.array([f"text {i}" for i in range(ROWS)]),
+        "nested": pa.array([[[i], []] for i in range(ROWS)]),
+        "source": pa.array([f"source {i % 3}" for i in range(ROWS)]).dictionary_encode(),
+        "score": pa.array([None if i % 4 else i / 3 for i in range(ROWS)]),
+    }
+    return pa.table({**others, "input_ids": _documents(pa.large_list(pa.int64())).column(0)})
+
+
+def _parquet(table: pa.Table, **options: object) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=12, **options)
+    return sink.getvalue()
+
+
+def _lines(*, labels: bool = False) -> bytes:
+    rows = _documents(pa.list_(pa.int32()), labels=labels).to_pylist()
+    return "".join(json.dumps({"id": i, "text": "é", **row}) + "\n" for i, row in enumerate(rows)).encode()
+
+
+def _saved(state: dict[str, object]) -> bytes:
+    return json.dumps({"_data_files": [{"filename": "data.arrow"}], "_split": None, **state}).encode()
+
+
+INT32, LABELS = pa.list_(pa.int32()), {"labels": True}
+INDEXED = _saved({"_indices_data_files": [{"filename": "indices.arrow"}]})
+INDICES = _ipc(pa.table({"indices": pa.array([3, 1, 19, 4, 4, 6, 12, 2, 9, 18, 17], pa.uint64())}))
+
+SOURCES: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "stream": ("a.arrow", lambda: _ipc(_documents(INT32, **LABELS))),
+    "stream-int8": ("a.arrow", lambda: _ipc(_documents(pa.large_list(pa.int8())))),
+    "stream-fixed": ("a.arrow", lambda: _ipc(_documents(pa.list_(pa.uint16(), 3)))),
+    "stream-mixed": ("a.arrow", lambda: _ipc(_mixed())),
+    "stream-lz4": ("a.arrow", lambda: _ipc(_documents(INT32, **LABELS), compression="lz4")),
+    "stream-zstd": ("a.arrow", lambda: _ipc(_mixed(), compression="zstd")),
+    "file": ("a.arrow", lambda: _ipc(_documents(INT32, **LABELS), file=True)),
+    "file-mixed": ("a.arrow", lambda: _ipc(_mixed(), file=True)),
+    "file-zstd": ("a.arrow", lambda: _ipc(_documents(pa.large_list(pa.int64())), compression="zstd", file=True)),
+    "parquet": ("a.parquet", lambda: _parquet(_documents(INT32, **LABELS))),
+    "parquet-plain": (
+        "a.parquet",
+        lambda: _parquet(_documents(INT32), compression="none", use_dictionary=False, store_schema=False),
+    ),
+    "parquet-zstd": ("a.parquet", lambda: _parquet(_mixed(), compression="zstd", data_page_version="2.0")),
+    "parquet-delta": (
+        "a.parquet",
+        lambda: _parquet(
+            _documents(INT32), compression="none", use_dictionary=False, column_encoding="DELTA_BINARY_PACKED"
+        ),
+    ),
+    "jsonl": ("a.jsonl", lambda: _lines()),
+    "jsonl-labels": ("a.jsonl", lambda: _lines(labels=True)),
+    "jsonl-gz": ("a.jsonl.gz", lambda: gzip.compress(_lines(labels=True), mtime=0)),
+    "jsonl-zst": ("a.jsonl.zst", lambda: zstandard.ZstdCompressor(write_checksum=True).compress(_lines())),
+    "saved-data": ("saved/data.arrow", lambda: _ipc(_documents(INT32))),
+    "saved-indices": ("saved/indices.arrow", lambda: INDICES),
+    "saved-state": ("saved/state.json", lambda: INDEXED),
+}
+"""Name: (the file that is damaged, its bytes). What lies in `saved/` is a folder of `save_to_disk`."""
+
+
+# How it is damaged
+
+INTERESTING = [0, 1, 2, 4, 7, 8, 127, 128, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**63]
+
+
+def mutate(whole: bytes, number: int) -> bytes:
+    """Return the bytes damaged in one way out of many; the same number does the same."""
+    rng = np.random.default_rng([20, number])
+    damaged = bytearray(whole)
+    place, other = (int(at) for at in rng.integers(0, len(whole), 2))
+    how = rng.choice(["cut", "flip", "byte", "word", "words", "drop", "double", "swap", "insert"], p=ODDS)
+    size = int(rng.choice([1, 4, 8, 16, 64, 256]))
+    if how == "cut":
+        del damaged[place:]
+    elif how == "flip":
+        damaged[place] ^= 1 << int(rng.integers(8))
+    elif how == "byte":
+        damaged[place] = int(rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.integers(256)]))
+    elif how in ("word", "words"):  # lengths and offsets are little-endian and aligned
+        for _ in range(1 if how == "word" else 3):
+            width = int(rng.choice([2, 4, 8]))
+            at = int(rng.integers(0, len(whole))) // width * width
+            value = int(rng.choice(INTERESTING)) if rng.integers(3) else int(rng.integers(len(whole)))
+            value = -value if rng.integers(4) == 0 else value
+            damaged[at : at + width] = (value % 2 ** (8 * width)).to_bytes(width, "little")[: len(whole) - at]
+    elif how == "drop":
+        del damaged[place : place + size]
+    elif how == "double":
+        damaged[place:place] = whole[place : place + size]
+    elif how == "swap":
+        damaged[place : place + size] = whole[other : other + size]
+    else:
+        damaged[place:place] = rng.bytes(size)
+    return bytes(damaged)
+
+
+ODDS = [0.1, 0.25, 0.15, 0.2, 0.1, 0.05, 0.05, 0.05, 0.05]
+
+
+def write_source(name: str, content: bytes, folder: Path) -> tuple[Path, Path]:
+    """Write a source whose one file has this content; return (the source, that file)."""
+    path = folder / SOURCES[name][0]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.parent.name == "saved":
+        rest = {"data.arrow": SOURCES["saved-data"][1](), "indices.arrow": INDICES, "state.json": INDEXED}
+        for file, usual in rest.items():
+            (path.parent / file).write_bytes(usual)
+    path.write_bytes(content)
+    return (path.parent if path.parent.name == "saved" else path), path
+
+
+# What a plain reader finds
+
+Documents = list[tuple[list[int], list[int] | None]]
+
+
+def read_plainly(source: Path) -> Documents:
+    """Every document's tokens and labels, read by pyarrow, gzip, zstandard and json alone; whatever it raises."""
+    if source.is_dir():
+        state = json.loads((source / "state.json").read_bytes())
+        documents = [d for file in state["_data_files"] for d in read_plainly(source / file["filename"])]
+        if not state.get("_indices_data_files"):
+            return documents
+        tables = [_read_ipc(source / file["filename"]) for file in state["_indices_data_files"]]
+        return [documents[index] for table in tables for index in table.column(0).to_pylist()]
+    if ".jsonl" in source.name:
+        content = source.read_bytes()
+        if source.suffix == ".gz":
+            content = gzip.decompress(content)
+        if source.suffix == ".zst":
+            content = zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True).read()
+        lines = content.decode("utf-8-sig").split("\n")
+        rows = [json.loads(line, strict=False) for line in lines if line.strip()]
+    elif source.suffix == ".parquet":
+        with pq.ParquetFile(io.BytesIO(source.read_bytes())) as parquet:
+            names = [name for name in ("input_ids", "labels") if name in parquet.schema_arrow.names]
+            table = parquet.read(columns=names)
+            assert table.num_rows == parquet.metadata.num_rows
+        table.validate(full=True)
+        rows = table.to_pylist()
+    else:
+        rows = _read_ipc(source).to_pylist()
+    return [(row["input_ids"], row.get("labels")) for row in rows]
+
+
+def _read_ipc(path: Path) -> pa.Table:
+    content = path.read_bytes()
+    reader = pa.ipc.open_file(content) if content.startswith(b"ARROW1") else pa.ipc.open_stream(content)
+    table = reader.read_all()
+    wanted = [name for name in ("input_ids", "labels", "indices") if name in table.column_names] or table.column_names
+    table = table.select(wanted[:2])
+    table.validate(full=True)
+    return table
+
+
+def read_back(packed: Path) -> Documents:
+    """Every document's tokens and labels out of the rows, by doc_ids and doc_starts; first labels as they are there."""
+    found: dict[int, list[tuple[int, list[int], list[int]]]] = {}
+    for name in sorted(packed.glob("*.arrow")):
+        for row in pa.ipc.open_stream(name.read_bytes()).read_all().to_pylist():
+            place = 0
+            for document, start, length in zip(row["doc_ids"], row["doc_starts"], row["seq_lengths"], strict=True):
+                part = slice(place, place := place + length)
+                if document >= 0:
+                    found.setdefault(document, []).append((start, row["input_ids"][part], row["labels"][part]))
+    documents = [[] for _ in range(max(found, default=-1) + 1)]
+    labels = [[] for _ in documents]
+    for document, parts in found.items():
+        for start, tokens, marks in sorted(parts):
+            assert start == len(documents[document])
+            documents[document] += tokens
+            labels[document] += marks
+    return list(zip(documents, labels, strict=True))
+
+
+def source_fault(source: Path, damaged: Path, out: Path) -> str | None:
+    """Pack a source whose one file is damaged; what is wrong with the outcome, or None."""
+    import packer
+
+    try:
+        packer.pack(source, out, max_len=MAX_LEN, shard_size=400, workers=1, sync=False)
+    except packer.PackerError as error:
+        message = str(error)
+        if "\n" in message or len(message) > 2000:
+            return f"the message is no line: {message!r}"
+        if out.exists():
+            return f"refused, and something is left: {message}"
+        named = {damaged.name, source.name, "nothing to pack"} | ({"No such file"} if source.is_dir() else set())
+        return None if any(words in message for words in named) else f"the file is not named: {message}"
+    faults = list(packer.verify(out, source)) + list(packer.verify(out))
+    if faults:
+        return f"packed, and verify finds {faults}"
+    try:
+        expected = read_plainly(source)
+    except Exception as error:
+        return f"packed, though a plain reader refuses it: {type(error).__name__}: {error}"
+    found = read_back(out)
+    found += [([], [])] * (len(expected) - len(found))
+    for number, ((tokens, labels), (packed, marks)) in enumerate(zip(expected, found, strict=True)):
+        trained = [-100 if at % MAX_LEN == 0 else label for at, label in enumerate(labels or tokens)]
+        if tokens != packed or trained != marks:
+            return f"document {number} is {tokens} {trained} in the source, {packed} {marks} in the rows"
+    return None
+
+
+# A packed dataset
+
+PACKED = {
+    "packed-shard": "data-00000-*",
+    "packed-other-shard": "data-00001-*",
+    "packed-manifest": "manifest.json",
+    "packed-state": "state.json",
+    "packed-info": "dataset_info.json",
+}
+"""Name: the file of a packed dataset that is damaged, as a pattern."""
+
+
+def pack_small(folder: Path) -> Path:
+    """Pack a small source into `folder/packed`, a few shards of 2 KB."""
+    import packer
+
+    source, _ = write_source("stream", SOURCES["stream"][1](), folder)
+    packer.pack(source, folder / "packed", max_len=16, shard_size=512, position_ids=True, workers=1, sync=False)
+    return folder / "packed"
+
+
+def packed_fault(folder: Path, *, intact: bool) -> str | None:
+    """Verify, load and describe a packed dataset; what is wrong with the outcome, or None."""
+    import packer
+    from packer.pipeline.statistics import packed_statistics
+
+    def every_row() -> None:
+        dataset = packer.load(folder)
+        for row in dataset:
+            assert row["seq_lengths"].sum() == row["input_ids"].size == 16
+        for batch in packer.batches(dataset, rows=3, seed=None, tensors="numpy"):
+            assert batch["input_ids"].dtype == "int64"
+
+    messages = []
+    try:
+        messages += packer.verify(folder)
+    except packer.PackerError as error:
+        messages.append(str(error))
+    if bool(messages) == intact:
+        return f"verify finds {messages}"
+    for use in (every_row, lambda: packed_statistics(folder), lambda: packer.load(folder, verify=True)):
+        try:
+            use()
+        except packer.PackerError as error:
+            messages.append(str(error))
+    if bool(messages) == intact:
+        return f"the loader finds {messages}"
+    return next((f"the message is no line: {text!r}" for text in messages if "\n" in text or len(text) > 2000), None)
+
+
+# The child
+
+
+def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path], str | None]]:
+    """(the undamaged bytes, what tries a damaged version of them in a folder): the fault that comes out, or None."""
+    if name in PACKED:
+        packed = pack_small(folder)
+
+        def try_packed(content: bytes, here: Path) -> str | None:
+            shutil.copytree(packed, here)
+            (here / file).write_bytes(content)
+            return packed_fault(here, intact=content == whole)
+
+        (file,) = (path.name for path in packed.glob(PACKED[name]))
+        whole = (packed / file).read_bytes()
+        return whole, try_packed
+
+    def try_source(content: bytes, here: Path) -> str | None:
+        return source_fault(*write_source(name, content, here), here / "out")
+
+    return SOURCES[name][1](), try_source
+
+
+def run_child(name: str, first: int, count: int, folder: Path) -> None:
+    """Try mutations first..first+count-1; `folder/at` tells which one is under way, `folder/faults` what came out."""
+    whole, attempt = open_target(name, folder / "whole")
+    fault = attempt(whole, folder / "undamaged")  # compiles and imports what the mutations take
+    assert fault is None, f"undamaged: {fault}"
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with (folder / "at").open("wb", buffering=0) as at, (folder / "faults").open("a") as faults:
+        for number in range(first, first + count):
+            os.pwrite(at.fileno(), number.to_bytes(8, "little"), 0)
+            here = folder / str(number)  # never a file again that may be mapped still
+            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            try:
+                fault = attempt(mutate(whole, number), here)
+            except BaseException:
+                fault = traceback.format_exc()
+            faulthandler.cancel_dump_traceback_later()
+            if fault:
+                faults.write(json.dumps([number, fault]) + "\n")
+                faults.flush()
+            shutil.rmtree(here)
+
+
+def run(name: str, first: int, count: int, folder: Path, most: int = 20) -> list[str]:
+    """Try mutations first..first+count-1 in child processes; what went wrong, a mutation each, at most `most`."""
+    wrong: list[str] = []
+    end = first + count
+    while first < end and len(wrong) < most:
+        with tempfile.TemporaryDirectory(dir=folder) as inside:
+            command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzzing", name, "--child", inside]
+            command += ["--first", str(first), "--count", str(end - first)]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+            assert (Path(inside) / "at").exists(), done.stderr
+            for line in (Path(inside) / "faults").read_text().splitlines():
+                number, fault = json.loads(line)
+                wrong.append(f"{name} {number}: {fault}")
+            if done.returncode == 0:
+                break
+            first = int.from_bytes((Path(inside) / "at").read_bytes(), "little")
+            wrong.append(f"{name} {first}: the process ended with {done.returncode}\n{done.stderr[-3000:]}")
+            first += 1
+    return wrong
+
+
+def main() -> None:
+    """Run mutations from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=[*SOURCES, *PACKED, "all"])
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--keep", type=Path, help="write the damaged files here, and do nothing else")
+    asked = parser.parse_args()
+    for name in [*SOURCES, *PACKED] if asked.name == "all" else [asked.name]:
+        if asked.child:
+            run_child(name, asked.first, asked.count, asked.child)
+        elif asked.keep:
+            whole, _ = open_target(name, asked.keep / "whole")
+            for number in range(asked.first, asked.first + asked.count):
+                (asked.keep / f"{name}-{number}").write_bytes(mutate(whole, number))
+        else:
+            wrong = run(name, asked.first, asked.count, Path(tempfile.gettempdir()))
+            print(f"{name}: {len(wrong)} faults in {asked.count} mutations", *wrong, sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""Sources and packed datasets that are damaged by the thousand, byte by byte, and by sizes at the ends."""
+
+import io
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import packer
+from packer import PackerError
+from packer.progress import silent
+from packer.shards.verify import verify_packed
+from packer.sources import open_source, scan
+from tests import fuzzing
+
+MUTATIONS = int(os.environ.get("PACKER_FUZZ", "500"))  # of every file of the slow tests
+
+
+@pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard"])
+def test_a_damaged_file_is_refused_or_read_as_it_is(tmp_path, name):
+    assert fuzzing.run(name, 0, 60, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED])
+def test_thousands_of_damaged_files_are_refused_or_read_as_they_are(tmp_path, name):
+    assert fuzzing.run(name, 60, MUTATIONS, tmp_path) == []
+
+
+# Packed datasets: every byte
+
+
+@pytest.mark.parametrize("name", fuzzing.PACKED)
+def test_verify_finds_every_changed_byte(tmp_path, name):
+    packed = fuzzing.pack_small(tmp_path)
+    assert list(verify_packed(packed, silent)) == []
+    (path,) = packed.glob(fuzzing.PACKED[name])
+    whole, chance = path.read_bytes(), random.Random(name)
+    with path.open("r+b", buffering=0) as file:
+        for place, byte in enumerate(whole):
+            others = {byte ^ 1, byte ^ 0x20, chance.choice([other for other in range(256) if other != byte])}
+            for other in others if name == "packed-manifest" else sorted(others)[:1]:
+                os.pwrite(file.fileno(), bytes([other]), place)
+                try:
+                    fault = next(verify_packed(packed, silent), None)
+                except PackerError as error:
+                    fault = str(error)
+                assert fault is not None, f"{path.name}: byte {place} is {other}, not {byte}"
+                assert path.name in fault
+                assert "\n" not in fault
+            os.pwrite(file.fileno(), bytes([byte]), place)
+    assert list(verify_packed(packed, silent)) == []
+
+
+@pytest.mark.parametrize("name", fuzzing.PACKED)
+def test_verify_finds_a_file_that_is_cut_grown_or_gone(tmp_path, name):
+    packed = fuzzing.pack_small(tmp_path)
+    (path,) = packed.glob(fuzzing.PACKED[name])
+    whole = path.read_bytes()
+    grown = [whole + b"\0", whole + b"\n", whole + whole, b"\n" + whole]
+    for content in [*(whole[:size] for size in {0, 1, len(whole) // 2, len(whole) - 1}), *grown, None]:
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        try:
+            faults = list(verify_packed(packed, silent))
+        except PackerError as error:
+            faults = [str(error)]
+        assert faults
+        assert all(path.name in fault and "\n" not in fault for fault in faults)
+
+
+def test_verify_finds_a_manifest_of_other_bytes_and_equal_content(tmp_path):
+    """A space more, a number written otherwise, a key given twice: the same JSON, and yet changed."""
+    packed = fuzzing.pack_small(tmp_path)
+    path = packed / "manifest.json"
+    text = path.read_text()
+    for changed in (
+        text.replace('"max_len": 16', '"max_len":  16'),
+        text.replace("format", r"f\u006frmat"),
+        text.replace('"max_len": 16,', '"max_len": 16, "max_len": 16,'),
+        text.rstrip("\n"),
+    ):
+        assert changed != text
+        path.write_text(changed)
+        assert packer.load(packed).max_len == 16
+        assert list(packer.verify(packed)) == [
+            "manifest.json does not match its own checksum: it was changed after packing"
+        ]
+
+
+def test_the_loader_hashes_on_request(tmp_path):
+    packed = fuzzing.pack_small(tmp_path)
+    rows = [row["input_ids"].tolist() for row in packer.load(packed, verify=True)]
+    path = max(packed.glob("*.arrow"))
+    whole = path.read_bytes()
+    token = np.int32(rows[-1][0]).tobytes()
+    path.write_bytes(whole.replace(token, np.int32(121).tobytes()))
+    assert [row["input_ids"].tolist() for row in packer.load(packed)] != rows  # the structure is right
+    with pytest.raises(PackerError, match=rf"{path.name} does not match its hash: it was changed after packing; res"):
+        packer.load(packed, verify=True)
+
+
+def test_the_loader_checks_the_segments_of_a_record_batch_when_it_is_read(tmp_path):
+    packed = fuzzing.pack_small(tmp_path)
+    path = max(packed.glob("*.arrow"))
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    extents = table["seq_lengths"].chunk(0).values.to_numpy()
+    wrong = extents.copy()
+    wrong[0] += 1
+    assert path.read_bytes().count(extents.tobytes()) == 1
+    path.write_bytes(path.read_bytes().replace(extents.tobytes(), wrong.tobytes()))
+    dataset = packer.load(packed)
+    assert len(dataset[0]["input_ids"]) == 16
+    for use in (lambda: dataset[-1], lambda: list(dataset.segments())):
+        with pytest.raises(PackerError, match=rf"{path.name}: the seq_lengths of a row do not sum to 16: changed"):
+            use()
+
+
+# Lists that lie, and what is claimed above 2^31
+
+
+def save(path: Path, *columns: pa.Array, names=("input_ids", "labels")) -> Path:
+    schema = pa.schema([(name, column.type) for name, column in zip(names, columns, strict=False)])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(list(columns), schema=schema))
+    return path
+
+
+def refusal(source: Path) -> str:
+    with pytest.raises(PackerError) as caught:
+        scan(open_source(source))
+    with pytest.raises(PackerError, match=r"[^\n]+"):
+        packer.pack(source, source.with_suffix(".packed"), max_len=4, sync=False)
+    assert not source.with_suffix(".packed").exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("claimed", [2**31, 2**31 + 5, 2**33, 2**62, -(2**31)])
+def test_a_list_that_claims_what_is_not_there(tmp_path, claimed):
+    offsets = np.array([0, 2, 3, 4], np.int64)
+    path = save(tmp_path / "a.arrow", pa.array([[1, 2], [3], [4]], pa.large_list(pa.int32())))
+    content = path.read_bytes()
+    for place in (2, 3):
+        wrong = offsets.copy()
+        wrong[place] = claimed
+        assert content.count(offsets.tobytes()) == 1
+        path.write_bytes(content.replace(offsets.tobytes(), wrong.tobytes()))
+        assert refusal(path).startswith("a.arrow: cannot be read, truncated or corrupt: ")
+
+
+@pytest.mark.parametrize("size", [0, 3, 2**30, 2**31 - 1])
+def test_a_fixed_size_list_of_another_size_than_its_values(tmp_path, size):
+    path = save(tmp_path / "a.arrow", pa.array([[1, 2]] * 4, pa.list_(pa.int32(), 2)))
+    told = bytes(path.read_bytes())
+    places = [at for at in range(0, len(told) - 3, 4) if told[at : at + 4] == np.int32(2).tobytes()]
+    kinds = {}
+    for at in places:  # the size stands in the schema, where it moves with the version of flatbuffers
+        changed = told[:at] + np.int32(size).tobytes() + told[at + 4 :]
+        try:
+            kinds[at] = pa.ipc.open_stream(changed).schema.field(0).type
+        except (pa.ArrowException, OSError):
+            continue
+    (at,) = (at for at, kind in kinds.items() if kind == pa.list_(pa.int32(), size))
+    path.write_bytes(told[:at] + np.int32(size).tobytes() + told[at + 4 :])
+    expected = "lists of no values" if size == 0 else "cannot be read, truncated or corrupt"
+    assert expected in refusal(path)
+
+
+class SparseFile(io.RawIOBase):
+    """A file to write to that leaves holes where much is written at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("wb")
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def write(self, content) -> int:
+        size = memoryview(content).nbytes
+        if size > 1 << 24:
+            self.file.seek(size, io.SEEK_CUR)
+        else:
+            self.file.write(content)
+        return size
+
+    def close(self) -> None:
+        self.file.truncate()
+        self.file.close()
+        super().close()
+
+
+def test_a_document_above_the_longest_is_named(tmp_path):
+    """2^31 tokens that are really there (in a hole of the file)."""
+    values = pa.Array.from_buffers(pa.int8(), 2**31, [None, pa.py_buffer(np.zeros(2**31, np.int8))])
+    lists = pa.LargeListArray.from_arrays(pa.array([0, 2, 2**31], pa.int64()), values)
+    longer = pa.LargeListArray.from_arrays(pa.array([0, 0, 2**31], pa.int64()), values)
+    for column, length in ((lists, None), (longer, 2**31)):
+        path = tmp_path / "a.arrow"
+        batch = pa.RecordBatch.from_arrays([column], names=["input_ids"])
+        options = pa.ipc.IpcWriteOptions(allow_64bit=True)
+        with SparseFile(path) as file, pa.ipc.new_stream(pa.PythonFile(file), batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+        if length is None:
+            assert scan(open_source(path)).lengths.tolist() == [2, 2**31 - 2]
+        else:
+            expected = f"{length} tokens, above the longest document of {length - 1}; split it"
+            assert refusal(path) == f"document 1 (a.arrow row 1): {expected}"
+
+
+# Files that do not go together, and none
+
+
+def test_types_may_differ_between_files_and_columns_may_not(tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    kinds = (pa.list_(pa.int32()), pa.large_list(pa.uint16()), pa.list_(pa.int64(), 2), pa.list_(pa.int8()))
+    for number, kind in enumerate(kinds):
+        save(folder / f"{number}.arrow", pa.array([[number, 5]] * 3, kind))
+    packer.pack(folder, tmp_path / "out", max_len=4, sync=False)
+    assert list(packer.verify(tmp_path / "out", folder)) == []
+    for name, columns, message in (
+        ("tokens", [pa.array([[1]], pa.list_(pa.int32()))], "4.arrow: no column 'input_ids' (found: tokens)"),
+        ("input_ids", [pa.array([[1.0]])], "4.arrow: column 'input_ids' holds list<item: double>"),
+        ("input_ids", [pa.array([[1]])] * 2, "4.arrow has a column 'labels', 3.arrow has none"),
+    ):
+        save(folder / "4.arrow", *columns, names=(name, "labels"))
+        assert message in refusal(folder)
+
+
+def test_no_files_at_all(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for source in (tmp_path / "empty", tmp_path / "*.jsonl"):
+        assert "no file to read" in refusal(source)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text('{"_data_files": []}')
+    assert "empty dataset: 0 documents in 0 file(s)" in refusal(tmp_path / "saved")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        '{"_data_files": [{"filename": 5}]}',
+        '{"_data_files": [{"filename": null}]}',
+        '{"_data_files": "data.arrow"}',
+        '{"_data_files": [{"filename": "a\\u0000b"}]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_state_that_lists_no_files(tmp_path, state):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text(state)
+    refusal(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("splits", ['{"splits": [1, 2]}', '{"splits": [null]}', '{"splits": [["train"]]}'])
+def test_splits_that_are_no_names(tmp_path, splits):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_dict.json").write_text(splits)
+    assert "no list of 'splits'" in refusal(tmp_path / "saved")
+
+
+def test_an_indices_mapping_that_is_none(tmp_path):
+    _, path = fuzzing.write_source("saved-indices", b"", tmp_path)
+    whole = fuzzing.INDICES
+    for column, message in (
+        (pa.array([1.0]), "an indices mapping of double, where one column of whole numbers"),
+        (pa.array([1, None]), "nulls in an indices mapping"),
+    ):
+        save(path, column)
+        assert refusal(path.parent).startswith(f"indices.arrow: {message}")
+    save(path, pa.array([1]), pa.array([1]))
+    assert "an indices mapping of int64, int64" in refusal(path.parent)
+    path.write_bytes(whole[:-8])
+    assert refusal(path.parent).startswith("indices.arrow: truncated: the Arrow stream stops at byte")
+
+
+# Many small documents, and one large
+
+
+def packed_in_little_memory(source: Path, out: Path, megabytes: int) -> None:
+    """Pack and verify in a process that may allocate so much more than it does when it has packed a small source."""
+    code = """
+import resource, sys
+from pathlib import Path
+import packer
+small, source, out, room = *map(Path, sys.argv[1:4]), int(sys.argv[4])
+packer.pack(small, out.with_name("small"), max_len=4096, sync=False, workers=1)
+assert not list(packer.verify(out.with_name("small"), small))
+used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_DATA, (used + room, used + room))
+packer.pack(source, out, max_len=4096, sync=False, workers=1)
+faults = list(packer.verify(out, source))
+assert not faults, faults
+"""
+    small = save(out.with_name("small.arrow"), pa.array([[1], [2, 3]], pa.list_(pa.int32())))
+    command = [sys.executable, "-c", code, small, source, out, str(megabytes << 20)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["arrow", "jsonl", "parquet"])
+def test_a_million_documents_of_one_token(tmp_path, kind):
+    count, path = 10**6, tmp_path / f"a.{kind}"
+    tokens = np.arange(count, dtype=np.int32) * 7 % 50_000
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32)), pa.array(tokens))
+    if kind == "arrow":
+        save(path, lists)
+    elif kind == "jsonl":
+        path.write_text("".join(f'{{"input_ids": [{token}]}}\n' for token in tokens.tolist()))
+    else:
+        fuzzing.pq.write_table(pa.table({"input_ids": lists}), path)
+    packed_in_little_memory(path, tmp_path / "out", 400)
+    dataset = packer.load(tmp_path / "out")
+    assert len(dataset) == -(-count // 4096)
+    found = np.full(count, -1)
+    for row in dataset:
+        real = row["doc_ids"] >= 0
+        found[row["doc_ids"][real]] = row["input_ids"][: real.sum()]
+    assert np.array_equal(found, tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pa.int32(), pa.uint16()])
+def test_one_document_of_a_hundred_million_tokens(tmp_path, kind):
+    count = 10**8
+    values = pa.array((np.arange(count, dtype=np.int64) * 7 % 50_000).astype(kind.to_pandas_dtype()))
+    save(tmp_path / "a.arrow", pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), values))
+    packed_in_little_memory(tmp_path / "a.arrow", tmp_path / "out", 200)
+    dataset = packer.load(tmp_path / "out")
+    assert len(dataset) == -(-count // 4096)
+    assert sum(int((row["doc_ids"] >= 0).sum()) for row in dataset) == len(dataset)
