@@ -138,7 +138,7 @@ def main(
         print(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, "
               f"Python {platform.python_version()}, {versions}")  # fmt: skip
         print(f"{tokens:,} tokens, {files} file(s) of each kind, max_len {max_len}, {threads} threads, "
-              f"median of {runs} rounds; CPU seconds behind the slash\n")  # fmt: skip
+              f"median of {runs} rounds; CPU seconds behind the slash\n", flush=True)  # fmt: skip
         print(f"{'':15} {'MB':>6} {'pyarrow':>14} {'polars':>14} {'packer':>14} {'x pyarrow':>10} {'x polars':>9}")
         for kind in kinds.split(",") if kinds else folders:
             ways = [way for way in WAYS if way == "packer" or way in peers]
