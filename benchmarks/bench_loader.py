@@ -29,7 +29,8 @@ import packer
 from packer.loader.formats import FORMATS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bench_pack import installed, make_corpus
+from bench_pack import installed
+from corpora import make_corpus
 
 
 def tokens_per_second(batches: Iterable[dict[str, torch.Tensor]], limit: int | None = None) -> float:
@@ -67,7 +68,7 @@ def main(
 
     with tempfile.TemporaryDirectory(prefix="bench-loader-", dir=folder) as name:
         work = Path(name)
-        make_corpus(work / "corpus", gigabytes, max_len, lengths)
+        make_corpus(work / "corpus", int(gigabytes * 1e9 / 8), max_len, lengths_file=lengths)
         manifest = packer.pack(work / "corpus", work / "packed", max_len=max_len, sync=False)
         packed = packer.load(work / "packed")
         documents = packer.packed_schedule(packed, batch_size=1).packing_factor * rows

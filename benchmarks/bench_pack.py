@@ -23,8 +23,7 @@ from importlib import metadata
 from pathlib import Path
 
 import click
-import numpy as np
-import pyarrow as pa
+from corpora import make_corpus
 
 TRL = """
 import datasets, sys
@@ -33,32 +32,6 @@ dataset = datasets.load_from_disk(sys.argv[1])
 packed = pack_dataset(dataset, seq_length=int(sys.argv[2]), strategy="bfd")
 print(len(packed))
 """
-
-
-def make_corpus(folder: Path, gigabytes: float, max_len: int, lengths_file: Path | None) -> int:
-    """Save a dataset of about this size, two columns of int32; return its tokens."""
-    random = np.random.default_rng(0)
-    tokens = int(gigabytes * 1e9 / 8)
-    if lengths_file is None:
-        lengths = np.minimum(random.lognormal(5.5, 1.0, tokens // 200).astype(np.int64) + 1, max_len)
-    else:
-        given = np.load(lengths_file).astype(np.int64)
-        lengths = random.permutation(np.tile(given, int(tokens / given.sum()) + 1))
-    lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), tokens))]
-    folder.mkdir(parents=True)
-    schema = pa.schema({"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32())})
-    with pa.OSFile(str(folder / "data-00000-of-00001.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
-        for first in range(0, len(lengths), 1000):
-            offsets = np.concatenate([[0], np.cumsum(lengths[first : first + 1000])]).astype(np.int32)
-            ids = random.integers(0, 150_000, offsets[-1], dtype=np.int32)
-            columns = [pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)) for values in (ids, ids)]
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    (folder / "dataset_info.json").write_text("{}")
-    (folder / "state.json").write_text(
-        '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "0", "_format_columns": null, '
-        '"_format_kwargs": {}, "_format_type": null, "_output_all_columns": false, "_split": null}'
-    )
-    return int(lengths.sum())
 
 
 def timed(command: list[str], environment: dict[str, str] | None = None) -> float:
@@ -100,8 +73,8 @@ def start_up(source: Path, work: Path, max_len: int) -> None:
 def main(gigabytes: float, max_len: int, lengths: Path | None, runs: int, folder: Path | None) -> None:
     work = Path(tempfile.mkdtemp(prefix="bench-pack-", dir=folder))
     try:
-        tokens = make_corpus(work / "corpus", gigabytes, max_len, lengths)
-        make_corpus(work / "small-corpus", 0.01, max_len, lengths)
+        tokens = make_corpus(work / "corpus", int(gigabytes * 1e9 / 8), max_len, lengths_file=lengths)
+        make_corpus(work / "small-corpus", 1_250_000, max_len, lengths_file=lengths)
         versions = " ".join(f"{name} {installed(name)}" for name in ("pyarrow", "numba", "datasets", "trl"))
         print(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, "
               f"Python {platform.python_version()}, {versions}")  # fmt: skip

@@ -189,3 +189,11 @@ def parse_size(text: str) -> int:
     if match is None or (unit not in _UNITS and unit != "B"):
         raise PackerError(f"{text!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB or GiB")
     return int(Decimal(match[1]) * _UNITS.get(unit, 1))
+
+
+def byte_size(size: int) -> str:
+    """Write bytes in powers of 1,000, as `--shard-size 512MB` reads them: 1234567 -> 1.2 MB."""
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if size >= 10**power:
+            return f"{size / 10**power:.1f} {unit}"
+    return f"{size} bytes"

@@ -99,6 +99,10 @@ class Workspace:
         except FileNotFoundError:
             return None
 
+    def committed_bytes(self) -> int:
+        """Bytes of the shards that are in place."""
+        return sum(shard.stat().st_size for shard in self.out.glob("data-*-of-*.arrow"))
+
     def temporary(self, name: str) -> Path:
         """Return a name for the bytes of a shard until it is committed."""
         return self.work / f"{name}.{os.getpid()}"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer.options import byte_size
 from packer.report import (
-    byte_size,
     can_draw_blocks,
     duration,
     number,

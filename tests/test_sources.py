@@ -328,10 +328,10 @@ def test_spill_is_made_once_and_again_when_the_original_changes(tmp_path):
     path = write(tmp_path / "a", "jsonl", DOCUMENTS)
     folder = tmp_path / "spill"
     open_source(path).spill(folder)
-    assert sorted(p.name for p in folder.iterdir()) == ["00000.arrow", "00000.json"]
-    made = (folder / "00000.arrow").stat().st_ino
+    assert sorted(p.name for p in folder.iterdir()) == ["00000-00000.arrow", "00000-00000.json"]
+    made = (folder / "00000-00000.arrow").stat().st_ino
     open_source(path).spill(folder)
-    assert (folder / "00000.arrow").stat().st_ino == made
+    assert (folder / "00000-00000.arrow").stat().st_ino == made
     stat = path.stat()
     path.write_bytes(path.read_bytes().replace(b"[1]", b"[2]"))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
@@ -343,8 +343,8 @@ def test_spill_is_made_once_and_again_when_the_original_changes(tmp_path):
 def test_a_spill_without_its_note_does_not_count(tmp_path):
     path = write(tmp_path / "a", "parquet", DOCUMENTS)
     open_source(path).spill(tmp_path / "spill")
-    (tmp_path / "spill" / "00000.json").unlink()
-    (tmp_path / "spill" / "00000.arrow").write_bytes(b"torn")
+    (tmp_path / "spill" / "00000-00000.json").unlink()
+    (tmp_path / "spill" / "00000-00000.arrow").write_bytes(b"torn")
     assert read_whole(open_source(path).spill(tmp_path / "spill"))[0] == DOCUMENTS
 
 

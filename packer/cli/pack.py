@@ -26,7 +26,7 @@ from packer.errors import PackerError
               help="Token columns beside input_ids; labels,position_ids adds positions.")  # fmt: skip
 @click.option("--no-labels", is_flag=True, help="Leave out labels; only packer.load is safe then.")
 @click.option("--shard-size", default="512MB", show_default=True, metavar="SIZE", help="Size of a shard at most.")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Shards written at a time [default: the cores].")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads at work [default: the cores].")
 @click.option("--no-sync", is_flag=True, help="Skip fsync: faster, not safe against a power failure.")
 @click.option("--overwrite", is_flag=True, help="Replace the output, at one stroke when the new dataset is whole.")
 def pack(

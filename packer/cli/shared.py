@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,7 +102,7 @@ def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Draw a bar on stderr for each stage that takes more than a second.
+    """Draw a bar on stderr for each stage that takes more than a second, and print there what is logged.
 
     "solve auto" and "solve bfd" are the same stage, "solve", whose bar says where it is: on a terminal at once, as
     nothing is told while an algorithm works.
@@ -126,8 +127,19 @@ def progress_bars() -> Iterator[Progress]:
         if bar.desc != f"{stage}: ":
             bar.set_description(stage, refresh=bar.format_dict["elapsed"] >= bar.delay)
 
+    log, handler = logging.getLogger("packer"), _Lines()
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
     try:
         yield draw
     finally:
+        log.removeHandler(handler)
         for bar in bars.values():
             bar.close()
+
+
+class _Lines(logging.Handler):
+    """Prints what is logged as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"packer: {record.getMessage()}", err=True)

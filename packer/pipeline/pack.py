@@ -16,6 +16,7 @@ from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
 from packer.pipeline.planning import cut_lengths, make_plan
+from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.plan import Plan
 from packer.progress import Progress, silent
@@ -59,7 +60,8 @@ def pack(
         source: a path, glob, Hub id, or a `datasets` object.
         output: folder to write; by default the source's name with "-packed-MAX_LEN".
         options: what shapes the bytes.
-        workers: shards written at a time; by default the cores this process may use. Does not change the bytes.
+        workers: threads that decode, plan and write; by default the cores this process may use. Does not change
+            the bytes.
         sync: fsync every file and folder.
         overwrite: replace a complete dataset (at one stroke, when the new one is whole) or an unfinished one.
         progress: told of every stage.
@@ -157,7 +159,10 @@ def _names_and_sizes(files: Any) -> list[dict[str, Any]]:
 
 def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers: int, progress: Progress) -> Manifest:
     """Plan, or take up the plan that is there, write the shards that are not, and commit."""
-    mapped = opened if opened.mapped else opened.spill(claimed.spill, progress)
+    mapped = opened
+    if not opened.mapped:
+        check_decoding(claimed, opened, options)
+        mapped = opened.spill(claimed.spill, progress, workers=workers)
     scanned = scan(mapped, progress)
     cut = cut_lengths(scanned.lengths, options, threads=workers)
 
@@ -165,6 +170,7 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
         return make_plan(cut, options, threads=workers, progress=progress)
 
     plan, totals = _kept_plan(claimed, scanned.identity, planned)
+    check_writing(claimed, totals["packs"], options)
     maker = ShardMaker(
         source=mapped,
         table=mapped.table(scanned.lengths),

@@ -16,7 +16,6 @@ from packer.report.datasets import (
 )
 from packer.report.packing import render_manifest_summary, render_row
 from packer.report.text import (
-    byte_size,
     can_draw_blocks,
     count_of,
     duration,
@@ -27,7 +26,6 @@ from packer.report.text import (
 )
 
 __all__ = [
-    "byte_size",
     "can_draw_blocks",
     "count_of",
     "duration",

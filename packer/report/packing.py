@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from packer.report.text import byte_size, count_of, duration, number, percent, render_table
+from packer.options import byte_size
+from packer.report.text import count_of, duration, number, percent, render_table
 
 
 def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds: float) -> str:

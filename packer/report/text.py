@@ -78,14 +78,6 @@ def percent(ratio: float, *, decimals: int = 4) -> str:
     return f"<{10**-decimals:.{decimals}f}%" if ratio < 0.5 else f">{100 - 10**-decimals:.{decimals}f}%"
 
 
-def byte_size(size: int) -> str:
-    """Write bytes in powers of 1,000, as `--shard-size 512MB` reads them: 1234567 -> 1.2 MB."""
-    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-        if size >= 10**power:
-            return f"{size / 10**power:.1f} {unit}"
-    return f"{size} bytes"
-
-
 def duration(seconds: float) -> str:
     """Write a time with about two significant units: 0.52 s, 12.3 s, 3 min 05 s, 2 h 14 min."""
     if seconds < 60:

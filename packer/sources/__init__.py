@@ -1,13 +1,16 @@
 """Where documents come from: Hugging Face datasets, Arrow, Parquet and JSONL, read in one fixed order.
 
     source = open_source("data/", split=None)     what is there, which columns, which files
+    source.spill_size(folder)                     what that is going to take on disk
     source = source.spill(folder, progress)       decode once what cannot be mapped
     counts = scan(source, progress)               every length, the token total, the identity
     table = source.table(counts.lengths)          all documents by address, for the gather kernels
 
 `opening.py` finds the files; `ipc.py`, `parquet.py` and `jsonl.py` hold one input class each; `hugging_face.py` opens
-saved datasets, `datasets.Dataset` objects and the Hub; `documents.py` checks what they yield, `source.py` strings it
-together, `scanning.py` counts it and `spill.py` decodes it; `length_counts.py` reads a histogram in place of documents.
+saved datasets, `datasets.Dataset` objects and the Hub; `documents.py` and `checking.py` check what they yield,
+`source.py` strings it together and `scanning.py` counts it. `spill.py` decodes pieces of the inputs side by side
+(`crew.py`: the threads), `streams.py` writes them and `sizing.py` foresees their size. `length_counts.py` reads a
+histogram in place of documents.
 A new input is one class with the attributes of `Input` and one line in `opening.py`.
 """
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
 from packer.gather import TokenColumn, list_lengths
+from packer.sources.crew import Crew
 
 LONGEST = 2**31 - 1
 """Tokens of the longest document that is taken; also the largest token id."""
@@ -67,12 +68,24 @@ class Columns(NamedTuple):
     labels: str
 
 
+class DecodedSize(NamedTuple):
+    """What documents come to as lists of int32."""
+
+    tokens: int
+    bytes: int  # labels and offsets included
+
+    @classmethod
+    def of(cls, tokens: int, rows: int, *, has_labels: bool) -> DecodedSize:
+        """The size of so many tokens in so many documents."""
+        return cls(tokens, 4 * (tokens + rows) * (1 + has_labels))
+
+
 class Batch(NamedTuple):
     """A stretch of an input's documents, not checked yet; chunk i of the labels belongs to chunk i of input_ids."""
 
     input_ids: list[pa.Array]
     labels: list[pa.Array] | None
-    done: int  # bytes of the file read when this batch ends
+    done: int  # bytes of the input's file, or of its piece, read when this batch ends
 
 
 class Input(Protocol):
@@ -98,8 +111,22 @@ class Input(Protocol):
     def mapped(self) -> bool:
         """Whether its lists lie in memory, mapped or not, for as long as the input lives."""
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield the documents in order, within bounded memory; may raise `DocumentError` with a row of this input."""
+    @property
+    def decoded(self) -> DecodedSize | None:
+        """What its documents come to, or a little more; None where only reading tells."""
+
+    def cut(self, size: int) -> Sequence[Input]:
+        """Cut what is to be decoded into pieces that can be read side by side.
+
+        They follow from the file and `size` alone, about the bytes of a piece. `file.bytes` of a piece are its share.
+        """
+
+    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+        """Yield the documents in order, within bounded memory; may raise `DocumentError` with a row of this input.
+
+        Args:
+            crew: may help; the thread that iterates is working in it.
+        """
 
     def place(self, row: int) -> str:
         """Where a user finds this row, as in "rows.jsonl line 18"."""
@@ -113,6 +140,10 @@ class DocumentError(Exception):
         self.row = row
         self.message = message
         self.place = place
+
+    def in_source(self, first_document: int) -> SourceError:
+        """The same, of an input whose first document has this index in the source; the place must be there."""
+        return SourceError(f"document {first_document + self.row} ({self.place}): {self.message}")
 
 
 @contextmanager

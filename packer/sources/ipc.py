@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from packer.errors import SourceError
-from packer.sources.documents import Batch, Columns, Input, SourceFile, find_columns, reading
+from packer.sources.crew import Crew
+from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile, find_columns, reading
 
 MAGIC = b"ARROW1"
 """How an IPC file begins; a stream begins with the length of its schema message."""
@@ -44,7 +45,16 @@ class MappedLists:
         """Always."""
         return True
 
-    def batches(self) -> Iterator[Batch]:
+    @property
+    def decoded(self) -> DecodedSize | None:
+        """Nothing is to be decoded."""
+        return DecodedSize(0, 0)
+
+    def cut(self, size: int) -> Sequence[Input]:
+        """Nothing is to be decoded."""
+        return (self,)
+
+    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield runs of about a million documents: small chunks together, a huge chunk in slices."""
         input_ids: list[pa.Array] = []
         labels: list[pa.Array] = []
@@ -78,7 +88,16 @@ class CompressedIpc:
     columns: Columns
     mapped: bool = False
 
-    def batches(self) -> Iterator[Batch]:
+    @property
+    def decoded(self) -> DecodedSize | None:
+        """Only reading tells."""
+        return None
+
+    def cut(self, size: int) -> Sequence[Input]:
+        """Record batches follow one another: one piece."""
+        return (self,)
+
+    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield one batch for each record batch."""
         buffer = _map(self.path)
         wanted = self.columns if self.has_labels else self.columns[:1]
@@ -93,14 +112,13 @@ class CompressedIpc:
         return f"{self.file.name} row {row}"
 
 
-def open_ipc(path: Path, name: str, columns: Columns, origin: Input | None = None) -> MappedLists | CompressedIpc:
+def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | CompressedIpc:
     """Map an Arrow IPC stream or file; where its buffers are compressed, prepare to decode it.
 
     Args:
         path: where it is.
         name: how messages and the manifest call it.
         columns: the columns to take.
-        origin: the input that the file is a decoded copy of, if it is one.
 
     Raises:
         PackerError: no such column, or the file cannot be read.
@@ -125,11 +143,10 @@ def open_ipc(path: Path, name: str, columns: Columns, origin: Input | None = Non
     if not inside:
         return CompressedIpc(file=file, path=path, rows=rows, has_labels=has_labels, columns=columns)
     return MappedLists(
-        file=file if origin is None else origin.file,
+        file=file,
         path=path,
         input_ids=tuple(batch.column(columns.input_ids) for batch in batches),
         labels=tuple(batch.column(columns.labels) for batch in batches) if has_labels else None,
-        origin=origin,
     )
 
 

@@ -1,24 +1,30 @@
-"""JSON lines, plain or compressed: parsed by pyarrow block by block, cut at newlines, so that lines can be named."""
+"""JSON lines, plain or compressed: parsed by pyarrow block by block, cut at newlines, so that lines can be named.
+
+A plain file is cut into pieces, each read on its own; of a compressed one, blocks are parsed while it is decompressed.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from packer.sources.crew import Crew
 from packer.sources.documents import (
     LONGEST,
     Batch,
     Columns,
+    DecodedSize,
     DocumentError,
+    Input,
     SourceFile,
     null_message,
     reading,
@@ -29,21 +35,36 @@ from packer.sources.documents import (
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 _BLOCK = 1 << 22  # bytes of text parsed at once (parsing takes over ten times that); a longer line extends it
-_THREADS = 2  # blocks parsed side by side
+_THREADS = 2  # at work on a file that is read as a stream
 _NEWLINE, _BRACE = b"\n{"
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put in front of UTF-8
 
 
+class _Parsed(NamedTuple):
+    """A block of whole lines, the bytes of the file read up to its end, and its documents or why there are none."""
+
+    block: bytes
+    done: int
+    found: pa.Table | pa.ArrowException
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JsonLines:
-    """A file with one JSON object on each line; blank lines are skipped, other fields ignored."""
+    """A file with one JSON object on each line, or some of its lines; blank ones are skipped, other fields ignored."""
 
     file: SourceFile
     path: Path
     has_labels: bool | None
     columns: Columns
+    start: int = 0
+    """Where in the file the first line begins."""
+
+    stop: int | None = None
+    """Where the last line ends; None: with the file, as where the file is compressed."""
+
     rows: int | None = None
     mapped: bool = False
+    decoded: DecodedSize | None = None
 
     @classmethod
     def open(cls, path: Path, name: str, columns: Columns) -> JsonLines:
@@ -67,18 +88,34 @@ class JsonLines:
             has_labels = record.get(columns.labels) is not None
         return cls(file=file, path=path, has_labels=has_labels, columns=columns)
 
-    def batches(self) -> Iterator[Batch]:
+    def cut(self, size: int) -> Sequence[Input]:
+        """Cut a plain file at the newlines next to multiples of `size`."""
+        if self.path.suffix in CODECS or self.file.bytes <= size:
+            return (self,)
+        with reading(self.file.name), self.path.open("rb") as file:
+            bounds = {0, self.file.bytes, *(_next_line(file, at) for at in range(size, self.file.bytes, size))}
+        return [
+            replace(self, file=SourceFile(name=self.file.name, bytes=stop - start), start=start, stop=stop)
+            for start, stop in pairwise(sorted(bounds))
+        ]
+
+    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield the documents of one block after the other; blocks are parsed side by side.
 
         Raises:
             DocumentError: a line is wrong.
         """
-        row, line = 0, 1
-        for block, done, parsing in self._parsed():
-            try:
-                table = parsing.result()
-            except pa.ArrowException as error:
-                raise self._find_fault(block, row, line, str(error)) from None
+        if crew is not None:
+            yield from self._batches(crew)
+            return
+        with closing(Crew(_THREADS)) as own, own.working():
+            yield from self._batches(own)
+
+    def _batches(self, crew: Crew) -> Iterator[Batch]:
+        row = line = 0
+        for block, done, table in crew.in_order(self._parse, self._blocks()):
+            if isinstance(table, pa.ArrowException):
+                raise self._find_fault(block, row, line, str(table))
             tokens, labels = (_whole(table[column]) for column in self.columns)
             if len(tokens) != _count_lines(block):
                 raise self._find_fault(block, row, line, "a line must hold one whole object")
@@ -92,31 +129,34 @@ class JsonLines:
     def place(self, row: int) -> str:
         """Name the line, counting again from the first."""
         line = 0
-        for block, _ in _blocks(self.path, _BLOCK):
+        for block, _ in self._blocks():
             for text in _lines(block):
                 line += 1
                 row -= bool(text.strip())
                 if row < 0:
-                    return f"{self.file.name} line {line}"
-        return f"{self.file.name} line {line}"
+                    return f"{self.file.name} line {self._lines_before() + line}"
+        return f"{self.file.name} line {self._lines_before() + line}"
 
-    def _parsed(self) -> Iterator[tuple[bytes, int, Future[pa.Table]]]:
-        """Yield each block, the bytes of the file read up to it, and its documents; a few blocks are under way."""
-        pending: deque[tuple[bytes, int, Future[pa.Table]]] = deque()
-        with ThreadPoolExecutor(_THREADS) as pool:
-            blocks = _blocks(self.path, _BLOCK)
-            while True:
-                with reading(self.file.name):
-                    block, done = next(blocks, (b"", 0))
-                if block:
-                    pending.append((block, done, pool.submit(_parse, block, self.columns)))
-                elif not pending:
-                    return
-                if not block or len(pending) > _THREADS:
-                    yield pending.popleft()
+    def _lines_before(self) -> int:
+        """Lines of the file before the first of these."""
+        if not self.start:
+            return 0
+        return sum(block.count(b"\n") for block, _ in _blocks(self.path, _BLOCK, stop=self.start))
+
+    def _blocks(self) -> Iterator[tuple[bytes, int]]:
+        with reading(self.file.name):
+            yield from _blocks(self.path, _BLOCK, self.start, self.stop)
+
+    def _parse(self, block: tuple[bytes, int]) -> _Parsed:
+        text, done = block
+        try:
+            return _Parsed(text, done, _parse(text, self.columns))
+        except pa.ArrowException as error:
+            return _Parsed(text, done, error)
 
     def _find_fault(self, block: bytes, row: int, line: int, reason: str) -> DocumentError:
-        """Find the line for which a block was refused; `row` and `line` are those of the block's start."""
+        """Find the line for which a block was refused; `row` and `line` are those before its start."""
+        line += 1 + self._lines_before()
         first_row, first_line = row, line
         for text in _lines(block):
             if text.strip():
@@ -163,7 +203,7 @@ def _list_fault(column: str, tokens: Any, *, label: bool) -> str | None:
     for position, token in enumerate(tokens):
         if type(token) is not int:  # a bool is an int to isinstance
             return f"'{column}' holds {_shown(token)} at position {position} where an integer is expected"
-        if not -(2**63) <= token < 2**63:
+        if not -(2**31) <= token < 2**31:
             return value_message(column, token, position, label=label)
     return None
 
@@ -199,7 +239,7 @@ def _parse(block: bytes, columns: Columns) -> pa.Table:
         pa.BufferReader(block),
         read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=min(len(block) + 1, LONGEST)),
         parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema([(column, pa.list_(pa.int64())) for column in columns]),
+            explicit_schema=pa.schema([(column, pa.list_(pa.int32())) for column in columns]),
             unexpected_field_behavior="ignore",
         ),
     )
@@ -231,19 +271,39 @@ def _lines(block: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
-def _blocks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield whole lines, about `size` bytes at a time, and how many bytes of the file have been read."""
+def _blocks(path: Path, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
+    """Yield whole lines, about `size` bytes at a time, and how many bytes of the file have been read.
+
+    Lines begin at byte `start` and end at `stop`, where the file is plain.
+    """
     with pa.OSFile(str(path)) as file:
         codec = CODECS.get(path.suffix)
         stream = pa.CompressedInputStream(file, codec) if codec else file
+        if start:
+            file.seek(start)
+
+        def read(limit: int) -> bytes:
+            read: bytes = stream.read(limit if stop is None else min(limit, stop - file.tell()))
+            return read
+
         parts: list[bytes] = []
-        block = stream.read(len(_MARK)).removeprefix(_MARK) + stream.read(size)
+        block = read(size) if start else read(len(_MARK)).removeprefix(_MARK) + read(size)
         while block:
             end = block.rfind(b"\n") + 1
             if end:
-                yield b"".join([*parts, block[:end]]), file.tell()
+                yield b"".join([*parts, block[:end]]), file.tell() - start
                 parts = []
             parts.append(block[end:])
-            block = stream.read(size)
+            block = read(size)
         if any(parts):
-            yield b"".join(parts), file.tell()
+            yield b"".join(parts), file.tell() - start
+
+
+def _next_line(file: BinaryIO, at: int) -> int:
+    """Where the first line begins that begins at byte `at` or after it."""
+    file.seek(at - 1)
+    while block := file.read(1 << 16):
+        end = block.find(b"\n")
+        if end >= 0:
+            return file.tell() - len(block) + end + 1
+    return file.tell()

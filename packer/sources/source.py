@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
+from packer.sources.checking import checked, document_error
 from packer.sources.documents import (
     Batch,
     Columns,
@@ -20,10 +21,10 @@ from packer.sources.documents import (
     SourceFile,
     TokenTable,
     document_lengths,
-    fault_message,
     reading,
 )
 from packer.sources.ipc import MappedLists
+from packer.sources.sizing import SpillSize, spill_size
 from packer.sources.spill import spill_inputs
 
 STEP = 1 << 20  # documents of a table that goes through an indices mapping
@@ -86,39 +87,17 @@ class Source:
         total = sum(file.bytes for file in self.files)
         first_document = finished = 0
         for number, given in enumerate(self.inputs):
-            for table, done in self.input_tables(number, first_document):
-                progress(stage, finished + done, total)
-                first_document = table.first_document + len(table.lengths)
-                yield table
-            finished += given.file.bytes
-
-    def input_tables(self, number: int, first_document: int) -> Iterator[tuple[TokenTable, int]]:
-        """Yield the checked documents of one input and the bytes of its file that each table reaches.
-
-        Args:
-            number: which input.
-            first_document: index of its first document in the source.
-        """
-        given = self.inputs[number]
-        row = 0
-        batches = given.batches()
-        while True:
+            row = 0
             try:
-                with reading(given.file.name):
-                    batch = next(batches, None)
-                    if batch is None:
-                        break
-                    lengths = document_lengths(batch.input_ids, batch.labels)
-                wrong = np.flatnonzero(lengths < 0)
-                if len(wrong):
-                    raise self._document_error(batch, int(wrong[0]), int(lengths[wrong[0]]), row)
+                for batch, lengths in checked(given, self.columns):
+                    progress(stage, finished + batch.done, total)
+                    yield _table(batch, lengths, first_document + row)
+                    row += len(lengths)
             except DocumentError as fault:
-                place = fault.place or given.place(fault.row)
-                document = first_document + fault.row
-                raise SourceError(f"document {document} ({place}): {fault.message}") from None
-            yield _table(batch, lengths, first_document + row), batch.done
-            row += len(lengths)
-        self._rows[number] = row
+                raise fault.in_source(first_document) from None
+            self._rows[number] = row
+            first_document += row
+            finished += given.file.bytes
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
         """All documents by address; for a mapped source that `scan` has checked.
@@ -146,7 +125,11 @@ class Source:
             row -= rows
         return f"document {document}"
 
-    def spill(self, folder: Path, progress: Progress = silent) -> Source:
+    def spill_size(self, folder: Path) -> SpillSize:
+        """Estimate what `spill` is going to write into this folder."""
+        return spill_size(self, folder)
+
+    def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> Source:
         """Decode once what cannot be mapped, as Arrow streams in `folder`; what is there from before is reused.
 
         The source that comes back is mapped; it keeps the original names and sizes, and names documents as before.
@@ -154,12 +137,13 @@ class Source:
         Args:
             folder: made if it does not exist.
             progress: told of "decode", in bytes of the original files.
+            workers: threads at work; the streams are the same for any number, and so is what is raised.
 
         Raises:
             SourceError: a document is wrong, holds a value outside int32, or a file is truncated or corrupt.
             PackerError: the folder cannot be written.
         """
-        inputs = spill_inputs(self, folder, progress)
+        inputs = spill_inputs(self, folder, progress, workers)
         return Source(self.name, inputs, Columns("input_ids", "labels"), self.indices)
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:
@@ -183,22 +167,12 @@ class Source:
                 row = int(rows[wrong[0]])
                 firsts = np.cumsum([0, *map(len, parts)])
                 number = int(np.searchsorted(firsts, row, side="right")) - 1
-                fault = self._document_error(batches[number], row - int(firsts[number]), int(all_lengths[row]), 0)
+                fault = document_error(batches[number], row - int(firsts[number]), int(all_lengths[row]), self.columns)
                 raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}")
             progress("lengths", total * (start + len(rows)) // len(indices), total)
             yield TokenTable(
                 input_ids=table.input_ids, labels=table.labels, lengths=lengths, rows=rows, first_document=start
             )
-
-    def _document_error(self, batch: Batch, row: int, mark: int, first_row: int) -> DocumentError:
-        """Say what is wrong with a row of a batch, given what stands in place of its length."""
-        at = row
-        for tokens, labels in zip(batch.input_ids, batch.labels or [None] * len(batch.input_ids), strict=True):
-            if at < len(tokens):
-                message = fault_message(mark, self.columns, tokens[at], labels[at] if labels is not None else None)
-                return DocumentError(first_row + row, message)
-            at -= len(tokens)
-        raise AssertionError(row)
 
 
 def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:

@@ -1,160 +1,197 @@
-"""Decode what cannot be mapped, once: Arrow streams of int32 lists, each with a note of what it was made from.
+"""Decode what cannot be mapped, once: pieces of the inputs side by side, each an Arrow stream with a note.
 
-00003.arrow   list<int32> `input_ids`, and `labels` where the source has them
-00003.json    name, size and mtime of the original: written after the stream, so a stream without it does not count
+00003-00000.arrow   list<int32> `input_ids`, and `labels` where the source has them
+00003-00000.json    what it was made from, and under which start of the system: written after the stream, so that a
+                    stream without it does not count
+
+Nothing is synced. What a kill leaves is whole in the system's memory; where that went down, the note does not agree.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import uuid
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-
-from packer.errors import PackerError, SourceError
-from packer.gather import list_lengths
 from packer.progress import Progress
-from packer.sources.documents import Columns, Input, TokenTable, value_message
-from packer.sources.ipc import open_ipc
+from packer.sources.checking import checked
+from packer.sources.crew import Crew
+from packer.sources.documents import Batch, Columns, DocumentError, Input
+from packer.sources.ipc import MappedLists, open_ipc
+from packer.sources.streams import COLUMNS, appearing, write_stream
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
 
-_COLUMNS = Columns("input_ids", "labels")
-_VALUES = 1 << 22  # values of a record batch: 16 MB, far from where int32 offsets end
+_PIECE = 32 << 20  # bytes; small enough that cores end together, large enough that files are few
+_PIECES = 1 << 12  # of a source, beyond its files: a process may map 65,530
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def spill_inputs(source: Source, folder: Path, progress: Progress) -> tuple[Input, ...]:
-    """Replace every input that is not mapped by a mapped copy in `folder`; see `Source.spill`."""
-    total = sum(given.file.bytes for given in source.inputs if not given.mapped)
-    finished = first_document = 0
-    inputs: list[Input] = []
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A piece of an input that is decoded, and where."""
+
+    number: int
+    """Of the input in the source."""
+
+    given: Input
+    """What is decoded."""
+
+    stream: Path
+    """Where to."""
+
+    note: dict[str, Any]
+    """What the stream is made from; it is used again only where all of it agrees."""
+
+    def is_made(self) -> bool:
+        """Whether the stream is there, whole, made from what the note says."""
+        try:
+            return self.stream.exists() and bool(json.loads(self._note_path.read_bytes()) == self.note)
+        except (OSError, ValueError):
+            return False
+
+    def write_note(self) -> None:
+        """Say that the stream is whole."""
+        with appearing(self._note_path) as temporary:
+            temporary.write_text(json.dumps(self.note))
+
+    def open(self) -> MappedLists:
+        """Map the stream."""
+        opened = open_ipc(self.stream, self.stream.name, COLUMNS)
+        assert isinstance(opened, MappedLists)
+        return opened
+
+    @property
+    def _note_path(self) -> Path:
+        return self.stream.with_suffix(".json")
+
+
+def cut_source(source: Source, folder: Path) -> list[Piece]:
+    """Cut the inputs that are not mapped into pieces; a function of the files alone."""
+    size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
+    boot = _BOOT.read_text().strip() if _BOOT.exists() else str(uuid.uuid4())
+    pieces = []
     for number, given in enumerate(source.inputs):
         if given.mapped:
-            inputs.append(given)
-        else:
-            stream = folder / f"{number:05d}.arrow"
-            note = _note(given, source)
-            if not _is_made(stream, note):
-                tables = _told(source.input_tables(number, first_document), progress, finished, total)
-                _decode(tables, source, bool(given.has_labels), stream)
-                _write(stream.with_suffix(".json"), json.dumps(note).encode())
-            inputs.append(open_ipc(stream, stream.name, _COLUMNS, origin=given))
-            finished += given.file.bytes
-            progress("decode", finished, total)
-        first_document += inputs[-1].rows or 0
+            continue
+        assert given.path is not None
+        stat = given.path.stat()
+        made_from = {
+            "name": given.file.name,
+            "bytes": stat.st_size,
+            "mtime_ns": stat.st_mtime_ns,
+            "columns": list(source.columns),
+            "labels": bool(given.has_labels),
+            "size": size,
+            "boot": boot,
+        }
+        for part, piece in enumerate(given.cut(size)):
+            stream = folder / f"{number:05d}-{part:05d}.arrow"
+            pieces.append(Piece(number=number, given=piece, stream=stream, note=made_from))
+    return pieces
+
+
+def spill_inputs(source: Source, folder: Path, progress: Progress, workers: int) -> tuple[Input, ...]:
+    """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`."""
+    for left in folder.glob(".*"):  # what a process was writing when it died
+        left.unlink()
+    pieces = cut_source(source, folder)
+    _Decoding(pieces, source.columns, progress).run(source, workers)
+    inputs = list(source.inputs)
+    for number, parts in groupby(pieces, key=lambda piece: piece.number):
+        inputs[number] = _joined(inputs[number], [part.open() for part in parts])
     return tuple(inputs)
 
 
-def _told(
-    tables: Iterator[tuple[TokenTable, int]], progress: Progress, finished: int, total: int
-) -> Iterator[TokenTable]:
-    for table, done in tables:
-        progress("decode", finished + done, total)
-        yield table
+def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
+    """Put the decoded pieces of an input in its place."""
+    has_labels = any(part.labels is not None for part in parts)
+    return MappedLists(
+        file=origin.file,
+        path=origin.path,
+        input_ids=tuple(chunk for part in parts for chunk in part.input_ids),
+        labels=tuple(chunk for part in parts for chunk in part.labels or ()) if has_labels else None,
+        origin=origin,
+    )
 
 
-def _note(given: Input, source: Source) -> dict[str, Any]:
-    """What a decoded copy is made from; the copy is used again only where all of it agrees."""
-    assert given.path is not None
-    stat = given.path.stat()
-    return {
-        "name": given.file.name,
-        "bytes": stat.st_size,
-        "mtime_ns": stat.st_mtime_ns,
-        "columns": list(source.columns),
-        "labels": bool(given.has_labels),
-    }
+class _Abandoned(Exception):  # noqa: N818 (no error: nobody sees it)
+    """A piece before this one is wrong."""
 
 
-def _is_made(stream: Path, note: dict[str, Any]) -> bool:
-    """Whether the stream is there, whole, made from what the note says."""
-    try:
-        return stream.exists() and bool(json.loads(stream.with_suffix(".json").read_bytes()) == note)
-    except (OSError, ValueError):
-        return False
+class _Decoding:
+    """Pieces under way. The first fault in the order of the source ends it, after those before it are through."""
 
+    def __init__(self, pieces: list[Piece], columns: Columns, progress: Progress) -> None:
+        self._pieces = pieces
+        self._columns = columns
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._first_fault = len(pieces)
+        self._done = [piece.given.file.bytes if piece.is_made() else 0 for piece in pieces]
+        self._total = sum(piece.given.file.bytes for piece in pieces)
 
-def _decode(tables: Iterator[TokenTable], source: Source, has_labels: bool, stream: Path) -> None:
-    """Write the tables as one Arrow stream, which appears under its name when it is whole."""
-    schema = pa.schema([(column, pa.list_(pa.int32())) for column in _COLUMNS[: 1 + has_labels]])
-    with (
-        _appearing(stream) as temporary,
-        pa.OSFile(str(temporary), "wb") as file,
-        pa.ipc.new_stream(file, schema) as writer,
-    ):
-        for table in tables:
-            first = table.first_document
-            labels = table.labels.owners if table.labels is not None else ()
-            for number, tokens in enumerate(table.input_ids.owners):
-                for start, stop in _runs(tokens):
-                    pairs = zip(source.columns, (tokens, *labels[number : number + 1]), strict=False)
-                    arrays = [
-                        _int32_lists(array.slice(start, stop - start), source, column, first + start)
-                        for column, array in pairs
-                    ]
-                    writer.write_batch(pa.record_batch(arrays, schema=schema))
-                first += len(tokens)
-
-
-def _runs(lists: pa.Array) -> Iterator[tuple[int, int]]:
-    """Cut lists into runs of about `_VALUES` values, so that int32 offsets always do; a longer list is a run."""
-    ends = np.cumsum(list_lengths(lists))
-    start = 0
-    while start < len(lists):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(ends, before + _VALUES, side="right")), start + 1)
-        yield start, stop
-        start = stop
-
-
-def _int32_lists(lists: pa.Array, source: Source, column: str, first_document: int) -> pa.Array:
-    """Return the same lists as list<int32>; raises a SourceError where a value does not fit."""
-    lengths = list_lengths(lists)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    is_fixed = pa.types.is_fixed_size_list(lists.type)
-    first = lists.offset * lists.type.list_size if is_fixed else lists.offsets[0].as_py()
-    values = lists.values.slice(first, int(offsets[-1]))
-    try:
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values.cast(pa.int32()))
-    except pa.ArrowInvalid:
-        wide = values.to_numpy(zero_copy_only=False)
-        position = int(np.flatnonzero((wide > np.iinfo(np.int32).max) | (wide < np.iinfo(np.int32).min))[0])
-        row = int(np.searchsorted(offsets, position, side="right")) - 1
-        where = source.describe(first_document + row)
-        is_label = column == source.columns.labels
-        message = value_message(column, int(wide[position]), position - int(offsets[row]), label=is_label)
-        raise SourceError(f"{where}: {message}") from None
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """Give a temporary name to write to; what is there at the end is synced and takes the path's name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        for synced in (temporary, path.parent):
-            descriptor = os.open(synced, os.O_RDONLY)
+    def run(self, source: Source, workers: int) -> None:
+        missing = [number for number, piece in enumerate(self._pieces) if not piece.is_made()]
+        if not missing:
+            return
+        with closing(Crew(workers)) as crew, ThreadPoolExecutor(min(workers, len(missing))) as pool:
+            futures = {number: pool.submit(self._decode, number, crew) for number in missing}
             try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if synced is temporary:
-                temporary.replace(path)
-    except OSError as error:
-        raise PackerError(
-            f"{path}: cannot be written: {error.strerror or error}; free space there or choose another output"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+                for number, future in futures.items():
+                    try:
+                        future.result()
+                    except DocumentError as fault:
+                        raise fault.in_source(self._documents_before(number, source)) from None
+            except BaseException:
+                self._stop(-1)
+                for future in futures.values():
+                    future.cancel()
+                raise
 
+    def _decode(self, number: int, crew: Crew) -> None:
+        piece = self._pieces[number]
+        try:
+            with crew.working():
+                batches = self._told(number, crew)
+                has_labels = bool(piece.given.has_labels)
+                with closing(batches):
+                    write_stream(piece.stream, batches, self._columns, has_labels=has_labels)
+                piece.write_note()
+                self._tell(number, piece.given.file.bytes)
+        except BaseException as error:
+            if isinstance(error, DocumentError):
+                error.place = error.place or piece.given.place(error.row)
+            self._stop(number)
+            raise
 
-def _write(path: Path, content: bytes) -> None:
-    with _appearing(path) as temporary:
-        temporary.write_bytes(content)
+    def _told(self, number: int, crew: Crew) -> Generator[Batch, None, None]:
+        for batch, _ in checked(self._pieces[number].given, self._columns, crew):
+            if number > self._first_fault:
+                raise _Abandoned
+            yield batch
+            self._tell(number, batch.done)
+
+    def _tell(self, number: int, done: int) -> None:
+        with self._lock:
+            self._done[number] = done
+            self._progress("decode", sum(self._done), self._total)
+
+    def _stop(self, number: int) -> None:
+        """Give up the pieces after this one."""
+        with self._lock:
+            self._first_fault = min(self._first_fault, number)
+
+    def _documents_before(self, number: int, source: Source) -> int:
+        """Documents of the source before a piece, those before it decoded."""
+        piece = self._pieces[number]
+        earlier = [before.open().rows for before in self._pieces[:number]]
+        return sum(earlier) + sum(given.rows or 0 for given in source.inputs[: piece.number] if given.mapped)

@@ -1,0 +1,55 @@
+"""Whether the disk has room for what is going to be written: asked before hours of work, not after."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+
+from packer.errors import PackerError
+from packer.options import PackOptions, byte_size
+from packer.shards.columns import row_bytes
+from packer.sources import Source
+from packer.workspace import Workspace
+
+_LEAST = 0.8  # of what a sample of the source says, what it will surely take
+
+log = logging.getLogger(__name__)
+
+
+def check_decoding(claimed: Workspace, source: Source, options: PackOptions) -> None:
+    """Log what decoding needs on disk, and what is free; nothing where it is all there from before.
+
+    Raises:
+        PackerError: the decoded source, or that and rows for all of its tokens, cannot fit.
+    """
+    spill = source.spill_size(claimed.spill)
+    if not spill.bytes:
+        return
+    rows = spill.tokens * row_bytes(1, options.token_columns)
+    free = _free(claimed)
+    about = "about" if spill.sampled else "up to"
+    log.info(
+        "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
+        about, byte_size(spill.bytes), byte_size(rows), byte_size(free),
+    )  # fmt: skip
+    kept = rows if options.long in ("split", "error") else 0  # else how much is kept is known after decoding only
+    if (spill.bytes + kept) * (_LEAST if spill.sampled else 1) > free:
+        raise PackerError(
+            f"{claimed.out}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
+            f"{byte_size(rows)}, {byte_size(free)} are free: free some space, or choose an --output with more"
+        )
+
+
+def check_writing(claimed: Workspace, packs: int, options: PackOptions) -> None:
+    """Raise a PackerError if the rows that are not written yet cannot fit."""
+    needed = packs * row_bytes(options.max_len, options.token_columns) - claimed.committed_bytes()
+    free = _free(claimed)
+    if needed > free:
+        raise PackerError(
+            f"{claimed.out}: the rows to be written need {byte_size(needed)}, {byte_size(free)} are free: "
+            "free some space and repeat the same command, or choose an --output with more"
+        )
+
+
+def _free(claimed: Workspace) -> int:
+    return shutil.disk_usage(claimed.work).free

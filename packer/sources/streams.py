@@ -1,0 +1,96 @@
+"""Write decoded documents as Arrow streams of int32 lists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from packer.errors import PackerError
+from packer.gather import list_lengths
+from packer.sources.documents import Batch, Columns, DocumentError, value_message
+
+COLUMNS = Columns("input_ids", "labels")
+"""The columns of a stream; labels where the source has them."""
+
+_VALUES = 1 << 22  # values of a record batch: 16 MB, far from where int32 offsets end
+
+
+def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> int:
+    """Write one input's checked batches, `columns` in its messages; the stream takes its name when it is whole.
+
+    It is not synced: it need not outlive the system.
+
+    Returns:
+        The number of documents.
+
+    Raises:
+        DocumentError: a value does not fit int32.
+        PackerError: the file cannot be written.
+    """
+    schema = pa.schema([(column, pa.list_(pa.int32())) for column in COLUMNS[: 1 + has_labels]])
+    row = 0
+    with (
+        appearing(path) as temporary,
+        pa.OSFile(str(temporary), "wb") as file,
+        pa.ipc.new_stream(file, schema) as writer,
+    ):
+        for batch in batches:
+            for number, tokens in enumerate(batch.input_ids):
+                lists = [tokens] if batch.labels is None else [tokens, batch.labels[number]]
+                for start, stop in _runs(tokens):
+                    arrays = [
+                        _int32_lists(array.slice(start, stop - start), column, row + start, label=column != columns[0])
+                        for array, column in zip(lists, columns, strict=False)
+                    ]
+                    writer.write_batch(pa.record_batch(arrays, schema=schema))
+                row += len(tokens)
+    return row
+
+
+def _runs(lists: pa.Array) -> Iterator[tuple[int, int]]:
+    """Cut lists into runs of about `_VALUES` values, so that int32 offsets always do; a longer list is a run."""
+    ends = np.cumsum(list_lengths(lists))
+    start = 0
+    while start < len(lists):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(ends, before + _VALUES, side="right")), start + 1)
+        yield start, stop
+        start = stop
+
+
+def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -> pa.Array:
+    """Return the same lists as list<int32>; raises a DocumentError where a value does not fit."""
+    lengths = list_lengths(lists)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    is_fixed = pa.types.is_fixed_size_list(lists.type)
+    first = lists.offset * lists.type.list_size if is_fixed else lists.offsets[0].as_py()
+    values = lists.values.slice(first, int(offsets[-1]))
+    try:
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values.cast(pa.int32()))
+    except pa.ArrowInvalid:
+        wide = values.to_numpy(zero_copy_only=False)
+        position = int(np.flatnonzero((wide > np.iinfo(np.int32).max) | (wide < np.iinfo(np.int32).min))[0])
+        row = int(np.searchsorted(offsets, position, side="right")) - 1
+        message = value_message(column, int(wide[position]), position - int(offsets[row]), label=label)
+        raise DocumentError(first_row + row, message) from None
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """Give a temporary name to write to; what is there at the end takes the path's name."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise PackerError(
+            f"{path}: cannot be written: {error.strerror or error}; free space there or choose another output"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)

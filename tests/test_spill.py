@@ -1,0 +1,342 @@
+"""What must be decoded is decoded side by side, to the same bytes and the same errors whatever the workers."""
+
+import gzip
+import json
+import logging
+import threading
+import time
+from collections import namedtuple
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer import workspace
+from packer.cli import cli
+from packer.errors import PackerError, SourceError
+from packer.options import PackOptions
+from packer.pipeline import pack
+from packer.pipeline import room as room_module
+from packer.sources import jsonl as jsonl_module
+from packer.sources import open_source, scan
+from packer.sources import spill as spill_module
+from packer.sources.crew import Crew
+from tests.test_sources import KINDS, MAPPED, read_whole, write
+
+WORKERS = (1, 2, 7)
+DECODED = [kind for kind in KINDS if kind not in MAPPED]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Pieces and blocks so small that a few hundred documents make many of both."""
+    monkeypatch.setattr(spill_module, "_PIECE", 1000)
+    monkeypatch.setattr(jsonl_module, "_BLOCK", 300)
+
+
+def made_documents(count: int) -> list[list[int]]:
+    random = np.random.default_rng(count)
+    return [random.integers(0, 2**31, size).tolist() for size in random.integers(0, 30, count)]
+
+
+def spilled(source, folder: Path, workers: int) -> dict[str, bytes]:
+    open_source(source).spill(folder, workers=workers)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# the bytes
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("kind", DECODED)
+def test_the_streams_are_the_same_for_any_number_of_workers(tmp_path, kind):
+    documents = made_documents(200)
+    path = write(tmp_path / "data", kind, documents, documents)
+    found = [spilled(path, tmp_path / str(workers), workers) for workers in WORKERS]
+    assert found[0] == found[1] == found[2]
+    if kind in ("parquet", "jsonl"):
+        assert len(found[0]) > 10
+    source = open_source(path)
+    assert read_whole(source.spill(tmp_path / "7", workers=2)) == (documents, documents)
+    assert scan(source.spill(tmp_path / "7")).identity == scan(open_source(path)).identity
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_many_files_of_all_kinds_come_back_in_order(tmp_path):
+    documents = made_documents(330)
+    (tmp_path / "d").mkdir()
+    for number in range(11):
+        write(tmp_path / "d" / f"{number:02}", KINDS[number % 8], documents[30 * number : 30 * number + 30])
+    found = [spilled(tmp_path / "d", tmp_path / str(workers), workers) for workers in WORKERS]
+    assert found[0] == found[1] == found[2]
+    source = open_source(tmp_path / "d").spill(tmp_path / "2")
+    assert read_whole(source)[0] == documents
+    assert source.files == open_source(tmp_path / "d").files
+
+
+@settings(max_examples=60)
+@given(
+    lines=st.lists(st.sampled_from([b"", b" ", b'{"input_ids": [1]}', b'{"input_ids": [2, 3], "x": "\xc3\xa9"}'])),
+    ending=st.sampled_from([b"\n", b"\r\n"]),
+    last=st.booleans(),
+    mark=st.booleans(),
+    piece=st.integers(1, 90),
+    block=st.integers(1, 90),
+)
+def test_a_file_is_cut_between_lines_wherever_it_is_cut(tmp_path_factory, lines, ending, last, mark, piece, block):
+    folder = tmp_path_factory.mktemp("cut")
+    text = b'{"input_ids": []}' + ending + ending.join(lines) + (ending if last else b"")
+    (folder / "a.jsonl").write_bytes((b"\xef\xbb\xbf" if mark else b"") + text)
+    documents = [json.loads(line)["input_ids"] for line in text.splitlines() if line.strip()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spill_module, "_PIECE", piece)
+        patch.setattr(jsonl_module, "_BLOCK", block)
+        source = open_source(folder / "a.jsonl")
+        pieces = source.inputs[0].cut(piece)
+        assert sum(part.file.bytes for part in pieces) == source.files[0].bytes
+        assert read_whole(source.spill(folder / ".spill", workers=2))[0] == documents
+
+
+# the errors
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst"])
+@pytest.mark.parametrize("bad", ['{"input_ids": [1, null]}', '{"input_ids": [4294967296]}', '{"input_ids": [1,'])
+def test_the_first_faulty_line_is_named_whatever_the_workers(tmp_path, kind, bad):
+    lines = [json.dumps({"input_ids": document}) for document in made_documents(300)]
+    lines[3:3] = ["", ""]
+    for place in (120, 121, 180, 290):
+        lines[place] = bad
+    path = tmp_path / f"a.{kind}"
+    compress = {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.zst": zstandard.compress}[kind]
+    path.write_bytes(compress("\n".join(lines).encode()))
+    for workers in WORKERS:
+        with pytest.raises(SourceError, match=rf"^document 118 \(a\.{kind} line 121\): ") as caught:
+            open_source(path).spill(tmp_path / str(workers), workers=workers)
+        with pytest.raises(SourceError) as streamed:
+            scan(open_source(path))
+        assert str(caught.value) == str(streamed.value)
+        assert not list((tmp_path / str(workers)).glob(".*"))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_the_first_faulty_row_is_named_whatever_the_workers(tmp_path):
+    documents = made_documents(300)
+    documents[150] = [7, 2**40]
+    documents[151] = None
+    documents[20:20] = [[]]
+    pq.write_table(pa.table({"input_ids": pa.array(documents[:100], pa.list_(pa.int64()))}), tmp_path / "a.parquet")
+    table = pa.table({"input_ids": pa.array(documents[100:], pa.list_(pa.int64()))})
+    pq.write_table(table, tmp_path / "b.parquet", row_group_size=9)
+    for workers in WORKERS:
+        with pytest.raises(SourceError) as caught:
+            open_source(tmp_path / "*.parquet").spill(tmp_path / str(workers), workers=workers)
+        assert str(caught.value).startswith("document 151 (b.parquet row 51): 'input_ids' holds 1099511627776 at")
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_fault_stops_what_comes_after_it(tmp_path, workers):
+    lines = ['{"input_ids": 1}'] + 20_000 * ['{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    pieces = len(open_source(tmp_path / "a.jsonl").inputs[0].cut(1000))
+    with pytest.raises(SourceError, match="line 1"):
+        open_source(tmp_path / "a.jsonl").spill(tmp_path / "spill", workers=workers)
+    made = len(list((tmp_path / "spill").glob("*.arrow")))
+    assert made == 0 if workers == 1 else made < pieces / 2
+
+
+# taken up again
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_whole_pieces_are_used_again_and_torn_ones_made_again(tmp_path):
+    path = write(tmp_path / "a", "jsonl", made_documents(100))
+    folder = tmp_path / "spill"
+    before = spilled(path, folder, 2)
+    numbers = {file.name: file.stat().st_ino for file in folder.glob("*.arrow")}
+    (folder / "00000-00002.json").unlink()
+    (folder / "00000-00002.arrow").write_bytes(b"torn")
+    (folder / ".00000-00003.arrow.1234").write_bytes(b"left by a kill")
+    assert spilled(path, folder, 2) == before
+    changed = [file.name for file in folder.glob("*.arrow") if file.stat().st_ino != numbers[file.name]]
+    assert changed == ["00000-00002.arrow"]
+
+
+def test_streams_from_before_a_start_of_the_system_are_not_trusted(tmp_path, monkeypatch):
+    path = write(tmp_path / "a", "parquet", [[1], [2]])
+    stream = tmp_path / "spill" / "00000-00000.arrow"
+    (tmp_path / "boot_id").write_text("monday")
+    monkeypatch.setattr(spill_module, "_BOOT", tmp_path / "boot_id")
+    whole = spilled(path, tmp_path / "spill", 1)[stream.name]
+    stream.write_bytes(b"torn")  # by a power failure: what the note says cannot be told from the stream
+    (tmp_path / "boot_id").write_text("tuesday")
+    assert spilled(path, tmp_path / "spill", 1)[stream.name] == whole
+    made = stream.stat().st_ino
+    open_source(path).spill(tmp_path / "spill")
+    assert stream.stat().st_ino == made
+    monkeypatch.setattr(spill_module, "_BOOT", tmp_path / "none")
+    open_source(path).spill(tmp_path / "spill")
+    assert stream.stat().st_ino != made
+
+
+# the crew
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("readers", [1, 3])
+def test_no_more_work_at_once_than_there_are_workers(workers, readers):
+    at_work, most, lock = 0, 0, threading.Lock()
+
+    def square(number: int) -> int:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        time.sleep(0.001)
+        with lock:
+            at_work -= 1
+        return number * number
+
+    found = {}
+
+    def read(reader: int, crew: Crew) -> None:
+        with crew.working():
+            found[reader] = list(crew.in_order(square, range(40)))
+
+    with closing(Crew(workers)) as crew:
+        threads = [threading.Thread(target=read, args=(reader, crew)) for reader in range(readers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {reader: [number * number for number in range(40)] for reader in range(readers)}
+    assert most <= workers
+    assert workers == 1 or most > 1
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_errors_come_in_their_turn(workers):
+    def work(number: int) -> int:
+        if number == 5:
+            raise KeyError(number)
+        return number
+
+    def items():
+        yield from range(8)
+        raise ValueError
+
+    for function, results, error in ((work, 5, KeyError), (abs, 8, ValueError)):
+        with closing(Crew(workers)) as crew, crew.working():
+            stream = crew.in_order(function, items())
+            assert [next(stream) for _ in range(results)] == list(range(results))
+            with pytest.raises(error):
+                next(stream)
+
+
+# the disk
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def with_free(monkeypatch, free: int) -> None:
+    monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
+
+
+@pytest.mark.parametrize("kind", DECODED)
+def test_the_size_of_the_spill_is_foreseen(tmp_path, kind):
+    documents = made_documents(5000)
+    path = write(tmp_path / "data", kind, documents, documents)
+    source = open_source(path)
+    size = source.spill_size(tmp_path / "spill")
+    source.spill(tmp_path / "spill")
+    made = sum(file.stat().st_size for file in (tmp_path / "spill").glob("*.arrow"))
+    assert size.sampled == (kind != "parquet")
+    tokens = sum(map(len, documents))
+    if kind in ("parquet", "jsonl", "gz", "zst"):
+        assert tokens <= size.tokens <= tokens + sum(not document for document in documents)
+        assert abs(made - size.bytes) < 0.05 * made
+    assert source.spill_size(tmp_path / "spill").bytes == 0
+    assert source.spill_size(tmp_path / "spill").tokens == size.tokens
+
+
+def test_a_sample_stands_for_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl_module, "_BLOCK", 1 << 16)
+    documents = made_documents(20_000)
+    (tmp_path / "d").mkdir()
+    for number in range(9):
+        write(tmp_path / "d" / f"{number}", "jsonl", documents[number::9])
+    source = open_source(tmp_path / "d")
+    size = source.spill_size(tmp_path / "spill")
+    assert size.sampled
+    assert size.tokens == pytest.approx(sum(map(len, documents)), rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_what_cannot_fit_is_refused_before_decoding(tmp_path, monkeypatch, kind):
+    path = write(tmp_path / "a", kind, made_documents(2000))
+    with_free(monkeypatch, 200_000)
+    told = []
+    size = r"\d+\.\d kB"
+    message = (
+        f"/out: the decoded source needs (about|up to) {size} and the rows about {size}, 200.0 kB are free: "
+        "free some space, or choose an --output with more$"
+    )
+    with pytest.raises(PackerError, match=message):
+        pack(path, tmp_path / "out", options=PackOptions(max_len=64), progress=lambda *news: told.append(news))
+    assert not told
+    with_free(monkeypatch, 10**9)
+    assert pack(path, tmp_path / "out", options=PackOptions(max_len=64)).manifest.totals["documents"] == 2000
+
+
+def test_what_the_policy_may_leave_out_is_not_held_against_it(tmp_path, monkeypatch):
+    path = write(tmp_path / "a", "parquet", made_documents(2000))
+    with_free(monkeypatch, 200_000)
+    options = PackOptions(max_len=2, long="drop")
+    assert pack(path, tmp_path / "out", options=options).manifest.totals["documents"] == 2000
+
+
+def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monkeypatch):
+    path = write(tmp_path / "a", "stream", [[1] * 64] * 100)
+    options = PackOptions(max_len=64, shard_size=10 * 64 * 8)
+    with_free(monkeypatch, 51_199)
+    with pytest.raises(PackerError, match=r"/out: the rows to be written need 51\.2 kB, 51\.2 kB are free: free some"):
+        pack(path, tmp_path / "out", options=options)
+    assert not list((tmp_path / "out").glob("data-*"))
+    commit = workspace.Workspace.commit
+    with monkeypatch.context() as patch:  # six shards, then the process dies
+        committed = []
+
+        def dies(self, temporary, entry):
+            if len(committed) == 6:
+                raise KeyboardInterrupt
+            committed.append(entry)
+            commit(self, temporary, entry)
+
+        patch.setattr(workspace.Workspace, "commit", dies)
+        with_free(patch, 51_200)
+        with pytest.raises(KeyboardInterrupt):
+            pack(path, tmp_path / "out", options=options, workers=1)
+    with_free(monkeypatch, 4 * 10 * 64 * 8)  # what is there needs no room again
+    assert pack(path, tmp_path / "out", options=options).manifest.totals["packs"] == 100
+
+
+def test_the_command_says_what_decoding_needs(tmp_path):
+    path = write(tmp_path / "a", "gz", made_documents(2000))
+    done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "64"])
+    assert done.exit_code == 0
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("packer: decoding needs about 1")
+    assert " kB beside the output until it is complete, the rows about 2" in first
+    assert first.endswith("B are free")
+    assert not logging.getLogger("packer").handlers
+    mapped = write(tmp_path / "b", "stream", [[1], [2]])
+    assert "decoding" not in CliRunner().invoke(cli, ["pack", str(mapped), "--max-len", "64"]).stderr
