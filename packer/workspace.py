@@ -52,13 +52,13 @@ class Workspace:
 
     def write_file(self, path: Path, content: bytes) -> None:
         """Write a small file so that it appears whole; what a kill leaves of it goes with the work folder."""
-        temporary = self.work / f"{path.name}.{os.getpid()}"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            if self.sync:
-                os.fsync(file.fileno())
-        temporary.rename(path)
+        with self.temporary(path.name) as temporary:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                if self.sync:
+                    os.fsync(file.fileno())
+            temporary.rename(path)
         self.sync_folder(path.parent)
 
     def sync_folder(self, folder: Path) -> None:
@@ -70,16 +70,20 @@ class Workspace:
         """Keep the plan: arrays, and what else the manifest will say; whole or not at all."""
         temporary = self.work / "plan.part"
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array)
-        (temporary / "facts.json").write_text(json.dumps(facts))
-        if self.sync:
-            for path in temporary.iterdir():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-            _sync_folder(temporary)
-        temporary.rename(self.work / "plan")
+        try:
+            temporary.mkdir()
+            for name, array in arrays.items():
+                np.save(temporary / f"{name}.npy", array)
+            (temporary / "facts.json").write_text(json.dumps(facts))
+            if self.sync:
+                for path in temporary.iterdir():
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+                _sync_folder(temporary)
+            temporary.rename(self.work / "plan")
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         self.sync_folder(self.work)
 
     def load_plan(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
@@ -99,9 +103,16 @@ class Workspace:
         except FileNotFoundError:
             return None
 
-    def temporary(self, name: str) -> Path:
-        """Return a name for the bytes of a shard until it is committed."""
-        return self.work / f"{name}.{os.getpid()}"
+    @contextlib.contextmanager
+    def temporary(self, name: str) -> Iterator[Path]:
+        """Give a name to write to until what is there is renamed; on an error it is removed."""
+        path = self.work / f"{name}.{os.getpid()}"
+        try:
+            yield path
+        except BaseException:
+            with contextlib.suppress(OSError):  # what went wrong first is what the user is told
+                path.unlink(missing_ok=True)
+            raise
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
         """Put a written shard in place: first what will be said of it, then the shard itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -95,18 +95,21 @@ def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: 
     max_len = maker.row_format.max_len
     schema = shard_schema(max_len, maker.row_format.token_columns)
 
-    def counted(shard: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def counted(shard: int, go_on: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, int]]:
         nonlocal done
         for batch, tokens in maker.batches(shard):
+            go_on()
             yield batch, tokens
             with counting:
                 done += batch.num_rows
                 progress("write", done * max_len, total * max_len)
 
-    def write(shard: int) -> ShardEntry:
-        temporary = claimed.temporary(names[shard])
-        entry = write_shard(temporary, batches=counted(shard), schema=schema, name=names[shard], sync=claimed.sync)
-        claimed.commit(temporary, entry)
+    def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
+        name = names[shard]
+        with claimed.temporary(name) as temporary:
+            batches = counted(shard, go_on)
+            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=claimed.sync)
+            claimed.commit(temporary, entry)
         return entry
 
     missing = [shard for shard in range(maker.shards) if names[shard] not in entries]
