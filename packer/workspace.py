@@ -28,6 +28,7 @@ from packer.errors import PackerError
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, is_packed
 
 WORK = ".packer"
+REQUEST = "request.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +129,7 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove what was begun here: an output that cannot be finished."""
+        (self.work / REQUEST).unlink(missing_ok=True)  # first: what is half removed is not resumed
         for shard in self.out.glob("data-*-of-*.arrow"):
             shard.unlink()
         shutil.rmtree(self.work, ignore_errors=True)
@@ -155,7 +157,7 @@ def claim(out: Path, request: Mapping[str, Any], *, sync: bool, fresh: bool) -> 
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise PackerError(f"{out} is in use by another packer: wait for it, or choose another --output") from error
         if (out / MANIFEST).is_file():  # the process before us has just finished it
             shutil.rmtree(workspace.work, ignore_errors=True)
@@ -180,7 +182,7 @@ def _refuse_foreign(out: Path) -> None:
 
 def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh: bool) -> None:
     """Bring the folder to the state that `request` goes on from."""
-    path = workspace.work / "request.json"
+    path = workspace.work / REQUEST
     begun = json.loads(path.read_text()) if path.is_file() else None
     if begun is not None and begun != request and not fresh:
         raise PackerError(
@@ -188,6 +190,7 @@ def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh:
             "repeat that command to finish it, or start afresh with --overwrite"
         )
     if begun != request:  # where there is no request, whatever else is there was half removed
+        path.unlink(missing_ok=True)
         for entry in workspace.work.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -195,9 +198,9 @@ def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh:
                 entry.unlink()
         for shard in workspace.out.glob("data-*-of-*.arrow"):
             shard.unlink()
-    for left in workspace.work.glob("data-*"):  # shards that another process was writing when it died
-        left.unlink()
     workspace.spill.mkdir(exist_ok=True)
+    for left in (*workspace.work.glob("data-*"), *workspace.spill.glob(".*")):  # of a process that died writing it
+        left.unlink()
     (workspace.work / "committed").mkdir(exist_ok=True)
     workspace.write_file(path, json.dumps(request).encode())
 
@@ -228,8 +231,13 @@ def swap(out: Path, replacement: Path, *, sync: bool) -> None:
     if _exchange(replacement, out):
         replacement.rename(old)
     else:
-        out.rename(old)
-        replacement.rename(out)
+        try:
+            out.rename(old)
+            replacement.rename(out)
+        except BaseException:
+            if is_packed(old) and not out.exists():
+                old.rename(out)
+            raise
     if sync:
         _sync_folder(out.parent)
     _remove(old)
