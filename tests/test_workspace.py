@@ -446,11 +446,13 @@ def test_after_an_error_tasks_that_have_not_begun_are_given_up():
 
 
 def test_after_an_error_tasks_that_have_begun_are_stopped():
-    stopped = threading.Event()
+    begun, stopped = threading.Event(), threading.Event()
 
     def task(number: int, go_on) -> None:
         if number == 0:
+            begun.wait(60)
             raise MemoryError
+        begun.set()
         try:
             while True:
                 go_on()
