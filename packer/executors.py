@@ -7,12 +7,17 @@ mapped once for all of them.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
+    """Ends a task whose result nobody waits for any more."""
 
 
 def available_workers() -> int:
@@ -22,17 +27,40 @@ def available_workers() -> int:
     return os.cpu_count() or 1
 
 
-def run_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int) -> Iterator[Result]:
+def run_tasks(
+    function: Callable[[Task, Callable[[], None]], Result], tasks: Sequence[Task], workers: int
+) -> Iterator[Result]:
     """Run a function on every task; yield results as they come, in any order.
 
     On the first exception, or when the caller stops, tasks that have not begun are given up, those that have are
-    waited for, and the exception goes on.
+    stopped and waited for, and the exception goes on.
+
+    Args:
+        function: takes a task, and what it is to call now and then: that raises `Stopped` when the task is to end.
+        tasks: one call each.
+        workers: calls at a time, at most.
     """
-    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(tasks)))) as pool:
-        futures = [pool.submit(function, task) for task in tasks]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
+    stopping = threading.Event()
+
+    def go_on() -> None:
+        if stopping.is_set():
+            raise Stopped
+
+    workers = max(1, min(workers, len(tasks)))
+    places = threading.Semaphore(workers)
+
+    def run(task: Task) -> Result:
+        with places:
+            go_on()
+            return function(task, go_on)
+
+    pool = ThreadPoolExecutor(max_workers=workers)
+    try:
+        for future in as_completed([pool.submit(run, task) for task in tasks]):
+            yield future.result()
+    finally:
+        stopping.set()
+        pool.shutdown(cancel_futures=True)
+        for _ in range(workers):  # subtle: a thread that an interrupt hid from the pool as it started
+            places.acquire()
+        places.release(workers)

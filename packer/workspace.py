@@ -28,6 +28,7 @@ from packer.errors import PackerError
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, is_packed
 
 WORK = ".packer"
+REQUEST = "request.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +53,13 @@ class Workspace:
 
     def write_file(self, path: Path, content: bytes) -> None:
         """Write a small file so that it appears whole; what a kill leaves of it goes with the work folder."""
-        temporary = self.work / f"{path.name}.{os.getpid()}"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            if self.sync:
-                os.fsync(file.fileno())
-        temporary.rename(path)
+        with self.temporary(path.name) as temporary:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                if self.sync:
+                    os.fsync(file.fileno())
+            temporary.rename(path)
         self.sync_folder(path.parent)
 
     def sync_folder(self, folder: Path) -> None:
@@ -70,16 +71,20 @@ class Workspace:
         """Keep the plan: arrays, and what else the manifest will say; whole or not at all."""
         temporary = self.work / "plan.part"
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array)
-        (temporary / "facts.json").write_text(json.dumps(facts))
-        if self.sync:
-            for path in temporary.iterdir():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-            _sync_folder(temporary)
-        temporary.rename(self.work / "plan")
+        try:
+            temporary.mkdir()
+            for name, array in arrays.items():
+                np.save(temporary / f"{name}.npy", array)
+            (temporary / "facts.json").write_text(json.dumps(facts))
+            if self.sync:
+                for path in temporary.iterdir():
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+                _sync_folder(temporary)
+            temporary.rename(self.work / "plan")
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         self.sync_folder(self.work)
 
     def load_plan(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
@@ -103,9 +108,16 @@ class Workspace:
         """Bytes of the shards that are in place."""
         return sum(shard.stat().st_size for shard in self.out.glob("data-*-of-*.arrow"))
 
-    def temporary(self, name: str) -> Path:
-        """Return a name for the bytes of a shard until it is committed."""
-        return self.work / f"{name}.{os.getpid()}"
+    @contextlib.contextmanager
+    def temporary(self, name: str) -> Iterator[Path]:
+        """Give a name to write to until what is there is renamed; on an error it is removed."""
+        path = self.work / f"{name}.{os.getpid()}"
+        try:
+            yield path
+        except BaseException:
+            with contextlib.suppress(OSError):  # what went wrong first is what the user is told
+                path.unlink(missing_ok=True)
+            raise
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
         """Put a written shard in place: first what will be said of it, then the shard itself."""
@@ -121,6 +133,7 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove what was begun here: an output that cannot be finished."""
+        (self.work / REQUEST).unlink(missing_ok=True)  # first: what is half removed is not resumed
         for shard in self.out.glob("data-*-of-*.arrow"):
             shard.unlink()
         shutil.rmtree(self.work, ignore_errors=True)
@@ -148,7 +161,7 @@ def claim(out: Path, request: Mapping[str, Any], *, sync: bool, fresh: bool) -> 
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise PackerError(f"{out} is in use by another packer: wait for it, or choose another --output") from error
         if (out / MANIFEST).is_file():  # the process before us has just finished it
             shutil.rmtree(workspace.work, ignore_errors=True)
@@ -173,7 +186,7 @@ def _refuse_foreign(out: Path) -> None:
 
 def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh: bool) -> None:
     """Bring the folder to the state that `request` goes on from."""
-    path = workspace.work / "request.json"
+    path = workspace.work / REQUEST
     begun = json.loads(path.read_text()) if path.is_file() else None
     if begun is not None and begun != request and not fresh:
         raise PackerError(
@@ -181,6 +194,7 @@ def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh:
             "repeat that command to finish it, or start afresh with --overwrite"
         )
     if begun != request:  # where there is no request, whatever else is there was half removed
+        path.unlink(missing_ok=True)
         for entry in workspace.work.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -188,9 +202,9 @@ def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh:
                 entry.unlink()
         for shard in workspace.out.glob("data-*-of-*.arrow"):
             shard.unlink()
-    for left in workspace.work.glob("data-*"):  # shards that another process was writing when it died
-        left.unlink()
     workspace.spill.mkdir(exist_ok=True)
+    for left in (*workspace.work.glob("data-*"), *workspace.spill.glob(".*")):  # of a process that died writing it
+        left.unlink()
     (workspace.work / "committed").mkdir(exist_ok=True)
     workspace.write_file(path, json.dumps(request).encode())
 
@@ -221,8 +235,13 @@ def swap(out: Path, replacement: Path, *, sync: bool) -> None:
     if _exchange(replacement, out):
         replacement.rename(old)
     else:
-        out.rename(old)
-        replacement.rename(out)
+        try:
+            out.rename(old)
+            replacement.rename(out)
+        except BaseException:
+            if is_packed(old) and not out.exists():
+                old.rename(out)
+            raise
     if sync:
         _sync_folder(out.parent)
     _remove(old)

@@ -31,11 +31,11 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
-def refused(*arguments: object, words: tuple[str, ...]) -> str:
+def refused(*arguments: object, words: tuple[str, ...], code: int = 1) -> str:
     """Run a command that must fail in one line holding these words."""
     result = run(*arguments)
     assert isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("packer: ")
@@ -313,7 +313,7 @@ def interrupted(shards: int):
 def unfinished(tmp_path: Path, source: Path) -> Path:
     out = tmp_path / "out"
     with interrupted(3):
-        refused(*pack_command(source, out), words=("interrupted", "the same command"))
+        refused(*pack_command(source, out), words=("interrupted", "the same command"), code=130)
     assert len(list(out.glob("data-*.arrow"))) == 3
     return out
 
@@ -455,7 +455,7 @@ def test_overwrite_replaces_a_complete_dataset_and_an_unfinished_one(tmp_path, s
     succeeded(*pack_command(source, complete, "--seed", 1, "--overwrite"))
     assert hashes(complete) == hashes(fresh)
     with interrupted(2):
-        refused(*pack_command(source, tmp_path / "half", "--shard-size", "9KB"), words=("interrupted",))
+        refused(*pack_command(source, tmp_path / "half", "--shard-size", "9KB"), words=("interrupted",), code=130)
     succeeded(*pack_command(source, tmp_path / "half", "--seed", 1, "--overwrite"))
     assert hashes(tmp_path / "half") == hashes(fresh)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "half", "out", "source.arrow"]
@@ -490,7 +490,7 @@ def test_a_wrong_token_met_on_resuming_removes_what_was_begun(tmp_path):
     documents[250] = [4, -4]
     source, out = save_arrow(tmp_path / "source.arrow", documents), tmp_path / "out"
     with interrupted(1):
-        refused(*pack_command(source, out), words=("interrupted",))
+        refused(*pack_command(source, out), words=("interrupted",), code=130)
     assert len(list(out.glob("data-*.arrow"))) == 1
     refused(*pack_command(source, out), words=("document 250 (source.arrow row 250)", "-4", "position 1"))
     assert list(tmp_path.iterdir()) == [source]

@@ -47,10 +47,10 @@ def succeeded(*arguments: object) -> str:
     return result.stdout
 
 
-def refused(*arguments: object) -> str:
+def refused(*arguments: object, code: int = 1) -> str:
     """The one line of an error, without the name of the command."""
     result = run(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("packer: ")
@@ -384,7 +384,7 @@ def test_an_algorithm_that_runs_out_of_memory_does_not_end_the_run(source, monke
 
 def test_an_interrupt_ends_the_run_in_one_line(source, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "ffd", fails_with(KeyboardInterrupt()))
-    assert refused(source, "--max-len", 64, "--algorithm", "ffd") == "interrupted"
+    assert refused(source, "--max-len", 64, "--algorithm", "ffd", code=130) == "interrupted"
 
 
 def test_progress_names_every_algorithm(source):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 import packer
 from packer import workspace
-from packer.executors import run_tasks
+from packer.executors import Stopped, run_tasks
 from packer.shards.manifest import is_packed
 from packer.workspace import Workspace
 from tests.test_pack import hashes, made_documents, save_arrow
@@ -209,6 +210,52 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_taken_for_the_new_one(
     assert hashes(out) == undisturbed
 
 
+def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source, undisturbed, tmp_path):
+    """The kill struck as the plan was being removed; then the command that had been given up is repeated after all."""
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as striking:
+        kill(striking, Workspace, "finish")
+        with pytest.raises(Killed):
+            pack(source, out)
+    with pytest.MonkeyPatch.context() as striking:
+
+        def half(folder, **options):
+            min(folder.iterdir()).unlink()
+            raise Killed
+
+        striking.setattr(shutil, "rmtree", half)
+        with pytest.raises(Killed):
+            pack(source, out, seed=5, overwrite=True)
+    pack(source, out)
+    assert hashes(out) == undisturbed
+
+
+def test_a_swap_in_two_renames_whose_second_fails_takes_the_first_back(source, old, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+    rename = Path.rename
+
+    def failing(self, target):
+        if self.name.endswith("packer-new"):
+            raise PermissionError(13, "Permission denied", str(self))
+        return rename(self, target)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Path, "rename", failing)
+        with pytest.raises(packer.PackerError, match="Permission denied"):
+            pack(source, out, overwrite=True)
+    assert hashes(out) == old
+
+
+def test_a_file_system_without_locks_is_not_taken_for_one_in_use(source, tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(workspace.fcntl, "flock", refuse)
+    with pytest.raises(packer.PackerError, match="Function not implemented"):
+        pack(source, tmp_path / "out")
+
+
 def test_a_complete_dataset_is_tidied_of_what_a_kill_left_and_not_touched(source, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as striking:
@@ -388,7 +435,7 @@ def test_two_packs_of_the_same_at_once_end_in_one_dataset(source, undisturbed, t
 def test_after_an_error_tasks_that_have_not_begun_are_given_up():
     begun = []
 
-    def task(number: int) -> None:
+    def task(number: int, go_on) -> None:
         begun.append(number)
         time.sleep(0.01)
         raise packer.PackerError(f"task {number}")
@@ -396,6 +443,27 @@ def test_after_an_error_tasks_that_have_not_begun_are_given_up():
     with pytest.raises(packer.PackerError, match="task 0"):
         list(run_tasks(task, range(100), 1))
     assert len(begun) < 10
+
+
+def test_after_an_error_tasks_that_have_begun_are_stopped():
+    begun, stopped = threading.Event(), threading.Event()
+
+    def task(number: int, go_on) -> None:
+        if number == 0:
+            begun.wait(60)
+            raise MemoryError
+        begun.set()
+        try:
+            while True:
+                go_on()
+                time.sleep(0.001)
+        except Stopped:
+            stopped.set()
+            raise
+
+    with pytest.raises(MemoryError):
+        list(run_tasks(task, range(2), 2))
+    assert stopped.is_set()
 
 
 # Real kills
@@ -449,7 +517,7 @@ def test_a_killed_process_leaves_what_the_same_command_finishes(large, large_has
 def test_an_interrupted_process_says_so_in_one_line_and_is_resumed(large, large_hashes, tmp_path):
     out = tmp_path / "out"
     code, error = strike(large, out, signal.SIGINT, at=out)
-    assert code == 1
+    assert code == 130
     assert error == "packer: interrupted; the same command goes on where it stopped\n"
     there = shards_in(out)
     assert 3 <= len(there) < len(large_hashes) - 3

@@ -18,7 +18,7 @@ from packer.cli.verify import verify
 
 
 def main() -> None:
-    """Run the command; exit codes: 0 done, 1 an error of ours, 2 usage."""
+    """Run the command; exit codes: 0 done, 1 an error of ours, 2 usage, 130 and 143 after SIGINT and SIGTERM."""
     cli(prog_name="packer")
 
 

@@ -7,7 +7,6 @@ import shutil
 
 from packer.errors import PackerError
 from packer.options import PackOptions, byte_size
-from packer.shards.columns import row_bytes
 from packer.sources import Source
 from packer.workspace import Workspace
 
@@ -25,7 +24,7 @@ def check_decoding(claimed: Workspace, source: Source, options: PackOptions) -> 
     spill = source.spill_size(claimed.spill)
     if not spill.bytes:
         return
-    rows = spill.tokens * row_bytes(1, options.token_columns)
+    rows = spill.tokens * options.row_format.row_bytes // options.max_len
     free = _free(claimed)
     about = "about" if spill.sampled else "up to"
     log.info(
@@ -42,7 +41,7 @@ def check_decoding(claimed: Workspace, source: Source, options: PackOptions) -> 
 
 def check_writing(claimed: Workspace, packs: int, options: PackOptions) -> None:
     """Raise a PackerError if the rows that are not written yet cannot fit."""
-    needed = packs * row_bytes(options.max_len, options.token_columns) - claimed.committed_bytes()
+    needed = packs * options.row_format.row_bytes - claimed.committed_bytes()
     free = _free(claimed)
     if needed > free:
         raise PackerError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -99,18 +99,21 @@ def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: 
     counting = threading.Lock()
     max_len, schema = maker.row_format.max_len, maker.row_format.schema
 
-    def counted(shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+    def counted(shard: int, go_on: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         nonlocal done
         for batch, counts in maker.batches(shard):
+            go_on()
             yield batch, counts
             with counting:
                 done += batch.num_rows
                 progress("write", done * max_len, total * max_len)
 
-    def write(shard: int) -> ShardEntry:
-        temporary = claimed.temporary(names[shard])
-        entry = write_shard(temporary, batches=counted(shard), schema=schema, name=names[shard], sync=claimed.sync)
-        claimed.commit(temporary, entry)
+    def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
+        name = names[shard]
+        with claimed.temporary(name) as temporary:
+            batches = counted(shard, go_on)
+            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=claimed.sync)
+            claimed.commit(temporary, entry)
         return entry
 
     missing = [shard for shard in range(maker.shards) if names[shard] not in entries]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,22 +158,13 @@ class _HashingFile:
         return self._hash.hexdigest()
 
 
-@contextmanager
-def _removed_on_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-
-
 def write_shard(
     path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str, sync: bool
 ) -> ShardEntry:
-    """Write record batches as an Arrow stream at `path`, a temporary name that the caller renames.
+    """Write record batches as an Arrow stream at `path`, a temporary name that the caller renames, or removes.
 
     Args:
-        path: removed when anything fails.
+        path: where the shard is written until it is whole.
         batches: (record batch, what is in it), made as they are written.
         schema: of the batches.
         name: the shard's final name, for the entry.
@@ -184,16 +174,15 @@ def write_shard(
         OSError: the disk is full, or anything else that the system refuses.
     """
     rows, total = 0, Counts()
-    with _removed_on_error(path):
-        sink = _HashingFile(path)
-        try:
-            with pa.ipc.new_stream(sink, schema) as stream:
-                for batch, counts in batches:
-                    stream.write_batch(batch)
-                    rows += batch.num_rows
-                    total = Counts(*map(sum, zip(total, counts, strict=True)))
-            if sync:
-                sink.sync()
-        finally:
-            sink.close()
+    sink = _HashingFile(path)
+    try:
+        with pa.ipc.new_stream(sink, schema) as stream:
+            for batch, counts in batches:
+                stream.write_batch(batch)
+                rows += batch.num_rows
+                total = Counts(*map(sum, zip(total, counts, strict=True)))
+        if sync:
+            sink.sync()
+    finally:
+        sink.close()
     return ShardEntry(file=name, rows=rows, **total._asdict(), bytes=sink.bytes, xxh3_128=sink.hexdigest())

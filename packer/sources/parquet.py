@@ -39,8 +39,11 @@ class ParquetFile:
     rows_at_once: int
     """How many rows hold about `_VALUES` values where the documents are longest."""
 
+    sizes: tuple[_Group, ...]
+    """All row groups of the file."""
+
     groups: range
-    """The row groups to read."""
+    """Those to read."""
 
     first_row: int = 0
     """Rows of the file before them."""
@@ -69,18 +72,17 @@ class ParquetFile:
                 decoded=DecodedSize.of(sum(group.tokens for group in groups), rows, has_labels=has_labels),
                 rows_at_once=int(min(max(_VALUES / longest, 1), _ROWS)),
                 groups=range(len(groups)),
+                sizes=tuple(groups),
             )
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut between row groups: as many together as come to `size` when they are decoded."""
-        with reading(self.file.name), pq.ParquetFile(self.path, memory_map=True) as parquet:
-            groups = _groups(parquet.metadata, self.columns)
         pieces: list[Input] = []
         first = first_row = rows = tokens = 0
-        for number, group in enumerate(groups):
+        for number, group in enumerate(self.sizes):
             rows, tokens = rows + group.rows, tokens + group.tokens
             decoded = DecodedSize.of(tokens, rows, has_labels=self.has_labels)
-            if decoded.bytes >= size or number == len(groups) - 1:
+            if decoded.bytes >= size or number == len(self.sizes) - 1:
                 share = self._bytes_before(first_row + rows) - self._bytes_before(first_row)
                 pieces.append(
                     replace(

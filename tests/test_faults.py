@@ -1,0 +1,133 @@
+"""Struck at any instant by whatever can strike: OUT is complete, or the same command goes on to the same bytes.
+
+The instants are those of `benchmarks/faults.py`: before every operation on the disk, in the midst of every write, and
+whenever a pack tells how far it is. Every trial checks by itself that nothing was lost.
+"""
+
+import contextlib
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import (
+    ERRNOS,
+    EXCEPTIONS,
+    SCENARIOS,
+    Packers,
+    Strike,
+    Trial,
+    contents,
+    random_seconds,
+    shards_in,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """In memory where that is possible: a kill asks nothing of the disk, and fsync costs nothing there."""
+    with contextlib.ExitStack() as stack:
+        shm = Path("/dev/shm")
+        if not shm.is_dir():
+            yield tmp_path_factory.mktemp("faults")
+            return
+        made = Path(tempfile.mkdtemp(dir=shm, prefix="packer-"))
+        stack.callback(shutil.rmtree, made, ignore_errors=True)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def packers(folder):
+    with Packers(folder / "packers") as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=SCENARIOS)
+def trial(request, packers, folder) -> Trial:
+    return Trial(packers, SCENARIOS[request.param], folder / request.param.replace(" ", "-"))
+
+
+@pytest.fixture(scope="module")
+def decoded(packers, folder) -> Trial:
+    return Trial(packers, SCENARIOS["decoded"], folder / "also-decoded")
+
+
+def test_a_kill_at_any_instant_loses_nothing(trial):
+    """About 200 over all scenarios, in every stage, with some of the shards committed and the others not."""
+    instants = trial.spread(6, trial.scenario.stages)
+    fates = [trial.strike(Strike(kind="SIGKILL", instant=instant)) for instant in instants]
+    assert len(fates) >= {"decoded": 35, "mapped": 30}.get(trial.scenario.name, 18)
+    struck = Counter(fate.stage for fate in fates)
+    assert "none" not in struck  # every one of them struck
+    for stage in trial.scenario.stages:
+        planned = sum(trial.instants[instant][0] == stage for instant in instants)
+        assert struck[stage] >= min(2, planned), (stage, struck)  # two threads may swap their turns
+    halfway = [fate for fate in fates if 0 < fate.shards < trial.shards and not fate.complete]
+    assert len(halfway) >= 3
+
+
+def test_a_kill_from_outside_at_a_random_moment_loses_nothing(decoded):
+    fates = [decoded.strike(Strike(kind="SIGKILL", seconds=seconds)) for seconds in random_seconds(20, decoded.seconds)]
+    assert sum(fate.stage == "outside" for fate in fates) >= 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_pack_killed_again_as_it_resumes_loses_nothing(decoded, seed):
+    instants = decoded.spread(4)
+    first = instants[len(instants) // 3 + seed]
+    again = instants[2 + 3 * seed]
+    assert decoded.strike(*(Strike(kind="SIGKILL", instant=instant) for instant in (first, again))).stage != "none"
+
+
+def test_copies_that_kills_left_half_decoded_do_not_pile_up(decoded):
+    (middle,) = [
+        number for number, (stage, what) in enumerate(decoded.instants) if (stage, what) == ("spill", "tell decode")
+    ][:1]
+    case = decoded.case()
+    for _ in range(3):
+        decoded.run(case, Strike(kind="SIGKILL", instant=middle))
+        assert len(list((case / "out" / ".packer" / "spill").glob(".*"))) == 1
+
+
+@pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM"])
+def test_a_signal_to_end_is_one_line_and_an_exit_code_and_resumable(decoded, kind):
+    fates = [decoded.strike(Strike(kind=kind, instant=instant)) for instant in decoded.spread(3)]
+    assert len({fate.stage for fate in fates}) >= 7
+    case = decoded.case()
+    outcome = decoded.run(case, Strike(kind=kind, instant=decoded.spread(3, ["write"])[1]))
+    word, code = {"SIGINT": ("interrupted", 130), "SIGTERM": ("terminated", 143)}[kind]
+    assert (outcome.code, outcome.error) == (code, f"packer: {word}; the same command goes on where it stopped\n")
+    assert 0 < len(shards_in(case / "out")) < decoded.shards
+
+
+def test_whoever_interrupts_twice_is_not_made_to_wait_and_loses_nothing(decoded):
+    for instant in decoded.spread(3):
+        decoded.strike(Strike(kind="SIGINT", instant=instant, repeats=True))
+
+
+@pytest.mark.parametrize("kind", [*ERRNOS, *EXCEPTIONS])
+@pytest.mark.parametrize("name", ["decoded", "--overwrite, two renames"])
+def test_what_the_system_refuses_and_a_worker_that_dies_leave_what_is_resumed(packers, folder, name, kind):
+    trial = Trial(packers, SCENARIOS[name], folder / f"{name}-{kind}".replace(" ", "-"))
+    instants = trial.spread(3, trial.scenario.stages)
+    fates = [trial.strike(Strike(kind=kind, instant=instant)) for instant in instants]
+    assert len({fate.stage for fate in fates}) >= len(trial.scenario.stages) - 1
+    assert any(0 < fate.shards < trial.shards for fate in fates)
+
+
+def test_of_two_commands_on_one_output_the_second_says_so_and_stops(decoded):
+    refused = 0
+    for _ in range(5):
+        case = decoded.case()
+        outcomes = decoded.run_together(case, 3)
+        assert contents(case / "out") == decoded.expected
+        assert 0 in [outcome.code for outcome in outcomes]
+        for outcome in outcomes:
+            assert outcome.code == 0 or "by another packer" in outcome.error or "in use" in outcome.error
+            assert len(outcome.error.splitlines()) == (outcome.code != 0)
+            refused += outcome.code
+    assert refused
