@@ -29,7 +29,7 @@ def write_corpus(folder: Path) -> Path:
     """Tokenize the library into `folder`/stdlib.arrow, beside its tokenizer; return the path of the tokens."""
     import pyarrow as pa
 
-    from packer.tokenize import END_OF_TEXT, train_byte_level
+    from packer.text import END_OF_TEXT, train_byte_level
 
     names, texts = zip(*standard_library_texts(), strict=True)
     tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINED_ON)], _VOCABULARY)

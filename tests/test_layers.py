@@ -20,7 +20,7 @@ FLOORS = {
     "stats": 1,
     "sources": 2,
     "shards": 2,
-    "tokenize": 2,
+    "text": 2,
     "options": 3,
     "workspace": 3,
     "executors": 3,

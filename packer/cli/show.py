@@ -20,7 +20,7 @@ def show(packed: Path, row: int, tokenizer: str | None, debug: bool) -> None:
     with one_line_errors(debug=debug):
         from packer.loader import load
         from packer.report import render_row
-        from packer.tokenize import open_decoder
+        from packer.text import open_decoder
 
         dataset = load(packed)
         if not -len(dataset) <= row < len(dataset):

@@ -1,0 +1,265 @@
+"""Records to tokens and labels: what `packer` packs when it is given text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from packer.arrow import as_arrow
+from packer.errors import PackerError
+from packer.text.chats import Chat, ChatTemplate
+from packer.text.identity import template_identity, tokenizer_identity
+from packer.text.opening import open_tokenizer
+from packer.text.records import (
+    TEMPLATE_KWARGS,
+    TOOLS,
+    TRAIN_ON,
+    Records,
+    TextError,
+    TrainOn,
+    column_values,
+    messages_of,
+    text_of,
+    tools_of,
+)
+from packer.text.tokens import Place, TextTokens
+
+UNTRAINED = -100
+
+_CHARACTERS = 1 << 20  # of a chunk: one call of the tokenizer, which takes hundreds of bytes per token
+_DOCUMENTS = 1 << 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextOptions:
+    """What shapes the tokens."""
+
+    tokenizer: str
+    """A folder, a tokenizer.json, or a Hub id."""
+    train_on: TrainOn | None = None
+    """None: the assistant's turns of chats, completions of prompts, all of a text."""
+    chat_template: str | None = None
+    """A Jinja template in place of the tokenizer's own."""
+    eos: bool = True
+    """End texts and completions with the end-of-sequence token, so that a model learns to stop."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """Documents as tokens, in the order of their records; a record of nothing has no tokens."""
+
+    input_ids: pa.ListArray
+    """list<int32>"""
+    labels: pa.ListArray | None
+    """list<int32>, not shifted, -100 where nothing is trained; None where everything is."""
+    straddling: tuple[int, ...]
+    """Rows of documents in which a token holds characters on both sides of where training begins or ends."""
+    untrained: tuple[int, ...]
+    """Rows of documents that have tokens, none of them trained."""
+
+
+class _Chunk(NamedTuple):
+    """Texts that are tokenized at once."""
+
+    first_row: int
+    texts: list[str]
+    cuts: list[list[int]] | None
+    """For each text where training begins and ends, in turn; None where everything is trained."""
+
+
+class Encoder:
+    """Turns batches of records into tokens and labels, on all cores.
+
+    Text is tokenized whole: a document's tokens are those of `tokenizer(text)`, with its end-of-sequence token, and
+    those of a chat are what `apply_chat_template` gives. A token that begins before and ends after the place where
+    training begins (or ends) is trained, and the document counted as straddling.
+
+    Raises:
+        PackerError: the tokenizer cannot be opened, lacks a template or an end token, or the option does not fit the
+            records.
+    """
+
+    def __init__(self, options: TextOptions, records: Records) -> None:
+        fitting = TRAIN_ON[records.kind]
+        if records.kind == "prompt+completion" and not records.conversational:
+            fitting = ("completion", "all")
+        self.train_on: TrainOn = options.train_on or fitting[0]
+        if self.train_on not in fitting:
+            raise PackerError(
+                f"--train-on {self.train_on} does not fit documents of {'+'.join(records.columns)}: "
+                f"choose {' or '.join(fitting)}"
+            )
+        self.records = records
+        tokenizer = open_tokenizer(options.tokenizer)
+        self.identity = _identity(options, records, self.train_on) | tokenizer_identity(tokenizer)
+        self._template = None
+        if records.conversational:
+            self._template = ChatTemplate(tokenizer, options.chat_template)
+            self.identity |= template_identity(self._template.sources)
+        self._tokens = TextTokens(tokenizer)
+        self._ending = self._tokens.suffix
+        if options.eos and not self._ending and not records.conversational:
+            if tokenizer.eos_token_id is None:
+                raise PackerError(
+                    f"{options.tokenizer} names no end-of-sequence token to end documents with: add tokenizer_config."
+                    "json with an eos_token, or choose --no-eos"
+                )
+            self._ending = [int(tokenizer.eos_token_id)]
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether `encode` gives labels: some tokens are not trained."""
+        return self.train_on != "all"
+
+    def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
+        """Encode a batch of fewer than 2**31 tokens: an Arrow batch, or records as Python objects.
+
+        Args:
+            batch: has at least the columns `records.needed`.
+            first_row: the number of its first record, for errors and counts.
+
+        Raises:
+            TextError: a record is wrong, or the chat template does not allow to tell what is trained on.
+        """
+        columns = {column: column_values(batch, column) for column in self.records.needed}
+        ids: list[Sequence[int]] = []
+        trained: list[list[tuple[int, int]]] = []
+        straddling: list[int] = []
+        with ThreadPoolExecutor(1) as pool:  # the tokenizer works outside the interpreter's lock while we go on
+            for chunk, encoding in _ahead(pool, self._chunks(columns, first_row), self._tokens):
+                for row, (tokens, places) in enumerate(encoding.result(), chunk.first_row):
+                    front, back = self._around(tokens)
+                    ids += (front, tokens, back)
+                    if chunk.cuts is not None:
+                        trained.append(_ranges(places, len(front), len(front) + len(tokens) + len(back)))
+                        if any(place.inside for place in places):
+                            straddling.append(row)
+        return _assemble(ids, trained if self.has_labels else None, straddling, first_row)
+
+    def _around(self, tokens: list[int]) -> tuple[list[int], list[int]]:
+        """What goes before and after the tokens of a text: what the tokenizer adds, unless the text has it itself."""
+        prefix, ending = self._tokens.prefix, self._ending
+        if self._template is not None or not tokens:  # a template writes both as text
+            return [], []
+        has_prefix = tokens[: len(prefix)] == prefix
+        has_ending = tokens[len(tokens) - len(ending) :] == ending
+        return [] if has_prefix else prefix, [] if has_ending else ending
+
+    def _chunks(self, columns: dict[str, list[Any]], first_row: int) -> Iterator[_Chunk]:
+        rows = len(columns[self.records.columns[0]])
+        start = 0
+        while start < rows:
+            stop, size = start, 0
+            while stop < rows and stop < start + _DOCUMENTS and size < _CHARACTERS:
+                size += _size(columns[self.records.columns[0]][stop])
+                stop += 1
+            part = {column: values[start:stop] for column, values in columns.items()}
+            make = self._rendered if self._template is not None else self._written
+            yield make(part, first_row + start)
+            start = stop
+
+    def _written(self, columns: dict[str, list[Any]], first_row: int) -> _Chunk:
+        """Texts as they are, or prompts and completions joined."""
+        parts = [
+            [text_of(value, f"'{column}'", row) for row, value in enumerate(columns[column], first_row)]
+            for column in self.records.columns
+        ]
+        texts = list(map("".join, zip(*parts, strict=True)))
+        return _Chunk(first_row, texts, [[len(prompt)] for prompt in parts[0]] if self.has_labels else None)
+
+    def _rendered(self, columns: dict[str, list[Any]], first_row: int) -> _Chunk:
+        """Conversations, rendered by the chat template; a conversation without messages is empty."""
+        assert self._template is not None
+        chats = []
+        for number in range(len(columns[self.records.columns[0]])):
+            row = first_row + number
+            parts = [messages_of(columns[column][number], column, row) for column in self.records.columns]
+            kwargs = columns[TEMPLATE_KWARGS][number] if TEMPLATE_KWARGS in columns else None
+            if kwargs is not None and not isinstance(kwargs, dict):
+                raise TextError(row, f"'{TEMPLATE_KWARGS}' is a {type(kwargs).__name__} where an object is expected")
+            chats.append(
+                Chat(
+                    row,
+                    [*chain.from_iterable(parts)],
+                    len(parts[0]) if len(parts) > 1 else 0,
+                    tools_of(columns[TOOLS][number], row) if TOOLS in columns else None,
+                    kwargs or {},
+                )
+            )
+        full = [chat for chat in chats if chat.messages]
+        rendered = dict(zip((chat.row for chat in full), self._template.render(full), strict=True))
+        texts = [text_of(rendered.get(chat.row, ""), "the rendered conversation", chat.row) for chat in chats]
+        if not self.has_labels:
+            return _Chunk(first_row, texts, None)
+        spans = self._template.spans(full, [rendered[chat.row] for chat in full], self.train_on)
+        cuts = {chat.row: [*chain.from_iterable(found)] for chat, found in zip(full, spans, strict=True)}
+        return _Chunk(first_row, texts, [cuts.get(chat.row, []) for chat in chats])
+
+
+def _identity(options: TextOptions, records: Records, train_on: TrainOn) -> dict[str, Any]:
+    return {"columns": list(records.needed), "train_on": train_on, "eos": options.eos}
+
+
+def _size(value: Any) -> int:
+    """About how many characters a value has; what is wrong with it, others say."""
+    if isinstance(value, str):
+        return len(value)
+    return (
+        sum(map(_size, value.values() if isinstance(value, dict) else value)) if isinstance(value, list | dict) else 1
+    )
+
+
+def _ahead(
+    pool: ThreadPoolExecutor, chunks: Iterator[_Chunk], tokens: TextTokens
+) -> Iterator[tuple[_Chunk, Future[Any]]]:
+    """Yield chunks and their tokens to come, one chunk later than they are begun."""
+    before = None
+    for chunk in chunks:
+        begun = chunk, pool.submit(tokens.encode, chunk.texts, chunk.cuts)
+        if before is not None:
+            yield before
+        before = begun
+    if before is not None:
+        yield before
+
+
+def _ranges(places: list[Place], shift: int, length: int) -> list[tuple[int, int]]:
+    """Turn places where training begins and ends, in turn, into ranges of tokens; one that does not end goes on.
+
+    A token that holds characters of both sides belongs to what is trained.
+    """
+    starts = [place.token + shift for place in places[::2]]
+    ends = [place.token + place.inside + shift for place in places[1::2]]
+    return list(zip(starts, ends if len(ends) == len(starts) else [length], strict=True))
+
+
+def _assemble(
+    ids: list[Sequence[int]], trained: list[list[tuple[int, int]]] | None, straddling: list[int], first_row: int
+) -> Encoded:
+    """Join what belongs to each document: three lists, before, its own and after."""
+    sizes = np.fromiter(map(len, ids), np.int64, len(ids)).reshape(-1, 3).sum(axis=1)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    assert bounds[-1] < 2**31, "a batch of too many tokens"
+    offsets = as_arrow(bounds.astype(np.int32))
+    values = np.fromiter(chain.from_iterable(ids), np.int32, int(bounds[-1]))
+    labels, untrained = None, ()
+    if trained is not None:
+        mask = np.zeros(len(values), np.bool_)
+        for start, ranges in zip(bounds.tolist(), trained, strict=False):
+            for begin, end in ranges:
+                mask[start + begin : start + end] = True
+        labels = pa.ListArray.from_arrays(offsets, as_arrow(np.where(mask, values, np.int32(UNTRAINED))))
+        counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
+        untrained = tuple((np.flatnonzero((counts == 0) & (sizes > 0)) + first_row).tolist())
+    return Encoded(
+        input_ids=pa.ListArray.from_arrays(offsets, as_arrow(values)),
+        labels=labels,
+        straddling=tuple(straddling),
+        untrained=untrained,
+    )

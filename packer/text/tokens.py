@@ -1,0 +1,115 @@
+"""Texts to tokens, in batches on all cores, and where in the tokens a character begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from packer.errors import PackerError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
+
+
+class Place(NamedTuple):
+    """Where in a text's tokens a character begins."""
+
+    token: int
+    """The first token that holds the character or a later one; the number of tokens where there is none."""
+    inside: bool
+    """Whether that token holds characters before it, too."""
+
+
+class TextTokens:
+    """A tokenizer at work: it adds nothing by itself, and says what it would have added.
+
+    Args:
+        tokenizer: ours alone: what it adds, pads and truncates is switched off in place.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._slow = tokenizer
+        self._backend = _backend(tokenizer)
+        self.prefix, self.suffix = _added(tokenizer)
+        """Tokens that the tokenizer puts before and after every text: BOS, [CLS], [SEP]."""
+        if self._backend is not None:
+            self._backend.no_padding()
+            self._backend.no_truncation()
+            # it would add those tokens, and in byte-level models hide leading spaces from the offsets
+            self._backend.post_processor = None
+
+    def encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> list[tuple[list[int], list[Place]]]:
+        """Tokenize texts; say for every text where in its tokens the characters at its cuts begin.
+
+        Args:
+            texts: valid Unicode.
+            cuts: for each text character offsets, each from 0 to the text's length; None where none are asked for.
+
+        Returns:
+            For every text the token ids, nothing added, and a place for every cut.
+        """
+        if self._backend is None:
+            return [self._encode_slowly(text, at) for text, at in zip(texts, cuts or [()] * len(texts), strict=True)]
+        if cuts is None:
+            return [(encoding.ids, []) for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        return [
+            (encoding.ids, [_place(encoding, cut, len(text)) for cut in at])
+            for encoding, text, at in zip(encodings, texts, cuts, strict=True)
+        ]
+
+    def _encode_slowly(self, text: str, cuts: Sequence[int]) -> tuple[list[int], list[Place]]:
+        """A tokenizer in Python knows no offsets: a cut is where the tokens of the text before it end."""
+        ids = _plain(self._slow, text)
+        return ids, [_common(_plain(self._slow, text[:cut]), ids) for cut in cuts]
+
+
+def _place(encoding: Any, cut: int, length: int) -> Place:
+    for character in range(cut, length):  # a space that WordPiece drops belongs to no token
+        token = encoding.char_to_token(character)
+        if token is not None:
+            return Place(token, encoding.token_to_chars(token)[0] < cut)
+    return Place(len(encoding), False)
+
+
+def _common(before: list[int], ids: list[int]) -> Place:
+    """Where the tokens of a text's beginning end in those of the text: [5, 6] in [5, 6, 7] at 2, in [5, 8] at 1."""
+    token = next((at for at, (one, other) in enumerate(zip(before, ids, strict=False)) if one != other), len(before))
+    return Place(min(token, len(ids)), token < len(before))
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return [int(token) for token in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+
+
+def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """The Rust tokenizer, or None where there is none or the class around it does more than call it."""
+    if not tokenizer.is_fast:
+        return None
+    backend = tokenizer.backend_tokenizer
+    expected = [list(tokenizer(probe)["input_ids"]) for probe in _PROBES]  # this switches off padding and truncation
+    return backend if [backend.encode(probe).ids for probe in _PROBES] == expected else None
+
+
+def _added(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts before and after a text.
+
+    Raises:
+        PackerError: it does more than that.
+    """
+    found = set()
+    for probe in _PROBES:
+        whole, plain = [int(token) for token in tokenizer(probe)["input_ids"]], _plain(tokenizer, probe)
+        before = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), None)
+        if before is None:
+            break
+        found.add((tuple(whole[:before]), tuple(whole[before + len(plain) :])))
+    if len(found) != 1:
+        raise PackerError(
+            f"{tokenizer.name_or_path or type(tokenizer).__name__}: the tokens it adds to a text are not the same "
+            "before and after every text; choose a tokenizer that adds BOS and EOS alone"
+        )
+    ((prefix, suffix),) = found
+    return list(prefix), list(suffix)

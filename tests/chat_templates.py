@@ -1,0 +1,104 @@
+"""Chat templates of every manner, and a tokenizer for them, made in place."""
+
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+
+from packer.text import END_OF_TEXT, train_byte_level
+
+WORDS = "The quick brown fox, 42 dogs;\n\n  and   Zoë's «naïve» café 中文 😀 user assistant system think\n"
+
+LOOP = "{% for message in messages %}"
+BODY = "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+END = "{% endfor %}"
+
+# what the assistant wrote can be told from the renderings
+EXACT = {
+    "chatml": LOOP + BODY + END + PROMPT,
+    "default system": "{% if messages[0].role != 'system' %}<|im_start|>system\nHelp!<|im_end|>\n{% endif %}"
+    + LOOP
+    + BODY
+    + END
+    + PROMPT,
+    "trims": LOOP + BODY.replace("message.content", "message.content | trim") + END + PROMPT,
+    "no special tokens": LOOP
+    + "### {{ message.role }}:\n{{ message.content }}\n\n"
+    + END
+    # the blank line before the prompt belongs to the turn before it
+    + "{% if add_generation_prompt %}### assistant:\n{% endif %}",
+    "no prompt": LOOP
+    + "{% if message.role == 'assistant' %} {{ message.content }}</s>{% else %}[INST] {{ message.content }} [/INST]"
+    + "{% endif %}"
+    + END,
+    "prompt behind every user": LOOP + BODY + "{% if loop.last and message.role == 'user' %}<|im_start|>assistant\n"
+    "{% endif %}" + END,
+}
+
+MARKED = {
+    "marked": LOOP
+    + "<|im_start|>{{ message.role }}\n{% if message.role == 'assistant' %}{% generation %}{{ message.content }}"
+    + "<|im_end|>\n{% endgeneration %}{% else %}{{ message.content }}<|im_end|>\n{% endif %}"
+    + END
+    + PROMPT,
+    "marked, trimming white space": "{%- for message in messages -%}\n  {{- '<|im_start|>' + message.role + '\n' -}}\n"
+    "  {%- if message.role == 'assistant' -%}\n    {%- generation -%}\n      {{- message.content + '<|im_end|>' -}}\n"
+    "    {%- endgeneration -%}\n  {%- else -%}\n    {{- message.content + '<|im_end|>' -}}\n  {%- endif -%}\n"
+    "  {{- '\n' -}}\n{%- endfor -%}" + PROMPT,
+    "marked, rewriting earlier turns": LOOP
+    + "<|im_start|>{{ message.role }}\n{% if message.role == 'assistant' %}{% generation %}{% if loop.last %}<think>"
+    + "{% endif %}{{ message.content }}<|im_end|>\n{% endgeneration %}{% else %}{{ message.content }}<|im_end|>\n"
+    + "{% endif %}"
+    + END,
+}
+
+# what follows changes what came before, or a generation prompt ends the text
+REWRITING = {
+    "think block in the last turn": LOOP
+    + "<|im_start|>{{ message.role }}\n{% if loop.last and message.role == 'assistant' %}<think>\n\n</think>\n\n"
+    + "{% endif %}{{ message.content }}<|im_end|>\n"
+    + END
+    + PROMPT,
+    "system in the last user's turn": LOOP
+    + "{% if message.role == 'user' %}[{% if message.content == messages[-1].content or messages | length - "
+    + "loop.index <= 1 %}SYSTEM {% endif %}{{ message.content }}]{% else %}{{ message.content }}</s>{% endif %}"
+    + END,
+    "end of text behind the last turn": LOOP + BODY + END + "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% else %}<|endoftext|>{% endif %}",
+}
+ALWAYS_PROMPTING = LOOP + BODY + END + "<|im_start|>assistant\n"
+
+
+@cache
+def trained():
+    """A byte-level tokenizer.json of a few hundred tokens that knows ChatML."""
+    tokenizer = train_byte_level([WORDS] * 4, 340)
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>", "</s>", "<s>"])
+    return tokenizer
+
+
+def save_tokenizer(folder, *, template=None, adds_bos=False, adds_eos=False):
+    """Write a tokenizer folder; BOS is <s> and EOS is </s>, added to every text on request."""
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer.from_str(trained().to_str())
+    single = ["<s>"] * adds_bos + ["$A"] + ["</s>"] * adds_eos
+    if adds_bos or adds_eos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=" ".join(single), special_tokens=[(t, tokenizer.token_to_id(t)) for t in ("<s>", "</s>")]
+        )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token=END_OF_TEXT, chat_template=template
+    )
+    fast.save_pretrained(folder)
+    return str(folder)
+
+
+def lists(array: pa.ListArray) -> list[list[int]]:
+    return array.to_pylist()
+
+
+def trained_at(labels: list[int]) -> list[int]:
+    return np.flatnonzero(np.array(labels, np.int64) != -100).tolist()

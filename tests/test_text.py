@@ -1,0 +1,253 @@
+"""Text, prompts and completions: which columns, and exactly the tokens that each document alone has."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.errors import PackerError
+from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from tests import naive
+from tests.chat_templates import WORDS, lists, save_tokenizer, trained, trained_at
+
+pytest.importorskip("transformers")
+
+TEXT = recognise({"text": ""}, "x")
+PAIR = recognise({"prompt": "", "completion": ""}, "x")
+
+texts = st.text(st.sampled_from(WORDS), max_size=20) | st.sampled_from(
+    ["</s>", "<s>", "fox</s>", "<s> fox", "dogs </s></s>"]
+)
+
+
+@pytest.fixture(scope="module", params=["plain", "bos", "bos and eos"])
+def path(request, tmp_path_factory):
+    adds = {"adds_bos": "bos" in request.param, "adds_eos": "eos" in request.param}
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"), **adds)
+
+
+@pytest.fixture(scope="module")
+def opened(path):
+    """The tokenizer by itself, and encoders of texts and of pairs."""
+    options = TextOptions(tokenizer=path)
+    return open_tokenizer(path), Encoder(options, TEXT), Encoder(options, PAIR)
+
+
+# ---- which columns ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "text_column", "kind", "columns"),
+    [
+        ({"text": "a", "id": 3}, None, "text", ("text",)),
+        ({"prompt": "a", "completion": "b"}, None, "prompt+completion", ("prompt", "completion")),
+        ({"prompt": "a", "prompt_id": "b", "messages": []}, None, "chat", ("messages",)),
+        ({"conversations": [{}]}, None, "chat", ("conversations",)),
+        ({"text": None}, None, "text", ("text",)),
+        ({"text": "a", "messages": []}, "messages", "chat", ("messages",)),
+        ({"text": "a", "content": "b"}, "content", "text", ("content",)),
+        ({"question": "a", "answer": "b"}, "question,answer", "prompt+completion", ("question", "answer")),
+        (pa.schema({"text": pa.large_string()}), None, "text", ("text",)),
+        (pa.schema({"dialog": pa.list_(pa.struct({"role": pa.string()}))}), "dialog", "chat", ("dialog",)),
+    ],
+)
+def test_columns_say_what_the_documents_are(fields, text_column, kind, columns):
+    records = recognise(fields, "x", text_column)
+    assert (records.kind, records.columns) == (kind, columns)
+
+
+def test_tools_are_read_for_chats_only():
+    assert recognise({"messages": [], "tools": []}, "x").needed == ("messages", "tools")
+    assert recognise({"text": "", "tools": []}, "x").needed == ("text",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text_column", "words"),
+    [
+        ({"body": "a"}, None, r"rows: no column 'text', .*found: body\); name the one .* --text-column content"),
+        ({"text": "a", "messages": []}, None, "'text' and 'messages' are both there; name the one"),
+        ({"text": "a"}, "body", r"no column 'body' \(found: text\)"),
+        ({"text": 5}, None, "'text' is a int; strings or lists of messages"),
+        ({"prompt": "a", "completion": []}, None, "'prompt' is a string and 'completion' is a list"),
+        ({"text": []}, None, "'text' is a list; if it is the text to take, say --text-column text"),
+        ({"messages": "[]"}, None, "'messages' is a string; if it is"),
+        ({"a": "", "b": "", "c": ""}, "a,b,c", "3 columns named where two can be"),
+    ],
+)
+def test_columns_that_do_not_fit_are_told(fields, text_column, words):
+    with pytest.raises(PackerError, match=words):
+        recognise(fields, "rows", text_column)
+
+
+# ---- tokens ----
+
+
+@given(documents=st.lists(texts, max_size=5))
+def test_texts_have_their_own_tokens_and_one_end(opened, documents):
+    tokenizer, encoder, _ = opened
+    encoded = encoder.encode([{"text": text} for text in documents])
+    assert encoded.labels is None
+    for text, ids in zip(documents, lists(encoded.input_ids), strict=True):
+        if text == "":
+            assert ids == []
+            continue
+        assert ids == naive.text_tokens(tokenizer, text)
+
+
+@given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=5))
+def test_completions_are_trained_where_the_tokens_of_the_prompt_end(opened, pairs):
+    tokenizer, _, encoder = opened
+    encoded = encoder.encode([{"prompt": prompt, "completion": completion} for prompt, completion in pairs])
+    for row, (prompt, completion) in enumerate(pairs):
+        ids, labels = lists(encoded.input_ids)[row], lists(encoded.labels)[row]
+        core = tokenizer(prompt + completion, add_special_tokens=False)["input_ids"]
+        front = next(at for at in range(len(ids) + 1) if ids[at : at + len(core)] == core)
+        alone = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        if core[: len(alone)] == alone:
+            assert row not in encoded.straddling
+            assert labels == [-100] * (front + len(alone)) + ids[front + len(alone) :] or not ids
+        offsets = tokenizer(prompt + completion, add_special_tokens=False, return_offsets_mapping=True)[
+            "offset_mapping"
+        ]
+        first = next((at for at, (_, end) in enumerate(offsets) if end > len(prompt)), len(core))
+        assert trained_at(labels) == list(range(front + first, len(ids)))
+        assert (row in encoded.straddling) == (first < len(core) and offsets[first][0] < len(prompt))
+
+
+def test_no_eos_adds_none(path):
+    options = TextOptions(tokenizer=path, eos=False)
+    tokenizer = open_tokenizer(path)
+    encoded = Encoder(options, TEXT).encode([{"text": "The fox"}])
+    assert lists(encoded.input_ids) == [tokenizer("The fox")["input_ids"]]
+
+
+def test_all_of_a_completion_and_its_prompt_can_be_trained(path):
+    encoder = Encoder(TextOptions(tokenizer=path, train_on="all"), PAIR)
+    assert not encoder.has_labels
+    assert encoder.encode([{"prompt": "a", "completion": "b"}]).labels is None
+
+
+def test_arrow_and_python_records_are_the_same(opened):
+    _, encoder, _ = opened
+    records = [{"text": text} for text in ("a", "", "fox" * 9)]
+    given = encoder.encode(records)
+    assert given == encoder.encode(pa.Table.from_pylist(records)) == encoder.encode(pa.RecordBatch.from_pylist(records))
+    assert given.input_ids.type == pa.list_(pa.int32())
+
+
+def test_chunks_do_not_show(opened, monkeypatch):
+    _, _, encoder = opened
+    records = [{"prompt": "fox" * n, "completion": " dogs" * (n % 3)} for n in range(20)]
+    whole = encoder.encode(records)
+    monkeypatch.setattr("packer.text.encoder._CHARACTERS", 7)
+    assert encoder.encode(records) == whole
+    assert encoder.encode([]).input_ids.to_pylist() == []
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"text": None}, "document 12: 'text' is null where a string is expected"),
+        ({"other": "x"}, "document 12: 'text' is null"),
+        ({"text": 5}, "'text' is a int where a string"),
+        ({"text": "ab\udfffc"}, r"'text' has a lone surrogate U\+DFFF at character 2"),
+    ],
+)
+def test_a_wrong_text_is_named(opened, record, words):
+    _, encoder, _ = opened
+    with pytest.raises(TextError, match=words) as caught:
+        encoder.encode([{"text": "fine"}, {"text": ""}, record], first_row=10)
+    assert caught.value.row == 12
+
+
+def test_a_document_of_which_nothing_is_trained_is_counted(path):
+    encoder = Encoder(TextOptions(tokenizer=path, eos=False), PAIR)
+    encoded = encoder.encode([{"prompt": "fox", "completion": ""}, {"prompt": "fox", "completion": " dogs"}], 5)
+    adds_eos = trained_at(lists(encoded.labels)[0])
+    assert encoded.untrained == (() if adds_eos else (5,))
+
+
+@pytest.mark.parametrize(
+    ("records", "train_on", "words"),
+    [
+        (TEXT, "assistant", "--train-on assistant does not fit documents of text: choose all"),
+        (PAIR, "assistant", "documents of prompt.completion: choose completion or all"),
+        (recognise({"messages": []}, "x"), "completion", "documents of messages: choose assistant or all"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(path, records, train_on, words):
+    with pytest.raises(PackerError, match=words):
+        Encoder(TextOptions(tokenizer=path, train_on=train_on), records)
+
+
+# ---- tokenizers ----
+
+
+def test_a_tokenizer_without_an_end_must_be_told_so(tmp_path):
+    trained().save(str(tmp_path / "tokenizer.json"))
+    options = TextOptions(tokenizer=str(tmp_path / "tokenizer.json"))
+    with pytest.raises(PackerError, match=r"names no end-of-sequence token .* choose --no-eos"):
+        Encoder(options, TEXT)
+    encoded = Encoder(TextOptions(tokenizer=options.tokenizer, eos=False), TEXT).encode([{"text": "fox"}])
+    assert lists(encoded.input_ids) == [trained().encode("fox").ids]
+
+
+def test_a_tokenizer_json_is_opened_with_the_configuration_beside_it(path):
+    by_file = TextOptions(tokenizer=str(Path(path) / "tokenizer.json"))
+    assert Encoder(by_file, TEXT).identity == Encoder(TextOptions(tokenizer=path), TEXT).identity
+
+
+def test_padding_and_truncation_that_a_tokenizer_brings_along_are_off(tmp_path):
+    path = save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["truncation"] = {"max_length": 3, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    content["padding"] = {
+        "strategy": {"Fixed": 9},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<|endoftext|>",
+    }
+    file.write_text(json.dumps(content))
+    for text in ("a", "fox dogs" * 9):
+        (ids,) = lists(Encoder(TextOptions(tokenizer=path), TEXT).encode([{"text": text}]).input_ids)
+        assert ids == [*trained().encode(text).ids, trained().token_to_id("</s>")]
+
+
+def test_a_tokenizer_in_python_gives_the_same(opened, monkeypatch):
+    _, _, fast = opened
+    records = [{"prompt": p, "completion": c} for p, c in [("fox:", " dogs"), ("", "café 😀"), ("fo", "x"), ("x", "")]]
+    wanted = fast.encode(records)
+    monkeypatch.setattr(fast._tokens, "_backend", None)
+    assert fast.encode(records) == wanted
+
+
+def test_identity_says_what_shapes_the_tokens(path, tmp_path):
+    one = Encoder(TextOptions(tokenizer=path), TEXT).identity
+    assert json.loads(json.dumps(one)) == one
+    assert str(path) not in json.dumps(one)
+    assert Encoder(TextOptions(tokenizer=path, eos=False), TEXT).identity != one
+    assert Encoder(TextOptions(tokenizer=path), PAIR).identity != one
+    other = Encoder(TextOptions(tokenizer=save_tokenizer(tmp_path, adds_eos=True)), TEXT).identity
+    assert other["tokenizer"] != one["tokenizer"]
+
+
+def test_a_template_that_writes_the_date_is_known_by_it(path):
+    chat = recognise({"messages": []}, "x")
+    dated = TextOptions(tokenizer=path, chat_template="{{ strftime_now('%d') }}{{ messages[0].content }}")
+    assert "today" in Encoder(dated, chat).identity
+    assert "today" not in Encoder(TextOptions(tokenizer=path, chat_template="x"), chat).identity
+
+
+def test_labels_are_int32_and_never_shifted(opened):
+    _, _, encoder = opened
+    encoded = encoder.encode([{"prompt": "fox", "completion": " dogs"}])
+    ids, labels = np.array(lists(encoded.input_ids)[0]), np.array(lists(encoded.labels)[0])
+    assert encoded.labels.type == pa.list_(pa.int32())
+    assert ((labels == -100) | (labels == ids)).all()

@@ -1,0 +1,239 @@
+"""Chats: what the assistant wrote is found exactly, or it is an error."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.errors import PackerError
+from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from tests import naive
+from tests.chat_templates import (
+    ALWAYS_PROMPTING,
+    END,
+    EXACT,
+    LOOP,
+    MARKED,
+    REWRITING,
+    WORDS,
+    lists,
+    save_tokenizer,
+    trained_at,
+)
+
+pytest.importorskip("transformers")
+
+QUESTION = [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": "The quick fox"}]
+DIALOGUE = [*QUESTION, {"role": "user", "content": "dogs?"}, {"role": "assistant", "content": "42 dogs"}]
+
+contents = st.text(st.sampled_from(WORDS), max_size=12)
+messages = st.builds(
+    lambda role, content: {"role": role, "content": content},
+    st.sampled_from(["user", "assistant", "system", "tool"]),
+    contents,
+)
+conversations = st.lists(messages, min_size=1, max_size=6)
+
+
+@pytest.fixture(scope="module")
+def tokenizer_path(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"), adds_bos=True, adds_eos=True)
+
+
+@pytest.fixture(scope="module")
+def encoders(tokenizer_path):
+    """Encoders of chats, by template, opened once."""
+    opened = {}
+
+    def encoder(template, train_on=None):
+        if (template, train_on) not in opened:
+            options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
+            opened[template, train_on] = Encoder(options, recognise({"messages": []}, "chats"))
+        return opened[template, train_on]
+
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_path):
+    return open_tokenizer(tokenizer_path)
+
+
+def encode(encoder, conversation):
+    encoded = encoder.encode([{"messages": conversation}])
+    return lists(encoded.input_ids)[0], lists(encoded.labels)[0], encoded
+
+
+def text_of(tokenizer, ids):
+    return tokenizer.decode([token for token in ids if token >= 0])
+
+
+@pytest.mark.parametrize("template", EXACT.values(), ids=EXACT)
+@given(conversation=conversations)
+def test_what_is_trained_is_what_the_twin_finds_message_by_message(encoders, tokenizer, template, conversation):
+    def render(messages, *, prompt):
+        (text,) = tokenizer.apply_chat_template(
+            [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt
+        )
+        return text
+
+    try:
+        wanted = naive.assistant_characters(render, conversation)
+    except Exception:  # a rendering of no messages at all
+        wanted = None
+    if wanted is None:
+        return
+    ids, labels, encoded = encode(encoders(template), conversation)
+    assert (ids, trained_at(labels)) == naive.tokens_of_characters(
+        tokenizer, render(conversation, prompt=False), wanted
+    )
+    assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
+    assert encoded.untrained == (() if trained_at(labels) else (0,))
+
+
+@pytest.mark.parametrize("template", MARKED.values(), ids=MARKED)
+@given(conversation=conversations)
+def test_marks_train_what_transformers_masks(encoders, tokenizer, template, conversation):
+    given = tokenizer.apply_chat_template(
+        conversation, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
+    )
+    ids, labels, _ = encode(encoders(template), conversation)
+    assert ids == given["input_ids"]
+    assert [int(label != -100) for label in labels] == given["assistant_masks"]
+
+
+@given(conversation=conversations)
+def test_marks_and_turns_train_the_same(encoders, conversation):
+    if conversation[0]["role"] != "assistant":
+        assert (
+            encode(encoders(EXACT["chatml"]), conversation)[:2] == encode(encoders(MARKED["marked"]), conversation)[:2]
+        )
+
+
+@pytest.mark.parametrize("template", REWRITING.values(), ids=REWRITING)
+def test_a_template_that_rewrites_earlier_turns_is_refused(encoders, template):
+    with pytest.raises(TextError, match=r"document 7: .*message 1 \(assistant\) differently .*--chat-template FILE"):
+        encoders(template).encode([{"messages": DIALOGUE}], first_row=7)
+    assert encoders(template, "all").encode([{"messages": DIALOGUE}]).labels is None
+
+
+@pytest.mark.parametrize("name", ["think block in the last turn", "end of text behind the last turn"])
+def test_it_serves_where_nothing_follows(encoders, tokenizer, name):
+    _, labels, _ = encode(encoders(REWRITING[name]), QUESTION)
+    assert "The quick fox" in text_of(tokenizer, labels)
+    assert "fox?" not in text_of(tokenizer, labels)
+
+
+@pytest.mark.parametrize("conversation", [QUESTION, DIALOGUE])
+def test_a_template_that_always_ends_in_a_generation_prompt_is_refused(encoders, conversation):
+    with pytest.raises(TextError, match=r"generation prompt|differently"):
+        encode(encoders(ALWAYS_PROMPTING), conversation)
+
+
+def test_the_token_that_ends_the_turn_and_its_newline_are_trained_and_the_header_is_not(encoders, tokenizer):
+    _, labels, _ = encode(encoders(EXACT["chatml"]), DIALOGUE)
+    assert text_of(tokenizer, labels) == "The quick fox<|im_end|>\n42 dogs<|im_end|>\n"
+
+
+def test_marks_around_nothing_are_refused(encoders):
+    around_users = MARKED["marked"].replace("== 'assistant'", "== 'user'")
+    encode(encoders(around_users), QUESTION)
+    around_nothing = LOOP + "{{ message.content }}{% generation %}{% endgeneration %}" + END
+    with pytest.raises(TextError, match="marks hold nothing"):
+        encode(encoders(around_nothing), QUESTION)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set all %}" + MARKED["marked"] + "{% endset %}{{ all | length }}",
+        "{% generation %}" + MARKED["marked"] + "{% endgeneration %}",
+        "{% set all %}" + MARKED["marked"] + "{% endset %}{{ all | reverse }}",
+    ],
+)
+def test_marks_whose_place_is_not_known_are_refused(encoders, template):
+    with pytest.raises(TextError, match="generation %} is changed or moved"):
+        encode(encoders(template), QUESTION)
+
+
+def test_marks_inside_a_captured_block_are_found_where_transformers_misplaces_them(encoders, tokenizer):
+    captured = "{% set all %}" + MARKED["marked"] + "{% endset %}>>{{ all }}"
+    _, labels, _ = encode(encoders(captured), QUESTION)
+    assert text_of(tokenizer, labels) == "The quick fox<|im_end|>\n"
+
+
+def test_what_the_template_raises_is_told_with_the_document_and_the_turn(encoders):
+    strict = EXACT["chatml"] + "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    fine, wrong = {"messages": QUESTION}, {"messages": [{"role": "system", "content": "x"}, *QUESTION]}
+    with pytest.raises(TextError, match=r"^document 1: the chat template does not render it: TemplateError no system$"):
+        encoders(strict).encode([fine, wrong, fine])
+
+
+def test_a_token_that_reaches_across_the_start_is_trained_and_counted(encoders, tokenizer):
+    both = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "  and"}]
+    ids, labels, encoded = encode(encoders(LOOP + "{{ message.content }} " + END), both)
+    (spaces,) = [at for at, token in enumerate(ids) if tokenizer.decode([token]) == "  "]  # one is the user's
+    assert encoded.straddling == (0,)
+    assert trained_at(labels) == list(range(spaces, len(ids)))
+
+
+def test_sharegpt_and_messages_are_the_same_chat(tokenizer_path):
+    options = TextOptions(tokenizer=tokenizer_path, chat_template=EXACT["chatml"])
+    names = {"user": "human", "assistant": "gpt", "system": "system", "tool": "tool"}
+    chat = [{"role": "system", "content": "s"}, *DIALOGUE, {"role": "tool", "content": "t"}]
+    share = [{"from": names[message["role"]], "value": message["content"]} for message in chat]
+    one = Encoder(options, recognise({"messages": chat}, "x")).encode([{"messages": chat}])
+    other = Encoder(options, recognise({"conversations": share}, "x")).encode([{"conversations": share}])
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("conversation", "words"),
+    [
+        (None, "'messages' is null where a list of messages is expected"),
+        ("hi", "'messages' is a str"),
+        (["hi"], "'messages' message 0 is a str where an object with a role is expected"),
+        ([{"content": "hi"}], r"message 0 has no 'role' \(found: content\)"),
+        ([{"role": "human", "content": "hi"}], "message 0 has the role 'human', which is none of system, "),
+        ([{"from": "narrator", "value": "hi"}], "message 0 has the role 'narrator', which is none of human, "),
+        ([{"role": "user", "content": 5}], "message 0 has a content of type int where text is expected"),
+        ([{"role": "user", "content": "\ud800"}], r"message 0 has a lone surrogate U\+D800 at character 0"),
+    ],
+)
+def test_a_wrong_conversation_is_named(encoders, conversation, words):
+    with pytest.raises(TextError, match=words) as caught:
+        encoders(EXACT["chatml"]).encode([{"messages": QUESTION}, {"messages": conversation}], first_row=40)
+    assert caught.value.row == 41
+
+
+def test_a_conversation_without_messages_has_no_tokens(encoders):
+    encoded = encoders(EXACT["chatml"]).encode([{"messages": []}, {"messages": QUESTION}])
+    assert [len(ids) > 0 for ids in lists(encoded.input_ids)] == [False, True]
+    assert encoded.untrained == ()
+
+
+def test_tools_and_template_arguments_reach_the_template(tokenizer_path):
+    template = EXACT["chatml"] + "{{ tools | tojson if tools }}{{ mood }}"
+    record = {"messages": QUESTION, "tools": json.dumps([{"name": "f"}]), "chat_template_kwargs": {"mood": "calm"}}
+    options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on="all")
+    encoder = Encoder(options, recognise(record, "x"))
+    text = text_of(open_tokenizer(tokenizer_path), lists(encoder.encode([record]).input_ids)[0])
+    assert text.endswith('[{"name": "f"}]calm')
+
+
+def test_a_conversational_completion_trains_everything_after_the_prompt(tokenizer_path, tokenizer):
+    record = {"prompt": DIALOGUE[:3], "completion": DIALOGUE[3:]}
+    options = TextOptions(tokenizer=tokenizer_path, chat_template=EXACT["chatml"])
+    for chosen in (
+        options,
+        TextOptions(tokenizer=tokenizer_path, chat_template=MARKED["marked"], train_on="assistant"),
+    ):
+        (labels,) = lists(Encoder(chosen, recognise(record, "x")).encode([record]).labels)
+        assert text_of(tokenizer, labels) == "42 dogs<|im_end|>\n"
+
+
+def test_without_a_template_chats_are_refused(tokenizer_path):
+    with pytest.raises(PackerError, match=re.escape("has no chat template; give one by --chat-template FILE")):
+        Encoder(TextOptions(tokenizer=tokenizer_path), recognise({"messages": []}, "x"))

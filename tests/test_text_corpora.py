@@ -1,0 +1,198 @@
+"""Real corpora through real tokenizers: document by document the same, and what TRL trains on."""
+
+import importlib.util
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from packer.text.chats import Chat, ChatTemplate
+from tests import naive
+from tests.chat_templates import EXACT, MARKED, lists, trained_at
+
+zstandard = pytest.importorskip("zstandard")
+pytest.importorskip("transformers")
+
+SAMPLE = 200  # documents of each corpus, spread over it
+TOKENIZERS = ["qwen3", "bert_uncased"]
+
+# where TRL's copies train part of what the generation prompt gives: the header, its newline or the opening of a thought
+MARKS_ELSEWHERE = {
+    *("gptoss", "muse_glimmer", "qwen2_5"),
+    *("qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "qwen3_8"),
+}
+
+
+@cache
+def read(shared_data, name):
+    path = next((shared_data / "corpora").glob(f"{name}.jsonl*"))
+    with path.open("rb") if path.suffix == ".jsonl" else zstandard.open(path, "rb") as file:
+        records = [json.loads(line) for line in file.read().splitlines()]
+    return records[:: max(1, len(records) // SAMPLE)]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request, shared_data):
+    return open_tokenizer(str(shared_data / "tokenizers" / request.param))
+
+
+def encode(tokenizer, records, **options):
+    options = TextOptions(tokenizer=tokenizer.name_or_path, **options)
+    encoded = Encoder(options, recognise(records[0], "x")).encode(records)
+    return encoded, lists(encoded.input_ids), lists(encoded.labels) if encoded.labels else None
+
+
+def ending(tokenizer):
+    """What comes behind a document: EOS, or the [SEP] that BERT adds by itself."""
+    return [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
+
+
+def test_peps_have_the_tokens_of_each_alone(shared_data, tokenizer):
+    records = read(shared_data, "python_peps")[::10]
+    _, found, labels = encode(tokenizer, records)
+    assert labels is None
+    for record, ids in zip(records, found, strict=True):
+        assert ids == tokenizer(record["text"])["input_ids"] + ending(tokenizer)
+
+
+def test_t0_trains_what_comes_behind_the_tokens_of_the_prompt(shared_data, tokenizer):
+    records = read(shared_data, "t0_train_50k")
+    encoded, found, labels = encode(tokenizer, records)
+    assert encoded.straddling == encoded.untrained == ()
+    for record, ids, row in zip(records, found, labels, strict=True):
+        assert ids == tokenizer(record["prompt"] + record["completion"])["input_ids"] + ending(tokenizer)
+        # what BERT adds behind the prompt alone, [SEP], is not there
+        alone = tokenizer(record["prompt"])["input_ids"]
+        prompt = len(alone) - (tokenizer.sep_token_id is not None)
+        assert ids[:prompt] == alone[:prompt]
+        assert row == [-100] * prompt + ids[prompt:]
+
+
+@pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
+@pytest.mark.parametrize("template", [EXACT["chatml"], EXACT["no special tokens"], MARKED["marked"]])
+def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, template):
+    records = read(shared_data, corpus)[::4]
+    _, found, labels = encode(tokenizer, records, chat_template=template)
+
+    def render(messages, *, prompt):
+        given = tokenizer.apply_chat_template(
+            [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt
+        )
+        return given[0]
+
+    for record, ids, row in zip(records, found, labels, strict=True):
+        wanted = naive.assistant_characters(render, record["messages"])
+        text = render(record["messages"], prompt=False)
+        assert (ids, trained_at(row)) == naive.tokens_of_characters(tokenizer, text, wanted)
+
+
+def test_qwen3_takes_single_turns_and_refuses_several(shared_data):
+    qwen3 = open_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+    records = read(shared_data, "gsm8k")
+    encoded, found, labels = encode(qwen3, records)
+    assert encoded.untrained == encoded.straddling == ()
+    assert found == qwen3.apply_chat_template([r["messages"] for r in records], return_dict=True)["input_ids"]
+    answer = qwen3.decode([token for token in labels[0] if token >= 0])
+    assert answer == f"<think>\n\n</think>\n\n{records[0]['messages'][1]['content']}<|im_end|>\n"
+    with pytest.raises(TextError, match=r"message 1 \(assistant\) differently when more follows"):
+        encode(qwen3, read(shared_data, "sgd_multiturn")[:1])
+
+
+def test_gsm8k_in_chatml_is_the_tokenized_set(shared_data):
+    """The set was made by someone else: labels on the assistant's text and its end of turn."""
+    datasets = pytest.importorskip("datasets")
+    made = datasets.load_from_disk(str(shared_data / "tokenized" / "gsm8k"))
+    with (shared_data / "corpora" / "gsm8k.jsonl").open() as file:
+        records = [json.loads(line) for line in file][:SAMPLE]
+    qwen3 = open_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+    _, found, labels = encode(qwen3, records, chat_template=EXACT["chatml"])
+    assert found == made[:SAMPLE]["input_ids"]
+    assert labels == made[:SAMPLE]["labels"]
+
+
+# ---- TRL ----
+
+
+def trl_templates() -> Path:
+    spec = importlib.util.find_spec("trl")
+    if spec is None or spec.origin is None:
+        pytest.skip("TRL is not installed")
+    folder = Path(spec.origin).parent / "chat_templates"
+    if not folder.is_dir():
+        pytest.skip("this TRL ships no chat templates")
+    return folder
+
+
+def trl_prepares(tokenizer, records, tmp_path, **options):
+    """What TRL's SFTTrainer makes of records: tokens and labels."""
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes))
+    config = trl.SFTConfig(str(tmp_path), max_length=None, report_to=[], use_cpu=True, bf16=False, **options)
+    trainer = trl.SFTTrainer(
+        model, args=config, train_dataset=datasets.Dataset.from_list(records), processing_class=tokenizer
+    )
+    return trainer.train_dataset["input_ids"][:], trainer.train_dataset["labels"][:]
+
+
+@pytest.fixture(scope="module")
+def qwen3(shared_data):
+    return open_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+
+
+@pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
+def test_trl_trains_on_the_same_tokens_of_chats(shared_data, qwen3, corpus, tmp_path):
+    """TRL needs marks, which its copy of Qwen3's template has; it renders a single turn as the original does."""
+    records = read(shared_data, corpus)[::4]
+    with_marks = (trl_templates() / "qwen3_training.jinja").read_text()
+    marked = open_tokenizer(qwen3.name_or_path)
+    marked.chat_template = with_marks
+    theirs = trl_prepares(marked, records, tmp_path, assistant_only_loss=True)
+    _, ids, labels = encode(qwen3, records, chat_template=with_marks)
+    assert (ids, labels) == tuple(map(list, theirs))
+    if corpus == "gsm8k":
+        assert encode(qwen3, records)[1:] == (ids, labels)
+
+
+def test_trl_trains_on_the_same_tokens_of_prompts_and_completions(shared_data, qwen3, tmp_path):
+    records = read(shared_data, "t0_train_50k")
+    theirs = trl_prepares(qwen3, records, tmp_path)
+    assert tuple(map(list, theirs)) == encode(qwen3, records)[1:]
+
+
+def test_trl_trains_on_the_same_tokens_of_conversational_completions(shared_data, qwen3, tmp_path):
+    chats = [record["messages"] for record in read(shared_data, "sgd_multiturn")[::8]]
+    cut = [
+        {"prompt": chat[: len(chat) // 2 // 2 * 2 + 1], "completion": chat[len(chat) // 2 // 2 * 2 + 1 :]}
+        for chat in chats
+    ]
+    records = [record for record in cut if len(record["completion"]) == 1]
+    records += [{"prompt": chat[:1], "completion": chat[1:2]} for chat in chats]
+    theirs = trl_prepares(qwen3, records, tmp_path)
+    assert tuple(map(list, theirs)) == encode(qwen3, records)[1:]
+
+
+def test_templates_with_trls_marks_train_what_the_originals_do_turn_by_turn(shared_data, qwen3):
+    """Every template that TRL ships in both forms: where both answer and render the same, they agree or are named."""
+    folder = trl_templates()
+    chats = [Chat(0, record["messages"][:2]) for record in read(shared_data, "gsm8k")[:3]]
+    chats += [Chat(0, record["messages"][:4]) for record in read(shared_data, "sgd_multiturn")[:3]]
+    agreed, different = set(), set()
+    for marked in folder.glob("*_training.jinja"):
+        name = marked.name.removesuffix("_training.jinja")
+        pair = [ChatTemplate(qwen3, path.read_text()) for path in (folder / f"{name}.jinja", marked)]
+        for chat in chats:
+            try:
+                (text,), (other,) = (template.render([chat]) for template in pair)
+                by_turns, by_marks = (template.spans([chat], [text], "assistant") for template in pair)
+            except TextError:
+                continue
+            if text == other:
+                (agreed if by_turns == by_marks else different).add(name)
+    assert len(agreed - different) >= 8
+    assert different <= MARKS_ELSEWHERE
