@@ -46,12 +46,12 @@ class TextError(SourceError):
     """A record is wrong: its row in the batches encoded so far, and what is wrong with it."""
 
     def __init__(self, row: int, message: str) -> None:
-        super().__init__(row, message)  # both, so that the error passes between processes
+        super().__init__(f"document {row:,}: {message}")
         self.row = row
         self.message = message
 
-    def __str__(self) -> str:
-        return f"document {self.row:,}: {self.message}"
+    def __reduce__(self) -> tuple[type[TextError], tuple[int, str]]:
+        return type(self), (self.row, self.message)  # so that it passes between processes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
