@@ -189,8 +189,9 @@ def test_workers_learn_the_epoch_from_the_sampler(dataset):
         multiprocessing_context="fork",
     )
     for epoch in (0, 1):
-        expected = packer.batches(dataset, rows=2, epoch=epoch, mlm=mlm, tensors="numpy")
-        for batch, other in zip(loader, expected, strict=True):
+        expected = packer.BatchSampler(dataset, global_batch=2, epoch=epoch)
+        for batch, numbers in zip(loader, expected, strict=True):
+            other = packer.collate([dataset[row] for row in numbers], mlm=mlm, epoch=epoch, tensors="numpy")
             assert batch["input_ids"].tolist() == other["input_ids"].tolist()
             assert batch["labels"].tolist() == other["labels"].tolist()
 

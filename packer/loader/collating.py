@@ -209,6 +209,7 @@ def batches(
             static=static,
             loss_weights=loss_weights,
             mlm=mlm,
+            epoch=epoch,
             keep=keep,
             keep_tokens=keep_tokens,
             position_offset=position_offset,
