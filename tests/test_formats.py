@@ -379,6 +379,15 @@ def test_what_a_format_does_not_have_is_refused_in_one_line(dataset, options, me
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("options", [{"format": "encoder"}, {"mlm": True}])
+def test_encoders_refuse_padding_inside_segments(tmp_path, options):
+    aligned = packer.load(make(tmp_path, align=4))
+    if "mlm" in options:
+        options = {"mlm": packer.MaskedLM(mask_id=1, vocabulary=100_000, special_ids=[0])}
+    with pytest.raises(PackerError, match="the rows are aligned, and an encoder would see the padding inside"):
+        packer.collate([aligned[0]], **options)
+
+
 # ---- flatten: raw examples ----
 
 tokens_and_labels = st.lists(

@@ -246,6 +246,10 @@ def make_batch(rows: Rows, *, format: str, options: FormatOptions) -> Any:
             raise PackerError(f"{name} is for {' and '.join(_ENCODERS)}: {format} has no place for it, leave it out")
     if options.additive_mask and format != "encoder":
         raise PackerError(f"additive_mask is for encoder: {format} has no mask, leave it out")
+    if (format == "encoder" or options.mlm is not None) and "seq_tokens" in rows[0]:
+        raise PackerError(
+            "the rows are aligned, and an encoder would see the padding inside its segments: pack without --align"
+        )
     if options.mlm is not None and "labels" in options.keep_tokens:
         raise PackerError("keep_tokens names labels, and those of mlm take their place: leave one of them out")
     return FORMATS[format](rows, options)
