@@ -4,7 +4,8 @@
     python benchmarks/bench_loader.py --lengths lengths.npy --max-len 2048 --rows 8
 
 The corpus is made: random tokens in documents of log-normal lengths (or the lengths of --lengths, repeated), with
-labels; it is packed once. packer reads the shards in shuffled order, `rows` rows a batch, in every format. The peer
+labels; it is packed once. packer reads the shards in shuffled order, `rows` rows a batch, in every format; for encoders
+it is packed again, in rows of 512 with at most 3 segments, and as many tokens are in a batch. The peer
 reads the same documents, saved by datasets.save_to_disk, through a shuffling DataLoader with transformers'
 DataCollatorWithFlattening and as many documents a batch as those rows hold on average: the same T, the same keys. Both
 run in this process without workers, on files in the page cache. Rounds are taken in turn, A B C A B C, after one that
@@ -20,9 +21,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 
 import click
+import numpy as np
 import torch
 
 import packer
@@ -31,6 +34,8 @@ from packer.loader.formats import FORMATS
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_pack import installed
 from corpora import make_corpus
+
+VOCABULARY = 150_000  # of make_corpus
 
 
 def tokens_per_second(batches: Iterable[dict[str, torch.Tensor]], limit: int | None = None) -> float:
@@ -44,10 +49,16 @@ def tokens_per_second(batches: Iterable[dict[str, torch.Tensor]], limit: int | N
     return tokens / (time.perf_counter() - begun)
 
 
-def packed_epoch(packed: packer.PackedDataset, *, rows: int, format: str, epoch: int) -> float:
-    """Wall time of an epoch in one format, in real tokens per second."""
+def packed_epoch(packed: packer.PackedDataset, *, rows: int, format: str, epoch: int, unit: str | None = None) -> float:
+    """Wall time of an epoch in one format, in real tokens per second; `unit` is what is masked."""
+    mlm = None
+    if unit is not None:
+        continuations = np.arange(VOCABULARY) % 4 == 0
+        mlm = packer.MaskedLM(
+            mask_id=3, vocabulary=VOCABULARY, special_ids=[0, 1, 2], continuations=continuations, unit=unit
+        )
     begun = time.perf_counter()
-    for _ in packer.batches(packed, rows=rows, seed=0, epoch=epoch, format=format):
+    for _ in packer.batches(packed, rows=rows, seed=0, epoch=epoch, format=format, mlm=mlm):
         pass
     return packed.manifest.totals["tokens_packed"] / (time.perf_counter() - begun)
 
@@ -88,8 +99,15 @@ def main(
             "packer.batches": lambda turn: tokens_per_second(packer.batches(packed, rows=rows, epoch=turn)),
             "packer.collate, DataLoader": lambda turn: tokens_per_second(loader),
         }
+        packer.pack(work / "corpus", work / "short", max_len=512, max_segments=3, labels=False, sync=False)
+        short, short_rows = packer.load(work / "short"), rows * max_len // 512
+        for format, unit in product(("hf", "encoder"), (None, "token", "word", "span")):
+            name = f"{format}, {'no masks' if unit is None else f'{unit}s masked'}"
+            ways[f"rows of 512, {name}"] = lambda turn, format=format, unit=unit: packed_epoch(
+                short, rows=short_rows, format=format, epoch=turn, unit=unit
+            )
         for format in FORMATS:
-            if format != "hf":
+            if format not in ("hf", "encoder"):
                 ways[f"packer.batches, {format}"] = lambda turn, format=format: packed_epoch(
                     packed, rows=rows, format=format, epoch=turn
                 )
@@ -105,11 +123,11 @@ def main(
               f"Python {platform.python_version()}, {versions}")  # fmt: skip
         print(f"{manifest.totals['tokens_packed']:,} tokens, {manifest.packs:,} rows of {max_len}, {rows} rows or "
               f"{documents:.0f} documents a batch, one process, median of {runs} rounds\n")  # fmt: skip
-        print(f"{'':32} {'M tokens/s':>11} {'least':>7} {'most':>7} {'x peer':>7}")
+        print(f"{'':40} {'M tokens/s':>11} {'least':>7} {'most':>7} {'x peer':>7}")
         for name, speeds in found.items():
             ratios = [own / other for own, other in zip(speeds, found["DataCollatorWithFlattening"], strict=True)]
             million = [speed / 1e6 for speed in speeds]
-            print(f"{name:32} {statistics.median(million):11.1f} {min(million):7.1f} {max(million):7.1f} "
+            print(f"{name:40} {statistics.median(million):11.1f} {min(million):7.1f} {max(million):7.1f} "
                   f"{statistics.median(ratios):7.1f}")  # fmt: skip
 
 

@@ -19,6 +19,11 @@ def numpy_dtype(arrow_type: pa.DataType) -> np.dtype[Any]:
     return _DTYPES[arrow_type]
 
 
+def is_numeric(arrow_type: pa.DataType) -> bool:
+    """Whether a type is one of whole numbers or floats."""
+    return arrow_type in _DTYPES
+
+
 def as_numpy(array: pa.Array) -> NDArray[Any]:
     """The values of an array of numbers that has no nulls, where they lie: read-only, of the array's own dtype."""
     assert array.null_count == 0

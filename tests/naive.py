@@ -369,3 +369,70 @@ def tokens_of_characters(tokenizer, text, wanted):
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     offsets = encoded["offset_mapping"]
     return encoded["input_ids"], [at for at, (start, end) in enumerate(offsets) if any(wanted[start:end])]
+
+
+# ---- encoders: rows -> one batch, and masks ----
+
+
+def encoder_rows(rows, *, offset=0):
+    """(position, number of the segment) of every place of every row, and the places where segments begin."""
+    places, pooled = [], []
+    for number, row in enumerate(rows):
+        found = [(position, segment) for position, segment, _ in next_tokens(row)]
+        places.append([(position + offset, segment) for position, segment in found])
+        pooled += [
+            number * len(found) + place
+            for place, (position, segment) in enumerate(found)
+            if segment and (place == 0 or found[place - 1][1] != segment)
+        ]
+    return places, pooled
+
+
+def masked_segment(tokens, document, start, *, mlm, epoch):
+    """(tokens with some of them hidden, labels) of one segment that begins at `start` of its document."""
+    mask = 2**64 - 1
+    golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+    def mixed(value):
+        value = (value ^ (value >> 30)) * factor_1 & mask
+        value = (value ^ (value >> 27)) * factor_2 & mask
+        return value ^ (value >> 31)
+
+    key = mixed(mlm.seed + golden & mask)
+    key = mixed(key ^ (6 * golden & mask))
+    key = mixed(key ^ (epoch * factor_1 & mask))
+    key = mixed(key + document * golden & mask)
+    draws = [mixed(key + (start + place) * golden & mask) for place in range(len(tokens))]
+    special = [token in [*mlm.special_ids, mlm.mask_id] for token in tokens]
+    words = []  # lists of places
+    for place, token in enumerate(tokens):
+        if special[place]:
+            continue
+        after_word = place > 0 and not special[place - 1]
+        if after_word and mlm.unit != "token" and mlm.continuations is not None and mlm.continuations[token]:
+            words[-1].append(place)
+        else:
+            words.append([place])
+    units = []  # lists of words
+    for word in words:
+        goes_on = mlm.unit == "span" and units and units[-1][-1][-1] == word[0] - 1
+        if goes_on and len(units[-1]) < mlm.longest_span and draws[word[0]] % 2**32 >= mlm.span_stop * 2**32:
+            units[-1].append(word)
+        else:
+            units.append([word])
+    count = max(1, int(mlm.probability * (len(tokens) - sum(special)) + 0.5))
+    chosen = {}  # place -> the place that decides
+    for unit in sorted(units, key=lambda unit: (draws[unit[0][0]] >> 32, unit)):
+        for word in unit:
+            if len(chosen) < count:
+                chosen |= {place: unit[0][0] if mlm.unit == "span" else place for place in word}
+    ordinary = [token for token in range(mlm.vocabulary) if token not in [*mlm.special_ids, mlm.mask_id]]
+    hidden, labels = list(tokens), [-100] * len(tokens)
+    for place, deciding in chosen.items():
+        labels[place] = tokens[place]
+        share = (mixed(draws[deciding] ^ 0x5851F42D4C957F2D) >> 40) / 2**24
+        if share < mlm.mask_share:
+            hidden[place] = mlm.mask_id
+        elif share < mlm.mask_share + mlm.random_share:
+            hidden[place] = ordinary[mixed(draws[place] ^ 0x5851F42D4C957F2D) % 2**32 * len(ordinary) >> 32]
+    return hidden, labels

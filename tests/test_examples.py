@@ -16,7 +16,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
 
-from tests.documents import LENGTHS, make_example, make_source  # noqa: E402  these need torch
+import packer  # noqa: E402  these need torch
+from tests import naive  # noqa: E402
+from tests.documents import LENGTHS, make_example, make_source  # noqa: E402
 from tests.models import tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 
 pytestmark = [
@@ -126,6 +128,96 @@ def test_the_tiny_model_trains(example, tmp_path):
     run("tiny_model", tmp_path / "tokenizer.json", tmp_path / "tiny")
     loss, _ = printed(run("plain_loop", example.packed, tmp_path / "tiny"))
     assert 4 < loss < 6, "about the logarithm of 128"
+
+
+# ---- encoders ----
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> Path:
+    """A folder with a tiny BERT and its tokenizer, and documents packed for it, under the names of the README.
+
+    BERT's own vocabulary and questions of gsm8k where PACKER_TEST_DATA has them; made up ones otherwise.
+    """
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("bert")
+    if "PACKER_TEST_DATA" in os.environ:
+        shared = Path(os.environ["PACKER_TEST_DATA"])
+        tokenizer = AutoTokenizer.from_pretrained(shared / "tokenizers" / "bert_uncased")
+        with (shared / "corpora" / "gsm8k.jsonl").open() as lines:
+            texts = [json.loads(next(lines))["messages"][0]["content"] for _ in range(40)]
+    else:
+        pieces = [f"{mark}{letter}" for letter in "abcdefgh" for mark in ("", "##")]
+        vocabulary = {
+            token: number for number, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])
+        }
+        tokenizer = BertTokenizerFast(vocab=vocabulary)
+        texts = [" ".join(["bad", "fee", "a", "had"] * number) for number in range(1, 10)]
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.2,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    torch.manual_seed(0)
+    BertForMaskedLM(config).save_pretrained(folder / "google-bert" / "bert-base-uncased")
+    tokenizer.save_pretrained(folder / "google-bert" / "bert-base-uncased")
+    source = datasets.Dataset.from_dict({"input_ids": tokenizer(texts)["input_ids"]})
+    options = {"max_len": 128, "max_segments": 3, "labels": False, "long": "drop", "sync": False}
+    packer.pack(source, folder / "wikipedia-packed-512", **options)
+    return folder
+
+
+def bert_alone(folder: Path, *, mean: str) -> tuple[float, float]:
+    """(loss, gradient norm) of every document by itself, masked by the naive twin."""
+    from transformers import AutoTokenizer, BertForMaskedLM
+
+    name = folder / "google-bert" / "bert-base-uncased"
+    model, mlm = (
+        BertForMaskedLM.from_pretrained(name),
+        packer.masked_lm(AutoTokenizer.from_pretrained(name), unit="word"),
+    )
+    losses, counts = [], []
+    for row in packer.load(folder / "wikipedia-packed-512"):
+        for document, _, length, end in zip(
+            row["doc_ids"], row["doc_starts"], row["seq_lengths"], row["seq_lengths"].cumsum(), strict=True
+        ):
+            if document >= 0:
+                tokens = row["input_ids"][end - length : end].tolist()
+                hidden, labels = naive.masked_segment(tokens, int(document), 0, mlm=mlm, epoch=0)
+                losses.append(model(input_ids=torch.tensor([hidden]), labels=torch.tensor([labels])).loss)
+                counts.append(sum(label != -100 for label in labels) if mean == "token" else 1)
+    loss = (torch.stack(losses) * torch.tensor(counts)).sum() / sum(counts)
+    loss.backward()
+    return loss.item(), torch.stack(
+        [each.grad.norm() for each in model.parameters() if each.grad is not None]
+    ).norm().item()
+
+
+@pytest.mark.parametrize("mean", ["token", "sequence"])
+def test_masked_language_training(bert, mean):
+    packed, model = bert / "wikipedia-packed-512", bert / "google-bert" / "bert-base-uncased"
+    output = run("bert_mlm", packed, model, "--rows", 3, "--global-batch", 60, "--mean", mean)
+    loss, norm = bert_alone(bert, mean=mean)
+    found = printed(output)
+    assert found[0] == pytest.approx(loss, abs=1e-4)
+    assert found[1] == pytest.approx(norm, rel=1e-4)
+    assert found[0] > 1
+
+
+def test_the_encoders_of_the_readme(bert, monkeypatch):
+    section = (ROOT / "README.md").read_text().partition("**Encoders.**")[2]
+    snippet = section.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(bert)
+    names: dict[str, object] = {}
+    exec(snippet, names)
+    assert torch.isfinite(names["loss"])
+    assert names["first_tokens"].shape == (len(names["segments"]["doc_ids"]), 32)
 
 
 def test_every_example_is_run_here():

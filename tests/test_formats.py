@@ -278,6 +278,9 @@ def test_a_batch_of_no_rows_is_padding_without_loss(tmp_path, format, labels):
     assert lists(tokens.reshape(-1)) == [7] * MAX_LEN
     if format == "segment_ids":
         assert not found["targets_segmentation"].any()
+    elif format == "encoder":  # which has labels only of masks
+        assert found["attention_mask"].all()
+        assert not len(found["segments"]["doc_ids"])
     else:
         assert (found["labels"] == NO_LOSS).all()
 
@@ -355,9 +358,15 @@ def test_what_does_not_fit_the_static_shape_is_refused(dataset):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "jsonl"}, "format is 'jsonl': choose one of hf, hf_rows, trl"),
+        ({"format": "jsonl"}, "format is 'jsonl': choose one of hf, hf_rows, encoder, trl"),
         ({"format": "hf_rows", "static": True}, "static is for hf and megatron: hf_rows has one shape, leave it out"),
-        ({"format": "trl", "loss_weights": "document"}, "loss_weights are for hf, hf_rows, megatron: trl has no place"),
+        ({"format": "trl", "loss_weights": "document"}, "loss_weights are for hf, hf_rows, encoder, megatron: trl has"),
+        ({"format": "trl", "keep": ()}, "keep is for hf and encoder: trl has no place for it, leave it out"),
+        ({"format": "hf_rows", "position_offset": 2}, "position_offset is for hf and encoder: hf_rows has no place"),
+        ({"additive_mask": True}, "additive_mask is for encoder: hf has no mask, leave it out"),
+        ({"keep": ["label"]}, "the rows have no column label; they have input_ids, labels, position_ids, seq_lengths"),
+        ({"format": "encoder", "keep_tokens": ["token_type_ids"]}, "the rows have no column token_type_ids; they have"),
+        ({"format": "encoder", "loss_weights": "sequence"}, "loss_weights need labels: give mlm, or keep_tokens"),
         ({"loss_weights": "token"}, "loss_weights is 'token': choose sequence or document, or None"),
     ],
 )
@@ -368,6 +377,15 @@ def test_what_a_format_does_not_have_is_refused_in_one_line(dataset, options, me
         packer.collate([dataset[0]], **options)
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("options", [{"format": "encoder"}, {"mlm": True}])
+def test_encoders_refuse_padding_inside_segments(tmp_path, options):
+    aligned = packer.load(make(tmp_path, align=4))
+    if "mlm" in options:
+        options = {"mlm": packer.MaskedLM(mask_id=1, vocabulary=100_000, special_ids=[0])}
+    with pytest.raises(PackerError, match="the rows are aligned, and an encoder would see the padding inside"):
+        packer.collate([aligned[0]], **options)
 
 
 # ---- flatten: raw examples ----

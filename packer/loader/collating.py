@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.loader.dataset import NO_LOSS, PackedDataset
-from packer.loader.formats import Format, flat_arrays, make_batch
+from packer.loader.draws import check_range
+from packer.loader.formats import Format, FormatOptions, flat_arrays, make_batch
+from packer.loader.masking import MaskedLM
 from packer.loader.sampler import BatchSampler
 from packer.loader.segments import LossWeights
 from packer.loader.static import StaticShape
@@ -24,6 +26,12 @@ def collate(
     format: Format = "hf",
     static: StaticShape | None = None,
     loss_weights: LossWeights | None = None,
+    mlm: MaskedLM | None = None,
+    epoch: int | None = None,
+    keep: Sequence[str] | None = None,
+    keep_tokens: Sequence[str] = (),
+    position_offset: int = 0,
+    additive_mask: bool = False,
     tensors: Tensors = "torch",
 ) -> Any:
     """Make one batch of rows, as a trainer reads it; a `collate_fn` for DataLoader.
@@ -45,6 +53,21 @@ def collate(
     `hf_rows`, for Hugging Face models with sdpa or eager attention (flash attention takes B = 1): `input_ids`,
     `labels`, `position_ids`, int64, shape (B, L), and `use_cache`. Padding is a segment of its own.
 
+    `encoder`, for Hugging Face encoders with sdpa attention: rows as they are, each token attending to its segment.
+
+        input_ids, position_ids   int64, shape (B, L); positions restart with every segment, padding included
+        attention_mask            bool, shape (B, 1, L, L): True where two tokens are of one segment, or both padding
+        token_type_ids            int64, shape (B, L); where the dataset has them
+        labels                    int64, shape (B, L); with `mlm`, not shifted
+        segments                  a dict of what is known of each segment; take it out before the model gets the rest:
+          segment_ids             int32, shape (B, L): number of the segment in its row, from 1; 0 is padding
+          pooling_positions       int64, shape (segments,): the first token of each, in the rows laid end to end
+          doc_ids, `keep`         shape (segments,): the document of each, and the columns that `keep` names
+
+    So `hidden.flatten(0, 1)[segments["pooling_positions"]]` is what a pooler or a head gets, (segments, hidden); the
+    `pooler_output` of a Hugging Face model is that of each row's first segment alone. Encoders without an absolute
+    mask of their own (ModernBERT has sliding windows, which a mask replaces) take `hf`, by `packer.attention.use`.
+
     `trl`: a list of B examples `input_ids`, `labels` (int64 arrays, shape (L,), whatever `tensors` says) and
     `seq_lengths` (list), which TRL's DataCollatorForLanguageModeling(padding_free=True) makes a batch of.
 
@@ -64,16 +87,38 @@ def collate(
         static: for `hf` and `megatron`, the shape that all batches get, from `static_shape`, so that torch.compile
             compiles once: `hf` is filled with padding up to T tokens, cu_seqlens with repeats of T (segments of no
             tokens), and max_length is max_len.
-        loss_weights: for `hf`, `hf_rows` and `megatron`, add `loss_weights`, float64 and aligned with the labels,
-            for a mean per "sequence" or "document" instead of per token; see `causal_lm_loss`. Take the key out
-            before the rest goes to the model.
+        loss_weights: for `hf`, `hf_rows`, `encoder` and `megatron`, add `loss_weights`, float64 and aligned with the
+            labels, for a mean per "sequence" or "document" instead of per token; see `causal_lm_loss`. Take the key
+            out before the rest goes to the model.
+        mlm: for `hf` and `encoder`, mask tokens; the labels are the tokens that were masked.
+        epoch: of the masks; by default that of the BatchSampler the rows were drawn by, and 0 for other samplers.
+        keep: for `hf` and `encoder`, names of segment columns to add to `segments`; `hf` has that key where `keep` is
+            not None, without `segment_ids`.
+        keep_tokens: for `hf` and `encoder`, names of token columns to add; "labels" with `encoder` for those on disk.
+        position_offset: for `hf` and `encoder`, the position of every segment's first token; 2 for RoBERTa, which
+            counts from the padding's id plus 1.
+        additive_mask: for `encoder`, attention_mask in float32, 0 where two tokens see each other and the least number
+            elsewhere. **For eager attention**, which adds a mask of bool and so lets documents see each other.
         tensors: "torch", or "numpy" for arrays.
 
     Raises:
-        PackerError: the format is unknown or does not have what is asked for, the batch does not fit `static`, or
-            tensors are asked for and torch is not installed.
+        PackerError: the format is unknown or does not have what is asked for, a column is not there, the batch does
+            not fit `static`, a token is not in the vocabulary of `mlm`, the epoch is not in 0..2^64-1, or tensors are
+            asked for and torch is not installed.
     """
-    return _as(tensors, make_batch(rows, format=format, static=static, loss_weights=loss_weights))
+    epoch = (getattr(rows, "epoch", None) or 0) if epoch is None else epoch
+    check_range("epoch", epoch)
+    options = FormatOptions(
+        static=static,
+        loss_weights=loss_weights,
+        mlm=mlm,
+        epoch=epoch,
+        keep=keep,
+        keep_tokens=tuple(keep_tokens),
+        position_offset=position_offset,
+        additive_mask=additive_mask,
+    )
+    return _as(tensors, make_batch(rows, format=format, options=options))
 
 
 def flatten(examples: Sequence[Mapping[str, Any]], *, tensors: Tensors = "torch") -> dict[str, Any]:
@@ -124,6 +169,11 @@ def batches(
     format: Format = "hf",
     static: StaticShape | None = None,
     loss_weights: LossWeights | None = None,
+    mlm: MaskedLM | None = None,
+    keep: Sequence[str] | None = None,
+    keep_tokens: Sequence[str] = (),
+    position_offset: int = 0,
+    additive_mask: bool = False,
     tensors: Tensors = "torch",
 ) -> Iterator[Any]:
     """Yield the batches of one epoch, as `collate` makes them, in one process.
@@ -134,11 +184,16 @@ def batches(
         dataset: from `load`.
         rows: rows of a batch; a row is up to max_len real tokens.
         seed: of the order of rows; None for the order on disk.
-        epoch: another epoch is another order under the same seed.
+        epoch: another epoch is another order under the same seed, and other masks.
         drop_last: leave out a last batch of fewer rows.
         format: as in `collate`.
         static: as in `collate`.
         loss_weights: as in `collate`.
+        mlm: as in `collate`.
+        keep: as in `collate`.
+        keep_tokens: as in `collate`.
+        position_offset: as in `collate`.
+        additive_mask: as in `collate`.
         tensors: "torch", or "numpy" for arrays.
 
     Raises:
@@ -148,8 +203,19 @@ def batches(
         raise PackerError(f"rows is {rows}: a batch has at least 1")
     sampler = BatchSampler(dataset, global_batch=rows, seed=seed, epoch=epoch, drop_last=drop_last)
     for numbers in sampler:
-        batch = dataset.__getitems__(numbers)
-        yield collate(batch, format=format, static=static, loss_weights=loss_weights, tensors=tensors)
+        yield collate(
+            dataset.__getitems__(numbers),
+            format=format,
+            static=static,
+            loss_weights=loss_weights,
+            mlm=mlm,
+            epoch=epoch,
+            keep=keep,
+            keep_tokens=keep_tokens,
+            position_offset=position_offset,
+            additive_mask=additive_mask,
+            tensors=tensors,
+        )
 
 
 def _as(tensors: Tensors, batch: Any) -> Any:

@@ -8,29 +8,36 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy, numpy_dtype
+from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
 from packer.progress import silent
-from packer.shards.columns import PADDING, SEGMENT_COLUMNS, TOKEN_COLUMNS, RowFormat
+from packer.shards.columns import PADDING, RowFormat
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 
 NO_LOSS = -100  # as in packer.gather, which imports numba
 
 Row = dict[str, NDArray[Any]]
+_T = TypeVar("_T")
+
+
+class OfEpoch(list[_T]):
+    """A list that tells the epoch it is of, where that is known: of row numbers from a sampler, then of the rows."""
+
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Views:
     """The columns of one record batch as arrays that stay in the mapped file."""
 
-    tokens: dict[str, NDArray[np.int32]]
+    tokens: dict[str, NDArray[Any]]
     """Token columns, shape (rows, max_len), in the order on disk."""
 
     segments: dict[str, NDArray[Any]]
@@ -50,6 +57,8 @@ class PackedDataset:
         seq_tokens                        int32, shape (segments,): tokens in each extent, with `--align` only
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
         doc_starts                        int32, shape (segments,): where in its document the segment starts
+
+    and every other column of numbers that has max_len values a row or one per segment.
 
     It is a map-style dataset of torch without importing torch. It pickles as its path, so that DataLoader workers
     map the shards for themselves.
@@ -71,7 +80,8 @@ class PackedDataset:
     @property
     def column_names(self) -> list[str]:
         """Names of the columns of a row."""
-        return list(self._row_format.schema.names)  # a later version may have written more
+        views = self._view(0, 0)
+        return [*views.tokens, *views.segments]
 
     @property
     def pad_id(self) -> int:
@@ -104,7 +114,9 @@ class PackedDataset:
 
         `BatchSampler` hands out such a batch where the last rows of an epoch are fewer than the batches of a step.
         """
-        return [self[index] for index in indices] or [self._padding_row()]
+        rows = OfEpoch(self[index] for index in indices) or OfEpoch([self._padding_row()])
+        rows.epoch = getattr(indices, "epoch", None)
+        return rows
 
     def __iter__(self) -> Iterator[Row]:
         return (self[row] for row in range(len(self)))
@@ -141,12 +153,12 @@ class PackedDataset:
         return self._views[shard, chunk]
 
     def _padding_row(self) -> Row:
-        values = {"input_ids": self.pad_id, "labels": NO_LOSS}
-        row: Row = {name: np.full(self.max_len, value, np.int32) for name, value in values.items()}
-        row |= {"position_ids": np.arange(self.max_len, dtype=np.int32)}
-        segment = {"seq_lengths": self.max_len, "seq_tokens": 0, "doc_ids": PADDING, "doc_starts": 0}
-        row |= {name: np.array([value], numpy_dtype(SEGMENT_COLUMNS[name])) for name, value in segment.items()}
-        return {name: row[name] for name in self.column_names}
+        views = self._view(0, 0)
+        pads, extent = {"input_ids": self.pad_id, "labels": NO_LOSS}, {"seq_lengths": self.max_len, "doc_ids": PADDING}
+        row = {name: np.full(self.max_len, pads.get(name, 0), each.dtype) for name, each in views.tokens.items()}
+        if "position_ids" in row:
+            row["position_ids"] = np.arange(self.max_len, dtype=np.int32)
+        return row | {name: np.array([extent.get(name, 0)], each.dtype) for name, each in views.segments.items()}
 
 
 def load(path: str | Path, *, verify: bool = False) -> PackedDataset:
@@ -174,12 +186,23 @@ def _verify(path: Path) -> None:
 
 def _numpy_views(table: pa.Table, chunk: int, row_format: RowFormat, path: Path) -> _Views:
     arrays = {name: table[name].chunk(chunk) for name in row_format.schema.names}
-    rows = len(arrays["input_ids"])
+    rows, offsets = len(arrays["input_ids"]), arrays["seq_lengths"].offsets
     if len({len(array) for array in arrays.values()}) > 1:
         raise PackerError(f"{path}: the columns of a record batch are of different lengths; restore it, or pack again")
     check_batch(pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)), path, row_format)
-    return _Views(
-        tokens={name: as_numpy(arrays[name].flatten()).reshape(rows, -1) for name in TOKEN_COLUMNS if name in arrays},
-        segments={name: as_numpy(arrays[name].values) for name in SEGMENT_COLUMNS if name in arrays},
-        offsets=as_numpy(arrays["seq_lengths"].offsets).tolist(),  # of all segment columns
-    )
+    others = [name for name in table.column_names if name not in arrays and table.column_names.count(name) == 1]
+    arrays |= {name: table[name].chunk(chunk) for name in others if _has_numbers(table[name].chunk(chunk))}
+    tokens, segments = {}, {}
+    for name, column in arrays.items():
+        if not pa.types.is_fixed_size_list(column.type):
+            if column.offsets.equals(offsets):
+                segments[name] = as_numpy(column.values)
+        elif column.type.list_size == row_format.max_len and len(column) == rows:
+            tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
+    return _Views(tokens=tokens, segments=segments, offsets=as_numpy(offsets).tolist())
+
+
+def _has_numbers(column: pa.Array) -> bool:
+    """Whether a column is of lists of numbers that can stay where they lie."""
+    lists = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
+    return lists and is_numeric(column.type.value_type) and not column.null_count + column.values.null_count

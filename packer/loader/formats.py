@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.loader.dataset import NO_LOSS
+from packer.loader.encoders import encoder_batch, mask_segments, segments_of, token_values
+from packer.loader.masking import MaskedLM
 from packer.loader.segments import (
     LossWeights,
     boundaries_of,
@@ -24,7 +26,7 @@ from packer.loader.segments import (
 from packer.loader.static import StaticShape, pad_boundaries, pad_segments
 from packer.shards.columns import PADDING
 
-Format = Literal["hf", "hf_rows", "trl", "torchtitan", "megatron", "segment_ids"]
+Format = Literal["hf", "hf_rows", "encoder", "trl", "torchtitan", "megatron", "segment_ids"]
 Rows = Sequence[Mapping[str, NDArray[Any]]]
 
 
@@ -36,7 +38,25 @@ class FormatOptions:
     """The shape that all batches get; for `hf` and `megatron`."""
 
     loss_weights: LossWeights | None
-    """Add the key `loss_weights`; for `hf`, `hf_rows` and `megatron`."""
+    """Add the key `loss_weights`; for `hf`, `hf_rows`, `encoder` and `megatron`."""
+
+    mlm: MaskedLM | None
+    """Mask tokens, and train on these; for `hf` and `encoder`."""
+
+    epoch: int
+    """Of the masks."""
+
+    keep: Sequence[str] | None
+    """Add the key `segments` with these segment columns; for `hf` and `encoder`, which has the key anyway."""
+
+    keep_tokens: Sequence[str]
+    """Add these token columns; for `hf` and `encoder`."""
+
+    position_offset: int
+    """Position of every segment's first token; for `hf` and `encoder`."""
+
+    additive_mask: bool
+    """`attention_mask` in float32, to be added; for `encoder`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +97,9 @@ def hf_batch(rows: Rows, options: FormatOptions) -> dict[str, Any]:
     copy_rows("input_ids", rows, ends, input_ids[:tokens])
     if options.static is not None:
         input_ids[tokens:] = options.static.pad_id
-    if "labels" in rows[0]:
+    if options.mlm is not None:
+        input_ids, labels = mask_segments(rows, input_ids, lengths, doc_ids, mlm=options.mlm, epoch=options.epoch)
+    elif "labels" in rows[0]:
         labels = np.empty(total, np.int64)
         copy_rows("labels", rows, ends, labels[:tokens])
         labels[tokens:] = NO_LOSS
@@ -87,6 +109,12 @@ def hf_batch(rows: Rows, options: FormatOptions) -> dict[str, Any]:
     batch = flat_arrays(input_ids, labels, lengths, options.static)
     if options.loss_weights is not None:
         batch["loss_weights"] = weights_of(labels, lengths, doc_ids, per=options.loss_weights)[None]
+    if options.position_offset:
+        batch["position_ids"] += options.position_offset
+    for name in options.keep_tokens:
+        batch[name] = token_values(name, rows, ends, total)[None]
+    if options.keep is not None:
+        batch["segments"] = segments_of(rows, boundaries, doc_ids, options.keep)
     return batch
 
 
@@ -184,6 +212,7 @@ def segment_ids_batch(rows: Rows, options: FormatOptions) -> dict[str, Any]:
 FORMATS: dict[str, Callable[[Rows, FormatOptions], Any]] = {
     "hf": hf_batch,
     "hf_rows": hf_rows_batch,
+    "encoder": encoder_batch,
     "trl": trl_batch,
     "torchtitan": torchtitan_batch,
     "megatron": megatron_batch,
@@ -191,10 +220,12 @@ FORMATS: dict[str, Callable[[Rows, FormatOptions], Any]] = {
 }
 
 _HAVE_STATIC = ("hf", "megatron")  # the others have one shape anyway
-_HAVE_WEIGHTS = ("hf", "hf_rows", "megatron")  # the others' losses have no place for them
+_HAVE_WEIGHTS = ("hf", "hf_rows", "encoder", "megatron")  # the others' losses have no place for them
+_ENCODERS = ("hf", "encoder")
+_OF_ENCODERS = {"mlm": None, "keep": None, "keep_tokens": (), "position_offset": 0}
 
 
-def make_batch(rows: Rows, *, format: str, static: StaticShape | None, loss_weights: LossWeights | None) -> Any:
+def make_batch(rows: Rows, *, format: str, options: FormatOptions) -> Any:
     """Make a batch of numpy arrays.
 
     Raises:
@@ -202,13 +233,26 @@ def make_batch(rows: Rows, *, format: str, static: StaticShape | None, loss_weig
     """
     if format not in FORMATS:
         raise PackerError(f"format is {format!r}: choose one of {', '.join(FORMATS)}")
-    if static is not None and format not in _HAVE_STATIC:
+    if options.static is not None and format not in _HAVE_STATIC:
         raise PackerError(f"static is for {' and '.join(_HAVE_STATIC)}: {format} has one shape, leave it out")
-    if loss_weights is not None and format not in _HAVE_WEIGHTS:
+    if options.loss_weights is not None and format not in _HAVE_WEIGHTS:
         raise PackerError(f"loss_weights are for {', '.join(_HAVE_WEIGHTS)}: {format} has no place for them")
-    if loss_weights not in (None, "sequence", "document"):
-        raise PackerError(f"loss_weights is {loss_weights!r}: choose sequence or document, or None for the token mean")
-    return FORMATS[format](rows, FormatOptions(static=static, loss_weights=loss_weights))
+    if options.loss_weights not in (None, "sequence", "document"):
+        raise PackerError(
+            f"loss_weights is {options.loss_weights!r}: choose sequence or document, or None for the token mean"
+        )
+    for name, plain in _OF_ENCODERS.items() if format not in _ENCODERS else ():
+        if getattr(options, name) != plain:
+            raise PackerError(f"{name} is for {' and '.join(_ENCODERS)}: {format} has no place for it, leave it out")
+    if options.additive_mask and format != "encoder":
+        raise PackerError(f"additive_mask is for encoder: {format} has no mask, leave it out")
+    if (format == "encoder" or options.mlm is not None) and "seq_tokens" in rows[0]:
+        raise PackerError(
+            "the rows are aligned, and an encoder would see the padding inside its segments: pack without --align"
+        )
+    if options.mlm is not None and "labels" in options.keep_tokens:
+        raise PackerError("keep_tokens names labels, and those of mlm take their place: leave one of them out")
+    return FORMATS[format](rows, options)
 
 
 def _grid(rows: Rows) -> _Grid:

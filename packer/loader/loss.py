@@ -1,4 +1,4 @@
-"""The mean of a causal language model's loss over tokens, sequences or documents, exact over batches and ranks."""
+"""The mean of a causal or masked model's loss over tokens, sequences or documents, exact over batches and ranks."""
 
 from __future__ import annotations
 
@@ -65,10 +65,27 @@ def causal_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights:
     Returns:
         A scalar. Where gradients are averaged over ranks (DDP, FSDP), multiply it by their number.
     """
+    shifted = None if weights is None else weights[:, 1:]
+    return masked_lm_loss(logits[:, :-1], labels[:, 1:], num_items=num_items, weights=shifted)
+
+
+def masked_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights: Tensor | None = None) -> Tensor:
+    """Sum of the masked tokens' cross-entropy over `num_items`: as `causal_lm_loss`, and nothing is shifted.
+
+    BERT's own loss in transformers is the mean over a batch, whatever `num_items_in_batch` says.
+
+    Args:
+        logits: shape (B, T, vocabulary), any floating dtype; the loss is of the same.
+        labels: int64, shape (B, T), -100 for no loss: those of `collate(..., mlm=...)`.
+        num_items: from `num_items_in_batch`, of batches with the same weights.
+        weights: shape (B, T), aligned with the labels.
+
+    Returns:
+        A scalar. Where gradients are averaged over ranks (DDP, FSDP), multiply it by their number.
+    """
     from torch.nn.functional import cross_entropy
 
-    targets = labels[:, 1:].flatten()
-    losses = cross_entropy(logits[:, :-1].flatten(0, 1), targets, ignore_index=NO_LOSS, reduction="none")
+    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LOSS, reduction="none")
     if weights is not None:
-        losses = losses * weights[:, 1:].flatten().to(losses.dtype)
+        losses = losses * weights.flatten().to(losses.dtype)
     return losses.sum() / num_items

@@ -3,55 +3,36 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
+from packer.loader.draws import ROW_ORDER, check_range, draws, stream_key
 from packer.shards.columns import PADDING
-
-_LARGEST_SEED = 2**64 - 1
-_LOADER = np.uint64(5)  # the purpose of these draws; packer.plan.permute, which imports numba, has the others
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
-_FACTOR_2 = np.uint64(0x94D049BB133111EB)
 
 
 def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
     """Permute the numbers of all rows, shape (rows,); None as the seed gives the order on disk.
 
-    Rows are sorted by a hash of seed, epoch and number (SplitMix64: Steele, Lea and Flood, OOPSLA 2014), not drawn
-    from `numpy.random`: NumPy may change its streams in any release (NEP 19), and a run that is resumed in a newer
-    environment must go on with the rows that it has not seen. Takes 8 bytes per row, and 40 while it works.
+    Rows are sorted by a hash of seed, epoch and number, so that a run that is resumed in a newer environment goes on
+    with the rows that it has not seen. Takes 8 bytes per row, and 40 while it works.
 
     Raises:
         PackerError: seed or epoch is not in 0..2^64-1.
     """
     for name, value in (("seed", seed), ("epoch", epoch)):
-        if value is not None and not 0 <= value <= _LARGEST_SEED:
-            raise PackerError(f"{name} is {value}: it is a number from 0 to 2^64 - 1")
+        if value is not None:
+            check_range(name, value)
     numbers = np.arange(rows, dtype=np.uint64)
     if seed is None:
         return numbers.astype(np.int64)
-    with np.errstate(over="ignore"):  # scalars warn where arrays wrap around in silence
-        key = _mixed(np.uint64(seed) + _GOLDEN)
-        key = _mixed(key ^ (_LOADER * _GOLDEN))
-        key = _mixed(key ^ (np.uint64(epoch) * _FACTOR_1))
-        keys = _mixed(key + numbers * _GOLDEN)
+    keys = draws(stream_key(seed, ROW_ORDER, epoch), numbers)
     # the low bits make way for the number itself: then no two keys are equal, and any sort gives the same order
     low = np.uint64((1 << max(rows - 1, 0).bit_length()) - 1)
     sorted_keys: NDArray[np.uint64] = np.sort((keys & ~low) | numbers)
     order: NDArray[np.int64] = (sorted_keys & low).astype(np.int64)
     return order
-
-
-def _mixed(value: Any) -> Any:
-    """Mix 64 bits, uint64 to uint64, one or an array; the numpy twin of packer.plan.permute.mixed."""
-    value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
-    value = (value ^ (value >> np.uint64(27))) * _FACTOR_2
-    return value ^ (value >> np.uint64(31))
 
 
 def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:

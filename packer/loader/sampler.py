@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.loader.dataset import PackedDataset
+from packer.loader.dataset import OfEpoch, PackedDataset
 from packer.loader.order import attention_costs, deal_by_cost, row_order, slot_sizes
 
 STATE_VERSION = 1
@@ -148,7 +148,9 @@ class BatchSampler:
                 # dealt by cost the first of a turn is its heaviest: every other turn it goes to the last rank
                 back = self.balance is not None and turn % 2
                 slot = self.world_size - 1 - self.rank if back else self.rank
-                yield slots[turn * self.world_size + slot].tolist()
+                numbers = OfEpoch(slots[turn * self.world_size + slot].tolist())
+                numbers.epoch = self.epoch
+                yield numbers
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the first row of an epoch, or where `load_state_dict` resumed this very epoch.

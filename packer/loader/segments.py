@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.errors import PackerError
 from packer.loader.dataset import NO_LOSS
 from packer.shards.columns import PADDING
 
@@ -34,6 +35,28 @@ def copy_rows(name: str, rows: Sequence[Mapping[str, NDArray[Any]]], ends: Seque
     for row, end in zip(rows, ends, strict=True):
         out[place : place + end] = row[name][:end]
         place += end
+
+
+def segment_values(name: str, rows: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[Any]:
+    """Values of a segment column of all rows end to end, those of padding tails left out.
+
+    Raises:
+        PackerError: the rows have no such column.
+    """
+    check_column(name, rows)
+    return np.concatenate([row[name][: len(row[name]) - (row["doc_ids"][-1] == PADDING)] for row in rows])
+
+
+def check_column(name: str, rows: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+    """See that rows have a column.
+
+    Raises:
+        PackerError: they have not.
+    """
+    if name not in rows[0]:
+        raise PackerError(
+            f"the rows have no column {name}; they have {', '.join(rows[0])}: pack with it, or leave it out"
+        )
 
 
 def labels_of_tokens(input_ids: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:

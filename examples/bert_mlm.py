@@ -1,0 +1,93 @@
+"""Train BERT's masked-language task on packed rows: no token, mask or position crosses a document.
+
+packer pack wikipedia --max-len 512 --max-segments 3 --no-labels     # documents with their [CLS] and [SEP]
+python examples/bert_mlm.py wikipedia-packed-512 google-bert/bert-base-uncased --rows 16 --global-batch 256
+
+The loss of a step is the mean over the masked tokens of all its batches; with --mean sequence it is the mean over
+documents of the mean over their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Literal
+
+import click
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+
+import packer
+
+
+def train(
+    model: PreTrainedModel,
+    packed: str,
+    mlm: packer.MaskedLM,
+    *,
+    rows: int = 16,
+    global_batch: int = 256,
+    epochs: int = 1,
+    mean: Literal["sequence"] | None = None,
+    position_offset: int = 0,
+    max_grad_norm: float = 1.0,
+) -> Iterator[tuple[float, float]]:
+    """Train in batches of `rows`, `global_batch` rows a step; yield (loss, gradient norm) of every step."""
+    dataset = packer.load(packed)
+    sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows)  # tells the masks their epoch
+    options = {"format": "encoder", "mlm": mlm, "loss_weights": mean, "position_offset": position_offset}
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=partial(packer.collate, **options))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    model.train()
+    for _ in range(epochs):
+        batches = iter(loader)
+        while step := list(islice(batches, sampler.accumulation)):
+            items = packer.num_items_in_batch(step)
+            total = 0.0
+            for batch in step:
+                del batch["segments"]  # of use to a head that pools documents
+                batch = {name: value.to(model.device) for name, value in batch.items()}
+                labels, weights = batch.pop("labels"), batch.pop("loss_weights", None)
+                with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
+                    loss = packer.masked_lm_loss(model(**batch).logits, labels, num_items=items, weights=weights)
+                loss.backward()
+                total += loss.item()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            yield total, norm.item()
+
+
+@click.command()
+@click.argument("packed")
+@click.argument("model")
+@click.option("--rows", default=16, show_default=True, help="Rows of a batch.")
+@click.option("--global-batch", default=256, show_default=True, help="Rows of an optimizer step.")
+@click.option("--epochs", default=1, show_default=True)
+@click.option("--unit", type=click.Choice(["token", "word", "span"]), default="word", show_default=True)
+@click.option("--mean", type=click.Choice(["token", "sequence"]), default="token", show_default=True)
+@click.option("--position-offset", default=0, show_default=True, help="2 for RoBERTa.")
+def main(
+    packed: str, model: str, rows: int, global_batch: int, epochs: int, unit: str, mean: str, position_offset: int
+) -> None:
+    """Train MODEL, a path or Hub id with its tokenizer, on the PACKED dataset."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    opened = AutoModelForMaskedLM.from_pretrained(model, attn_implementation="sdpa").float().to(device)
+    steps = train(
+        opened,
+        packed,
+        packer.masked_lm(AutoTokenizer.from_pretrained(model), unit=unit),
+        rows=rows,
+        global_batch=global_batch,
+        epochs=epochs,
+        mean=None if mean == "token" else "sequence",
+        position_offset=position_offset,
+    )
+    for number, (loss, norm) in enumerate(steps, 1):
+        print(f"step {number}: loss {loss:.4f}, gradient norm {norm:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Masks for masked language models: segment by segment, by a count, the same for a document wherever it is."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import packer
+from packer import PackerError
+from packer.loader import NO_LOSS
+from packer.loader.masking import _shuffled, mask_tokens
+from packer.shards.columns import PADDING
+from tests import naive
+from tests.packed_rows import make, segments_of, tokens_of
+
+MASK, VOCABULARY, SPECIAL = 3, 40, (0, 1, 2)
+CONTINUATIONS = np.arange(VOCABULARY) % 3 == 0
+UNITS = ["token", "word", "span"]
+
+
+def masker(**options):
+    options = {"mask_id": MASK, "vocabulary": VOCABULARY, "special_ids": SPECIAL, **options}
+    return packer.MaskedLM(continuations=CONTINUATIONS, **options)
+
+
+tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=30)
+segment = st.tuples(tokens, st.integers(-1, 5), st.integers(0, 3000))
+maskers = st.builds(
+    masker,
+    unit=st.sampled_from(UNITS),
+    probability=st.sampled_from([0.01, 0.15, 0.5, 1.0]),
+    mask_share=st.sampled_from([0.0, 0.5, 0.8]),
+    random_share=st.sampled_from([0.1, 0.2]),
+    span_stop=st.sampled_from([0.0, 0.2, 0.6, 1.0]),
+    longest_span=st.integers(1, 6),
+    seed=st.sampled_from([0, 7, 2**64 - 1]),
+)
+
+
+def mask(segments, mlm, epoch=0):
+    """(hidden, labels) of each of the segments (tokens, document, start), masked in one call."""
+    lengths = np.array([len(tokens) for tokens, _, _ in segments])
+    ids = np.concatenate([np.array(tokens, np.int64) for tokens, _, _ in segments])
+    documents, starts = (np.array([each[part] for each in segments], np.int64) for part in (1, 2))
+    before = ids.copy()
+    pair = mask_tokens(ids, lengths, documents, starts, mlm=mlm, epoch=epoch)
+    assert (ids == before).all()
+    return list(zip(*(np.split(values, np.cumsum(lengths)[:-1]) for values in pair), strict=True))
+
+
+# ---- which ----
+
+
+@given(st.lists(segment, min_size=1, max_size=6), maskers, st.sampled_from([0, 3]))
+def test_masks_equal_the_naive_ones(segments, mlm, epoch):
+    for (tokens, document, start), (hidden, labels) in zip(segments, mask(segments, mlm, epoch), strict=True):
+        if document == PADDING:
+            expected = tokens, [NO_LOSS] * len(tokens)
+        else:
+            expected = naive.masked_segment(tokens, document, start, mlm=mlm, epoch=epoch)
+        assert (hidden.tolist(), labels.tolist()) == expected
+
+
+@given(st.lists(segment, min_size=1, max_size=6), maskers)
+def test_as_many_tokens_as_asked_for_never_special_ones_and_words_whole(segments, mlm):
+    for (tokens, document, _), (hidden, labels) in zip(segments, mask(segments, mlm), strict=True):
+        tokens = np.array(tokens)
+        chosen = labels != NO_LOSS
+        free = ~np.isin(tokens, [*SPECIAL, MASK])
+        assert not (chosen & ~free).any()
+        assert (labels[chosen] == tokens[chosen]).all()
+        assert (hidden[~chosen] == tokens[~chosen]).all()
+        assert not np.isin(hidden[chosen], SPECIAL).any()
+        if document == PADDING or not free.any():
+            assert not chosen.any()
+            continue
+        enough = max(1, int(free.sum() * mlm.probability + 0.5))
+        if mlm.unit == "token":
+            assert chosen.sum() == enough
+        else:
+            begins = free & ~(CONTINUATIONS[tokens] & np.append(False, free[:-1]))
+            word = np.cumsum(begins)[free]
+            taken = chosen[free]
+            assert (taken == np.isin(word, word[taken])).all(), "a word is chosen as a whole"
+            longest = np.bincount(word)[1:].max()
+            assert enough <= chosen.sum() < enough + longest
+
+
+def test_spans_are_longer_than_words_and_end_with_their_segment():
+    random = np.random.default_rng(0)
+    segments = [(random.integers(4, VOCABULARY, 100), document, 0) for document in range(400)]
+
+    def runs(**options):
+        changes = [np.diff(labels != NO_LOSS, prepend=False) for _, labels in mask(segments, masker(**options))]
+        return 15 / np.mean([changed.sum() / 2 for changed in changes])
+
+    assert runs(unit="span") > 2 * runs(unit="word") > 2 * runs(unit="token")
+    assert runs(unit="span", longest_span=1) == pytest.approx(runs(unit="word"), rel=0.1)
+    # a segment of one free token is masked by itself, whatever stands beside it
+    for _, labels in mask([([5], number, 0) for number in range(20)], masker(unit="span", span_stop=0.0)):
+        assert labels.tolist() == [5]
+
+
+def test_shares_are_those_asked_for():
+    random = np.random.default_rng(0)
+    segments = [(random.integers(4, VOCABULARY, 200), document, 0) for document in range(1_000)]
+    for unit in UNITS:
+        hidden, labels = map(np.concatenate, zip(*mask(segments, masker(unit=unit)), strict=True))
+        before = np.concatenate([tokens for tokens, _, _ in segments])
+        chosen = labels != NO_LOSS
+        margin = 0.03 if unit == "span" else 0.01  # whole spans are fewer
+        assert chosen.mean() == pytest.approx(0.15, abs=0.01)
+        assert (hidden[chosen] == MASK).mean() == pytest.approx(0.8, abs=margin)
+        changed = chosen & (hidden != MASK) & (hidden != before)
+        assert changed.sum() / chosen.sum() == pytest.approx(0.1 * 35 / 36, abs=margin)  # one draw in 36 is the token
+        counts = np.bincount(hidden[changed], minlength=VOCABULARY)[4:]
+        assert counts.min() > 0.6 * counts.mean(), "every ordinary token is drawn"
+        places = np.bincount(np.flatnonzero(chosen) % 200, minlength=200)
+        assert places.min() > 0.5 * places.mean(), "every place is chosen"
+
+
+def test_a_batch_that_is_too_large_for_one_number_is_ordered_alike():
+    random = np.random.default_rng(0)
+    draws = random.integers(0, 2**64, 4000, np.uint64)
+    draws[1000:1500] = draws[999]  # ties are broken by place
+    few = np.array([0, 3000, 4000])
+    expected = _shuffled(few, draws)
+    assert (np.diff(draws[expected[:3000]] >> np.uint64(32)).astype(np.int64) >= 0).all()
+    many = np.concatenate([few, np.full(2**21, 4000)])
+    assert (_shuffled(many, draws) == expected).all()
+
+
+# ---- the same wherever a document is ----
+
+
+def by_place(dataset, batch):
+    """(document, place) -> (hidden, label) of a batch of all rows in the order on disk, in the format `hf`."""
+    names = [
+        (doc, start + place) for row in dataset for doc, start, length in segments_of(row) for place in range(length)
+    ]
+    return dict(
+        zip(names, zip(*(batch[name][0].tolist() for name in ("input_ids", "labels")), strict=True), strict=True)
+    )
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_document_is_masked_alike_in_any_row_and_batch_and_anew_in_another_epoch(tmp_path, unit):
+    found = []
+    options = {"max_id": 100_000}
+    continuations = np.arange(options["max_id"]) % 3 == 0
+    mlm = packer.MaskedLM(
+        mask_id=1,
+        vocabulary=options["max_id"],
+        special_ids=[0],
+        continuations=continuations,
+        unit=unit,
+        probability=0.3,
+    )
+    for name, packing in (("one", {}), ("two", {"max_segments": 2, "seed": 5})):
+        (tmp_path / name).mkdir()
+        dataset = packer.load(make(tmp_path / name, **packing))
+        for epoch in (0, 1):
+            whole = packer.collate(list(dataset), mlm=mlm, epoch=epoch, tensors="numpy")
+            found.append(by_place(dataset, whole))
+            for row, batch in zip(
+                dataset, packer.batches(dataset, rows=1, seed=None, epoch=epoch, mlm=mlm), strict=True
+            ):
+                assert by_place([row], batch).items() <= found[-1].items()
+    assert found[0] == found[2]
+    assert found[1] == found[3]
+    assert found[0] != found[1]
+    assert {(doc, place): label for (doc, place), (_, label) in found[0].items() if label != NO_LOSS}.items() <= {
+        (doc, place): token for doc in range(18) for place, token in enumerate(tokens_of(doc, 30))
+    }.items()
+
+
+def test_workers_learn_the_epoch_from_the_sampler(dataset):
+    data = pytest.importorskip("torch.utils.data")
+    mlm = packer.MaskedLM(mask_id=1, vocabulary=100_000, special_ids=[0])
+    sampler = packer.BatchSampler(dataset, global_batch=2)
+    loader = data.DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        collate_fn=partial(packer.collate, mlm=mlm, tensors="numpy"),
+        num_workers=1,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    )
+    for epoch in (0, 1):
+        expected = packer.BatchSampler(dataset, global_batch=2, epoch=epoch)
+        for batch, numbers in zip(loader, expected, strict=True):
+            other = packer.collate([dataset[row] for row in numbers], mlm=mlm, epoch=epoch, tensors="numpy")
+            assert batch["input_ids"].tolist() == other["input_ids"].tolist()
+            assert batch["labels"].tolist() == other["labels"].tolist()
+
+
+# ---- tokenizers and mistakes ----
+
+
+def test_a_tokenizer_tells_special_tokens_and_words(shared_data):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "bert_uncased")
+    mlm = packer.masked_lm(tokenizer, unit="word", probability=0.2, seed=4)
+    assert (mlm.mask_id, mlm.vocabulary, mlm.probability, mlm.seed) == (103, 30_522, 0.2, 4)
+    assert set(mlm.special_ids) == {0, 100, 101, 102, 103}
+    continued = np.flatnonzero(mlm.continuations)
+    assert len(continued) == 5_828
+    assert all(token.startswith("##") for token in tokenizer.convert_ids_to_tokens(continued.tolist()))
+
+
+class SpacedTokenizer:
+    """What is asked of a tokenizer, of byte-level BPE."""
+
+    mask_token_id, all_special_ids = 1, (0, 1)
+
+    def get_vocab(self):
+        return {"<pad>": 0, "<mask>": 1, "Ġthe": 2, "re": 3, "Ġa": 4, ",": 6}
+
+
+def test_words_begin_at_the_mark_of_a_space():
+    mlm = packer.masked_lm(SpacedTokenizer())
+    assert np.flatnonzero(mlm.continuations[2:]).tolist() == [1, 4]
+    assert mlm.vocabulary == 7
+    tokenizer = SpacedTokenizer()
+    tokenizer.mask_token_id = None
+    with pytest.raises(PackerError, match="SpacedTokenizer has no mask token: give packer"):
+        packer.masked_lm(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask_id": 40}, "token id 40 is not in 0..39: give the whole vocabulary"),
+        ({"special_ids": [-1]}, "token id -1 is not in 0..39: give the whole vocabulary"),
+        ({"special_ids": range(40)}, "all 40 tokens are special: there is none to draw"),
+        ({"probability": 0}, "probability is 0: it is above 0 and at most 1"),
+        ({"mask_share": -0.1}, "mask_share is -0.1: it is a share from 0 to 1"),
+        ({"random_share": 0.3}, "mask_share is 0.8 and random_share 0.3: together they are at most 1"),
+        ({"longest_span": 0}, "longest_span is 0: a span has at least 1 word"),
+        ({"unit": "line"}, "unit is 'line': choose token, word or span"),
+        ({"seed": -1}, "seed is -1: it is a number from 0 to 2^64 - 1"),
+        ({"vocabulary": 41}, "there are 40 continuations for a vocabulary of 41: give one for each"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(options, message):
+    with pytest.raises(PackerError) as raised:
+        masker(**options)
+    assert str(raised.value) == message
+
+
+def test_whole_words_need_to_know_words():
+    with pytest.raises(PackerError, match="unit is 'word' and continuations are missing: packer"):
+        packer.MaskedLM(mask_id=3, vocabulary=9, special_ids=[], unit="word")
+    spans = packer.MaskedLM(mask_id=3, vocabulary=9, special_ids=[], unit="span")
+    assert mask([([5, 6, 7], 0, 0)], spans)[0][1].tolist().count(NO_LOSS) == 2
+
+
+def test_a_token_outside_the_vocabulary_and_an_epoch_that_is_none_are_refused(dataset):
+    with pytest.raises(PackerError, match=r"a batch has the token \d+, mlm a vocabulary of 40: give the tokenizer's"):
+        packer.collate([dataset[0]], mlm=masker())
+    with pytest.raises(PackerError, match="epoch is -1: it is a number from 0"):
+        packer.collate([dataset[0]], epoch=-1)
