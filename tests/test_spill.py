@@ -330,12 +330,12 @@ def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monk
 
 
 def test_the_command_says_what_decoding_needs(tmp_path):
-    path = write(tmp_path / "a", "gz", made_documents(2000))
+    path = write(tmp_path / "a", "gz", made_documents(8000))
     done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "64"])
     assert done.exit_code == 0
     first = done.stderr.splitlines()[0]
-    assert first.startswith("packer: decoding needs about 1")
-    assert " kB beside the output until it is complete, the rows about 2" in first
+    assert first.startswith("packer: decoding needs about 4")
+    assert " kB beside the output until it is complete, the rows about 9" in first
     assert first.endswith("B are free")
     assert not logging.getLogger("packer").handlers
     mapped = write(tmp_path / "b", "stream", [[1], [2]])

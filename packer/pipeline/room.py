@@ -10,13 +10,14 @@ from packer.options import PackOptions, byte_size
 from packer.sources import Source
 from packer.workspace import Workspace
 
+_WORTH_A_LINE = 10**6  # bytes
 _LEAST = 0.8  # of what a sample of the source says, what it will surely take
 
 log = logging.getLogger(__name__)
 
 
 def check_decoding(claimed: Workspace, source: Source, options: PackOptions) -> None:
-    """Log what decoding needs on disk, and what is free; nothing where it is all there from before.
+    """Log what decoding needs on disk, and what is free, where it is worth a line and not all there from before.
 
     Raises:
         PackerError: the decoded source, or that and rows for all of its tokens, cannot fit.
@@ -27,10 +28,11 @@ def check_decoding(claimed: Workspace, source: Source, options: PackOptions) -> 
     rows = spill.tokens * options.row_format.row_bytes // options.max_len
     free = _free(claimed)
     about = "about" if spill.sampled else "up to"
-    log.info(
-        "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
-        about, byte_size(spill.bytes), byte_size(rows), byte_size(free),
-    )  # fmt: skip
+    if spill.bytes + rows >= _WORTH_A_LINE:
+        log.info(
+            "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
+            about, byte_size(spill.bytes), byte_size(rows), byte_size(free),
+        )  # fmt: skip
     kept = rows if options.long in ("split", "error") else 0  # else how much is kept is known after decoding only
     if (spill.bytes + kept) * (_LEAST if spill.sampled else 1) > free:
         raise PackerError(
