@@ -39,6 +39,14 @@ class _Views:
     offsets: list[int]
     """Row i has the segments offsets[i]:offsets[i + 1]; a list, because it is read one number at a time."""
 
+    def row(self, within: int) -> Row:
+        """The row of this number."""
+        first, last = self.offsets[within], self.offsets[within + 1]
+        found = {name: values[within] for name, values in self.tokens.items()}
+        for name, values in self.segments.items():
+            found[name] = values[first:last]
+        return found
+
 
 class PackedDataset:
     """Rows of a packed dataset, memory-mapped: `len(dataset)`, `dataset[i]`.
@@ -93,11 +101,7 @@ class PackedDataset:
             raise IndexError(f"row {index} of {len(self)}")
         shard = bisect_right(self._first_rows, row) - 1
         views, within = self._batch_of(shard, row - self._first_rows[shard])
-        first, last = views.offsets[within], views.offsets[within + 1]
-        found = {name: values[within] for name, values in views.tokens.items()}
-        for name, values in views.segments.items():
-            found[name] = values[first:last]
-        return found
+        return views.row(within)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Rows of a batch, as torch's DataLoader asks for them; a batch of none is one row of padding alone.
@@ -174,10 +178,22 @@ def _verify(path: Path) -> None:
 
 def _numpy_views(table: pa.Table, chunk: int, row_format: RowFormat, path: Path) -> _Views:
     arrays = {name: table[name].chunk(chunk) for name in row_format.schema.names}
-    rows = len(arrays["input_ids"])
     if len({len(array) for array in arrays.values()}) > 1:
         raise PackerError(f"{path}: the columns of a record batch are of different lengths; restore it, or pack again")
-    check_batch(pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)), path, row_format)
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+    check_batch(batch, path, row_format)
+    return _views_of(batch)
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Row]:
+    """The rows of a record batch of a shard, in order; its structure is taken on trust."""
+    views = _views_of(batch)
+    return [views.row(within) for within in range(batch.num_rows)]
+
+
+def _views_of(batch: pa.RecordBatch) -> _Views:
+    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+    rows = batch.num_rows
     return _Views(
         tokens={name: as_numpy(arrays[name].flatten()).reshape(rows, -1) for name in TOKEN_COLUMNS if name in arrays},
         segments={name: as_numpy(arrays[name].values) for name in SEGMENT_COLUMNS if name in arrays},

@@ -24,7 +24,7 @@ from packer.loader.segments import (
 from packer.loader.static import StaticShape, pad_boundaries, pad_segments
 from packer.shards.columns import PADDING
 
-Format = Literal["hf", "hf_rows", "trl", "torchtitan", "megatron", "segment_ids"]
+Format = Literal["hf", "hf_rows", "trl", "torchtitan", "torchtune", "megatron", "segment_ids"]
 Rows = Sequence[Mapping[str, NDArray[Any]]]
 
 
@@ -144,6 +144,20 @@ def torchtitan_batch(rows: Rows, options: FormatOptions) -> tuple[dict[str, Any]
     return inputs, shifted(grid.labels.astype(np.int64), NO_LOSS)
 
 
+def torchtune_batch(rows: Rows, options: FormatOptions) -> list[dict[str, Any]]:
+    """Examples for torchtune's padded_collate_packed, as its PackedDataset gives them; its recipes shift the labels."""
+    grid = _grid(rows)
+    return [
+        {
+            "tokens": grid.input_ids[number].astype(np.int64),
+            "labels": grid.labels[number].astype(np.int64),
+            "input_pos": grid.position_ids[number],
+            "seq_lens": row["seq_lengths"].astype(np.int64),
+        }
+        for number, row in enumerate(rows)
+    ]
+
+
 def megatron_batch(rows: Rows, options: FormatOptions) -> dict[str, Any]:
     """A micro-batch of one packed sequence [1, B * L], as Megatron-LM's SFT dataset gives; labels are shifted."""
     grid = _grid(rows)
@@ -186,6 +200,7 @@ FORMATS: dict[str, Callable[[Rows, FormatOptions], Any]] = {
     "hf_rows": hf_rows_batch,
     "trl": trl_batch,
     "torchtitan": torchtitan_batch,
+    "torchtune": torchtune_batch,
     "megatron": megatron_batch,
     "segment_ids": segment_ids_batch,
 }
