@@ -1,6 +1,8 @@
 """What trainers make of an export: the loss of its documents alone. Their own code reads it where it is installed."""
 
+import inspect
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402  needs torch
 
 from tests import naive  # noqa: E402
 from tests.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402  these need torch
-from tests.models import VOCABULARY, tiny_llama, train_alone  # noqa: E402
+from tests.models import VOCABULARY, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_gpu")
 
@@ -203,3 +205,34 @@ def test_grain_batches_the_rows_for_maxtext(example, tmp_path):
     assert {name: values.tolist() for name, values in batch.items()} == {
         name: values.tolist() for name, values in expected.items()
     }
+
+
+def test_the_configuration_for_axolotl_fits_the_rows(example):
+    """What it leaves of a row is what the HF Trainer trains on in tests/test_training.py: no attention_mask."""
+    yaml = pytest.importorskip("yaml")
+    config = yaml.safe_load((Path(__file__).parent.parent / "examples" / "axolotl.yaml").read_text())
+    assert config["skip_prepare_dataset"]
+    assert config["remove_unused_columns"]
+    assert not config["sample_packing"]
+    (source,) = config["datasets"]
+    assert set(source) == {"path", "type"}
+    assert source["type"] is None
+    rows = datasets.load_from_disk(str(example.packed))
+    taken = set(inspect.signature(tiny_llama().forward).parameters) & set(rows.column_names)
+    assert taken == {"input_ids", "labels", "position_ids"}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_axolotl_collates_the_rows_without_a_mask_and_documents_stay_apart(example, rows):
+    collators = pytest.importorskip("axolotl.utils.collators.batching")
+    collate = collators.DataCollatorForSeq2Seq(tiny_tokenizer(), pad_to_multiple_of=64)
+    found = datasets.load_from_disk(str(example.packed)).select_columns(["input_ids", "labels", "position_ids"])
+    model = tiny_llama()
+    pairs = []
+    for first in range(0, example.rows, rows):
+        batch = collate(found.select(range(first, min(first + rows, example.rows))).to_list())
+        assert set(batch) == {"input_ids", "labels", "position_ids"}
+        with torch.no_grad():
+            logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
+        pairs += zip(logits, map(following, batch["labels"]), strict=True)
+    assert mean_loss(pairs) == pytest.approx(train_alone(model, example.pieces).loss, abs=1e-5)

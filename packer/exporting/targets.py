@@ -59,8 +59,8 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
     """What Megatron-Bridge and NeMo read of packed sequences, padding left out.
 
     They take the labels from the tokens, and by themselves leave out the last token of every sequence, which has
-    nothing to predict. `loss_mask` stands one place to the left: it says whether the next token is trained. Where extents
-    are aligned, their last token stands twice, so that what is left of them is a multiple still.
+    nothing to predict. `loss_mask` stands one place to the left: it says whether the next token is trained. Where
+    extents are aligned, their last token stands twice, so that what is left of them is a multiple still.
 
     Raises:
         PackerError: a label is another than its token.

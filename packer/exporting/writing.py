@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -179,8 +179,8 @@ class _Writer:
         """Arrow schema of a shard's export."""
         return self.target.schema(open_shard(self.packed, entry, self.manifest).schema)
 
-    def write(self, entry: ShardEntry) -> ExportedFile:
-        """Write the file of a shard.
+    def write(self, entry: ShardEntry, go_on: Callable[[], None]) -> ExportedFile:
+        """Write the file of a shard, as long as `go_on` does not raise.
 
         Raises:
             OSError: the disk is full, or anything else that the system refuses.
@@ -199,6 +199,7 @@ class _Writer:
                 write_statistics=False,  # of no use for values in lists
             ) as parquet:
                 for batch in table.to_batches():
+                    go_on()
                     parquet.write_table(self.target.convert(batch))
                     self.told.add(batch.num_rows * self.manifest.max_len)
             if self.sync:
