@@ -232,7 +232,7 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source,
 
 def test_a_swap_in_two_renames_whose_second_fails_takes_the_first_back(source, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
     rename = Path.rename
 
     def failing(self, target):
