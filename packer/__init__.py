@@ -6,6 +6,7 @@
     packer.BatchSampler(dataset, ...)            the same over ranks and workers, with a state
     packer.collate, packer.flatten               for a DataLoader: rows, or raw examples, to a batch
     packer.verify("dataset-packed-4096", ...)    what is wrong with it: nothing
+    packer.export("dataset-packed-4096", to=...) Parquet with the columns of another trainer
     packer.attention.use(model)                  torch's own varlen attention for a Hugging Face model
 
 The way of the data, and where each stretch of it lives:
@@ -17,6 +18,7 @@ The way of the data, and where each stretch of it lives:
     shards/      the bytes on disk
     pipeline/    all of these in order
     loader/      rows -> training
+    exporting/   rows -> the files of other trainers
     attention/   the training step: varlen attention, and a probe for leaks
 
 Importing this package imports nothing; loading a packed dataset imports numpy and pyarrow alone.
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
     from packer import attention
+    from packer.exporting import Export
     from packer.loader import (
         BatchSampler,
         Imbalance,
@@ -60,6 +63,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchSampler",
+    "Export",
     "Imbalance",
     "Manifest",
     "MaskedLM",
@@ -72,6 +76,7 @@ __all__ = [
     "batches",
     "causal_lm_loss",
     "collate",
+    "export",
     "flatten",
     "load",
     "masked_lm",
@@ -85,6 +90,7 @@ __all__ = [
 
 _HOMES = {
     "BatchSampler": "packer.loader",
+    "Export": "packer.exporting",
     "Imbalance": "packer.loader",
     "Manifest": "packer.shards.manifest",
     "MaskedLM": "packer.loader",
@@ -207,3 +213,24 @@ def verify(
     from packer.pipeline import verify as run
 
     return run(packed, source, progress=progress)
+
+
+def export(
+    packed: str | Path,
+    output: str | Path | None = None,
+    *,
+    to: Literal["megatron", "maxtext", "torchtitan", "torchtune", "parquet"],
+    compression: Literal["zstd", "snappy", "none"] = "zstd",
+    workers: int | None = None,
+    sync: bool = True,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> Export:
+    """Write a packed dataset as Parquet with the columns of another trainer; see `packer.exporting.export`."""
+    from packer.exporting import export as run
+
+    record, _ = run(
+        packed, output, to=to, compression=compression, workers=workers, sync=sync, overwrite=overwrite,
+        progress=progress,
+    )  # fmt: skip
+    return record

@@ -65,7 +65,7 @@ class Workspace:
     def sync_folder(self, folder: Path) -> None:
         """Make renames within a folder last."""
         if self.sync:
-            _sync_folder(folder)
+            sync_folder(folder)
 
     def save_plan(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Keep the plan: arrays, and what else the manifest will say; whole or not at all."""
@@ -80,7 +80,7 @@ class Workspace:
                 for path in temporary.iterdir():
                     with path.open("rb") as file:
                         os.fsync(file.fileno())
-                _sync_folder(temporary)
+                sync_folder(temporary)
             temporary.rename(self.work / "plan")
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -222,17 +222,17 @@ def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
 
 def beside(out: Path) -> Path:
     """Return the folder in which a replacement of `out` is built, without one that was finished but not swapped in."""
-    replacement = _sibling(out, "new")
+    replacement = sibling(out, "new")
     if is_packed(replacement):  # it is quicker to make it again than to trust it
-        replacement.rename(_sibling(out, "old"))
-        _remove(_sibling(out, "old"))
+        replacement.rename(sibling(out, "old"))
+        _remove(sibling(out, "old"))
     return replacement
 
 
 def swap(out: Path, replacement: Path, *, sync: bool) -> None:
     """Put a complete dataset in the place of another, at one stroke where the system can, and delete the old one."""
-    old = _sibling(out, "old")
-    if _exchange(replacement, out):
+    old = sibling(out, "old")
+    if exchange(replacement, out):
         replacement.rename(old)
     else:
         try:
@@ -243,7 +243,7 @@ def swap(out: Path, replacement: Path, *, sync: bool) -> None:
                 old.rename(out)
             raise
     if sync:
-        _sync_folder(out.parent)
+        sync_folder(out.parent)
     _remove(old)
 
 
@@ -252,7 +252,7 @@ def restore(out: Path) -> None:
 
     A dataset whose replacement was killed between two renames comes back; what was to be deleted is deleted.
     """
-    old = _sibling(out, "old")
+    old = sibling(out, "old")
     if is_packed(old) and not out.exists():
         old.rename(out)
     elif old.is_dir():
@@ -261,7 +261,7 @@ def restore(out: Path) -> None:
         shutil.rmtree(out / WORK, ignore_errors=True)
 
 
-def _sibling(out: Path, role: str) -> Path:
+def sibling(out: Path, role: str) -> Path:
     """Return a hidden name beside `out`: rows -> .rows.packer-new."""
     whole = Path(os.path.abspath(out))  # noqa: PTH100 ("." has no name, and links must stay)
     return whole.parent / f".{whole.name}.packer-{role}"
@@ -273,7 +273,7 @@ def _remove(dataset: Path) -> None:
     shutil.rmtree(dataset)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def exchange(one: Path, other: Path) -> bool:
     """Exchange two paths atomically (Linux renameat2); False where the system or the file system cannot."""
     at_current_folder, exchange = -100, 2
     try:
@@ -288,7 +288,8 @@ def _exchange(one: Path, other: Path) -> bool:
     return False
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make renames within a folder last."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

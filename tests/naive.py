@@ -309,6 +309,55 @@ def row_order(rows, *, seed, epoch):
     return sorted(range(rows), key=lambda number: (mixed(key + number * golden & mask) >> bits, number))
 
 
+# ---- exporting: the pieces of documents in a row -> what a trainer reads of it ----
+
+
+def exported_row(target, pieces, *, max_len, pad_id):
+    """The columns of a row of pieces (tokens, labels that are not shifted), token by token."""
+    tail = max_len - sum(len(tokens) for tokens, _ in pieces)
+    tokens, labels, following, positions, numbers, starts = [], [], [], [], [], []
+    for number, (piece, wanted) in enumerate(pieces, 1):
+        starts.append(len(tokens))
+        for place, token in enumerate(piece):
+            tokens.append(token)
+            labels.append(wanted[place] if place else -100)
+            following.append(wanted[place + 1] if place + 1 < len(piece) else -100)
+            positions.append(place)
+            numbers.append(number)
+    if target == "megatron":
+        mask = [int(label != -100) for label in following]
+        return {"input_ids": tokens, "loss_mask": mask, "seq_start_id": starts}
+    tokens, labels, following = tokens + [pad_id] * tail, labels + [-100] * tail, following + [-100] * tail
+    if target == "torchtitan":
+        return {"input": tokens, "positions": positions + list(range(tail)), "labels": following}
+    if target == "torchtune":
+        lengths = [len(piece) for piece, _ in pieces] + [tail] * (tail > 0)
+        return {
+            "tokens": tokens, "labels": labels, "input_pos": positions + list(range(tail)), "seq_lens": lengths
+        }  # fmt: skip
+    positions, numbers = positions + [0] * tail, numbers + [0] * tail
+    return {
+        "inputs": tokens,
+        "inputs_position": positions,
+        "inputs_segmentation": numbers,
+        "targets": [max(label, 0) for label in following],
+        "targets_position": positions,
+        "targets_segmentation": [
+            number if label != -100 else 0 for number, label in zip(numbers, following, strict=True)
+        ],
+    }
+
+
+def megatron_sequences(row):
+    """(tokens, labels, loss mask) of every sequence of a row, as Megatron-Bridge cuts them out of packed data.
+
+    GPTSFTPackedDataset.collate_fn, Megatron-Bridge 0.3.1: the last token of a sequence is a label only.
+    """
+    ends = [*row["seq_start_id"][1:], len(row["input_ids"])]
+    for start, end in zip(row["seq_start_id"], ends, strict=True):
+        yield row["input_ids"][start : end - 1], row["input_ids"][start + 1 : end], row["loss_mask"][start : end - 1]
+
+
 # ---- non-negative least squares: strategies, and what makes a solution one ----
 
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 import packer
 from packer.cli import cli
-from packer.shards.writer import _HashingFile
+from packer.shards.files import HashingFile
 from packer.workspace import Workspace
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -512,8 +512,8 @@ REFUSALS = {
     errno.EIO: ("Input/output error", "goes on where it stopped"),
 }
 SEAMS = {
-    "a shard": (_HashingFile, "write", 5),
-    "a shard's sync": (_HashingFile, "sync", 2),
+    "a shard": (HashingFile, "write", 5),
+    "a shard's sync": (HashingFile, "sync", 2),
     "a small file": (Workspace, "write_file", 3),
     "the request": (Workspace, "write_file", 0),
     "the plan": (Workspace, "save_plan", 0),

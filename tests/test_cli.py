@@ -67,6 +67,7 @@ def test_help_names_every_command():
         assert f"\n  {name} " in text
         assert command.get_short_help_str(200) not in ("", ".")
     assert succeeded("-h") == text
+    assert "\n  packer stats dataset  " in text, "examples keep their lines"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

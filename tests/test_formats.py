@@ -273,7 +273,9 @@ def test_a_batch_of_no_rows_is_padding_without_loss(tmp_path, format, labels):
         name: values.dtype for name, values in dataset[0].items()
     }
     batch = packer.collate([row], format=format, tensors="numpy")
-    found = batch[0] if format == "trl" else {**batch[0], "labels": batch[1]} if format == "torchtitan" else batch
+    if format == "torchtitan":
+        batch = {**batch[0], "labels": batch[1]}
+    found = batch[0] if isinstance(batch, list) else batch
     tokens = next(found[name] for name in ("input_ids", "input", "tokens", "inputs") if name in found)
     assert lists(tokens.reshape(-1)) == [7] * MAX_LEN
     if format == "segment_ids":

@@ -232,7 +232,7 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source,
 
 def test_a_swap_in_two_renames_whose_second_fails_takes_the_first_back(source, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
     rename = Path.rename
 
     def failing(self, target):
@@ -280,7 +280,7 @@ def old(source: Path, tmp_path: Path) -> dict[str, str]:
 REPLACING = INSTANTS | {
     "before the swap": (workspace, "swap", 0, False),
     "after the swap": (workspace, "swap", 0, True),
-    "after the exchange": (workspace, "_exchange", 0, True),
+    "after the exchange": (workspace, "exchange", 0, True),
     "before the old one is removed": (workspace, "_remove", 0, False),
 }
 
@@ -293,7 +293,7 @@ def test_a_complete_dataset_survives_a_kill_during_its_replacement(
     owner, name, call, after = REPLACING[instant]
     out = tmp_path / "out"
     if not exchanges:
-        monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         kill(striking, owner, name, call=call, after=after)
         with pytest.raises(Killed):
@@ -315,7 +315,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
 ):
     out = tmp_path / "out"
     if not exchanges:
-        monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         rmtree = shutil.rmtree
 
@@ -337,7 +337,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
 
 def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    monkeypatch.setattr(workspace, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         rename, moved = Path.rename, []
 
@@ -379,7 +379,7 @@ def test_swap_puts_one_folder_in_the_place_of_another(tmp_path):
 
 def test_a_swap_without_renameat2_takes_two_renames(tmp_path, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())  # a C library without it
-    assert workspace._exchange(tmp_path / "one", tmp_path / "other") is False
+    assert workspace.exchange(tmp_path / "one", tmp_path / "other") is False
     test_swap_puts_one_folder_in_the_place_of_another(tmp_path)
 
 

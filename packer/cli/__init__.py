@@ -11,6 +11,7 @@ from packer import __version__
 from packer.cli.check import check
 from packer.cli.compare import compare
 from packer.cli.demo import demo
+from packer.cli.export import export
 from packer.cli.pack import pack
 from packer.cli.show import show
 from packer.cli.stats import stats
@@ -25,17 +26,18 @@ def main() -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def cli() -> None:
-    r"""Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
+    """Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
 
     \b
     packer pack dataset --max-len 4096        writes dataset-packed-4096/
     packer stats dataset                      padding now, and packed
     packer compare dataset --max-len 4096     every algorithm, side by side
     packer verify dataset-packed-4096 --source dataset
+    packer export dataset-packed-4096 --to torchtitan
     packer check Qwen/Qwen3-0.6B              which attention keeps packed documents of a model apart
     packer demo                               all of it on the Python standard library
-    """
+    """  # noqa: D301  (an escaped b is how click is told to keep lines)
 
 
-for command in (pack, stats, compare, verify, show, check, demo):
+for command in (pack, stats, compare, verify, show, export, check, demo):
     cli.add_command(command)

@@ -149,7 +149,7 @@ def progress_bars() -> Iterator[Progress]:
     from tqdm import tqdm
 
     bars: dict[str, tqdm[Any]] = {}
-    units = {"write": "tok", "compare": "tok", "plan": "doc", "solve": "alg"}
+    units = {"write": "tok", "export": "tok", "compare": "tok", "plan": "doc", "solve": "alg"}
 
     def draw(stage: str, done: int, total: int) -> None:
         kind = stage.split()[0]

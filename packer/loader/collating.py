@@ -73,6 +73,9 @@ def collate(
 
     `torchtitan`: `({"input", "positions"}, labels)`, int64, shape (B, L); labels are shifted.
 
+    `torchtune`: a list of B examples `tokens`, `labels`, `input_pos` (shape (L,)) and `seq_lens` (shape (segments,)),
+    int64, which torchtune's padded_collate_packed makes a batch of.
+
     `megatron`: the fields of Megatron-LM's SFT dataset in a micro-batch of 1: `tokens`, `labels` (shifted; -100
     where there is no loss) and `position_ids`, int64, shape (1, B * L); `loss_mask`, float32, of the same shape;
     `cu_seqlens`, int32, shape (1, segments + 1); `max_seqlen`, int32, shape (1,).
@@ -118,7 +121,8 @@ def collate(
         position_offset=position_offset,
         additive_mask=additive_mask,
     )
-    return _as(tensors, make_batch(rows, format=format, options=options))
+    batch = make_batch(rows, format=format, options=options)
+    return batch if format == "trl" else _as(tensors, batch)
 
 
 def flatten(examples: Sequence[Mapping[str, Any]], *, tensors: Tensors = "torch") -> dict[str, Any]:
@@ -219,8 +223,8 @@ def batches(
 
 
 def _as(tensors: Tensors, batch: Any) -> Any:
-    """The batch with its arrays as tensors that share their memory; in a list of examples they stay arrays."""
-    if tensors == "numpy" or isinstance(batch, list):
+    """The batch with its arrays as tensors that share their memory."""
+    if tensors == "numpy":
         return batch
     try:
         import torch
@@ -228,8 +232,8 @@ def _as(tensors: Tensors, batch: Any) -> Any:
         raise PackerError('torch is not installed: pip install "packer[torch]", or ask for tensors="numpy"') from error
 
     def convert(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(convert, value))
+        if isinstance(value, tuple | list):
+            return type(value)(map(convert, value))
         if isinstance(value, dict):
             return {name: convert(part) for name, part in value.items()}
         return torch.from_numpy(value) if isinstance(value, np.ndarray) else value

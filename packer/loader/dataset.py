@@ -46,6 +46,14 @@ class _Views:
     offsets: list[int]
     """Row i has the segments offsets[i]:offsets[i + 1]; a list, because it is read one number at a time."""
 
+    def row(self, within: int) -> Row:
+        """The row of this number."""
+        first, last = self.offsets[within], self.offsets[within + 1]
+        found = {name: values[within] for name, values in self.tokens.items()}
+        for name, values in self.segments.items():
+            found[name] = values[first:last]
+        return found
+
 
 class PackedDataset:
     """Rows of a packed dataset, memory-mapped: `len(dataset)`, `dataset[i]`.
@@ -103,11 +111,7 @@ class PackedDataset:
             raise IndexError(f"row {index} of {len(self)}")
         shard = bisect_right(self._first_rows, row) - 1
         views, within = self._batch_of(shard, row - self._first_rows[shard])
-        first, last = views.offsets[within], views.offsets[within + 1]
-        found = {name: values[within] for name, values in views.tokens.items()}
-        for name, values in views.segments.items():
-            found[name] = values[first:last]
-        return found
+        return views.row(within)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Rows of a batch, as torch's DataLoader asks for them; a batch of none is one row of padding alone.
@@ -186,20 +190,36 @@ def _verify(path: Path) -> None:
 
 def _numpy_views(table: pa.Table, chunk: int, row_format: RowFormat, path: Path) -> _Views:
     arrays = {name: table[name].chunk(chunk) for name in row_format.schema.names}
-    rows, offsets = len(arrays["input_ids"]), arrays["seq_lengths"].offsets
     if len({len(array) for array in arrays.values()}) > 1:
         raise PackerError(f"{path}: the columns of a record batch are of different lengths; restore it, or pack again")
-    check_batch(pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)), path, row_format)
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+    check_batch(batch, path, row_format)
     others = [name for name in table.column_names if name not in arrays and table.column_names.count(name) == 1]
-    arrays |= {name: table[name].chunk(chunk) for name in others if _has_numbers(table[name].chunk(chunk))}
+    more = {name: table[name].chunk(chunk) for name in others}
+    fitting = {name: column for name, column in more.items() if len(column) == batch.num_rows}
+    return _views_of(pa.RecordBatch.from_arrays([*batch.columns, *fitting.values()], names=[*arrays, *fitting]))
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Row]:
+    """The rows of a record batch of a shard, in order; its structure is taken on trust."""
+    views = _views_of(batch)
+    return [views.row(within) for within in range(batch.num_rows)]
+
+
+def _views_of(batch: pa.RecordBatch) -> _Views:
+    """View the columns of numbers; others, and those with nulls, are left out."""
+    rows, offsets = batch.num_rows, batch["seq_lengths"].offsets
+    max_len = batch["input_ids"].type.list_size
     tokens, segments = {}, {}
-    for name, column in arrays.items():
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not pa.types.is_fixed_size_list(column.type):
             if column.offsets.equals(offsets):
                 segments[name] = as_numpy(column.values)
-        elif column.type.list_size == row_format.max_len and len(column) == rows:
+        elif column.type.list_size == max_len:
             tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
-    return _Views(tokens=tokens, segments=segments, offsets=as_numpy(offsets).tolist())
+    return _Views(
+        tokens=tokens, segments=segments, offsets=as_numpy(offsets).tolist()
+    )  # offsets of all segment columns
 
 
 def _has_numbers(column: pa.Array) -> bool:

@@ -26,7 +26,7 @@ from packer.loader.segments import (
 from packer.loader.static import StaticShape, pad_boundaries, pad_segments
 from packer.shards.columns import PADDING
 
-Format = Literal["hf", "hf_rows", "encoder", "trl", "torchtitan", "megatron", "segment_ids"]
+Format = Literal["hf", "hf_rows", "encoder", "trl", "torchtitan", "torchtune", "megatron", "segment_ids"]
 Rows = Sequence[Mapping[str, NDArray[Any]]]
 
 
@@ -34,28 +34,28 @@ Rows = Sequence[Mapping[str, NDArray[Any]]]
 class FormatOptions:
     """What a batch has beyond its format."""
 
-    static: StaticShape | None
+    static: StaticShape | None = None
     """The shape that all batches get; for `hf` and `megatron`."""
 
-    loss_weights: LossWeights | None
+    loss_weights: LossWeights | None = None
     """Add the key `loss_weights`; for `hf`, `hf_rows`, `encoder` and `megatron`."""
 
-    mlm: MaskedLM | None
+    mlm: MaskedLM | None = None
     """Mask tokens, and train on these; for `hf` and `encoder`."""
 
-    epoch: int
+    epoch: int = 0
     """Of the masks."""
 
-    keep: Sequence[str] | None
+    keep: Sequence[str] | None = None
     """Add the key `segments` with these segment columns; for `hf` and `encoder`, which has the key anyway."""
 
-    keep_tokens: Sequence[str]
+    keep_tokens: Sequence[str] = ()
     """Add these token columns; for `hf` and `encoder`."""
 
-    position_offset: int
+    position_offset: int = 0
     """Position of every segment's first token; for `hf` and `encoder`."""
 
-    additive_mask: bool
+    additive_mask: bool = False
     """`attention_mask` in float32, to be added; for `encoder`."""
 
 
@@ -172,6 +172,20 @@ def torchtitan_batch(rows: Rows, options: FormatOptions) -> tuple[dict[str, Any]
     return inputs, shifted(grid.labels.astype(np.int64), NO_LOSS)
 
 
+def torchtune_batch(rows: Rows, options: FormatOptions) -> list[dict[str, Any]]:
+    """Examples for torchtune's padded_collate_packed, as its PackedDataset gives them; its recipes shift the labels."""
+    grid = _grid(rows)
+    return [
+        {
+            "tokens": grid.input_ids[number].astype(np.int64),
+            "labels": grid.labels[number].astype(np.int64),
+            "input_pos": grid.position_ids[number],
+            "seq_lens": row["seq_lengths"].astype(np.int64),
+        }
+        for number, row in enumerate(rows)
+    ]
+
+
 def megatron_batch(rows: Rows, options: FormatOptions) -> dict[str, Any]:
     """A micro-batch of one packed sequence [1, B * L], as Megatron-LM's SFT dataset gives; labels are shifted."""
     grid = _grid(rows)
@@ -215,6 +229,7 @@ FORMATS: dict[str, Callable[[Rows, FormatOptions], Any]] = {
     "encoder": encoder_batch,
     "trl": trl_batch,
     "torchtitan": torchtitan_batch,
+    "torchtune": torchtune_batch,
     "megatron": megatron_batch,
     "segment_ids": segment_ids_batch,
 }

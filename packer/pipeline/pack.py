@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source, open_source, scan
 from packer.sources.opening import ENDINGS
+from packer.system_errors import system_errors
 from packer.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def pack(
         out = out.resolve()
     _refuse_inside(source, out)
     request = {"options": options.to_dict(), "files": _source_files(opened)}
-    with _system_errors(out):
+    with system_errors(out, resumes=True):
         workspace.restore(out)
         target = out
         if is_packed(out):
@@ -213,19 +212,3 @@ def _kept_plan(
         )
     found, facts = kept
     return Plan(**found, pool_packs=facts["pool_packs"]), facts["totals"]
-
-
-@contextmanager
-def _system_errors(out: Path) -> Iterator[None]:
-    """Say in one line what the system refused, and what to do."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or out
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "free some space and repeat the same command: it goes on where it stopped"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
-            remedy = "choose a folder that can be written with --output"
-        else:
-            remedy = "repeat the same command when that is mended: it goes on where it stopped"
-        raise PackerError(f"{where}: {error.strerror or error}: {remedy}") from error

@@ -36,6 +36,25 @@ def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds:
     return "\n".join([*lines, f"Written to {output}"])
 
 
+def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> str:
+    """Say at the end of `packer export` what was written.
+
+    Args:
+        record: Of the export.
+        output: The folder as the user named it.
+        seconds: What exporting took.
+    """
+    packed, files = record["packed"], record["files"]
+    rows = f"{count_of(packed['rows'], 'row')} of {packed['max_len']:,} tokens"
+    size = byte_size(sum(file["bytes"] for file in files))
+    compression = "" if record["compression"] == "none" else f", {record['compression']}"
+    lines = [
+        f"Exported {rows} to {record['to']} in {duration(seconds)}",
+        render_table(list(record["columns"].items()), align="<<"),
+    ]
+    return "\n".join([*lines, f"{count_of(len(files), 'file')}, {size}{compression}", f"Written to {output}"])
+
+
 def _document_facts(totals: Mapping[str, Any]) -> list[list[str]]:
     dropped = totals["documents_dropped"]
     return [

@@ -17,11 +17,10 @@ from packer.errors import PackerError
 from packer.gather import NO_LOSS
 from packer.progress import Progress
 from packer.shards.columns import PADDING, TOKEN_COLUMNS
+from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.structure import structure_fault
-
-_HASHED_TOGETHER = 16 << 20  # bytes
 
 
 def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
@@ -77,7 +76,7 @@ def _verify_totals(manifest: Manifest) -> Iterator[str]:
 
 def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterator[str]:
     path = folder / entry.file
-    if path.is_file() and path.stat().st_size == entry.bytes and _hash_file(path) != entry.xxh3_128:
+    if path.is_file() and path.stat().st_size == entry.bytes and hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
         return  # what the rows hold is anybody's guess
     table = open_shard(folder, entry, manifest)
@@ -96,14 +95,6 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterat
         yield f"{entry.file} has {tokens:,} real tokens, the manifest says {entry.tokens:,}"
     if trained != entry.trained:
         yield f"{entry.file} trains {trained:,} tokens, the manifest says {entry.trained:,}"
-
-
-def _hash_file(path: Path) -> str:
-    hashed = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(_HASHED_TOGETHER):
-            hashed.update(block)
-    return hashed.hexdigest()
 
 
 def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
 from packer.gather import NO_LOSS, TokenColumn, count_trained, fill_gaps, gather, mask_context, restart_positions
 from packer.shards.columns import PADDING, SEGMENT_COLUMNS, RowFormat
+from packer.shards.files import HashingFile
 from packer.shards.manifest import ShardEntry
 
 
@@ -126,38 +125,6 @@ def build_batch(
     return batch, Counts(int(block.lengths.sum()), int(trained), int(untrained_segments))
 
 
-class _HashingFile:
-    """A binary file that hashes what is written to it; as much of a file object as pyarrow asks for."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
-        self._hash = xxhash.xxh3_128()
-        self.bytes = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._hash.update(view)
-        written = 0
-        while written < len(view):  # an unbuffered write may be short
-            written += self._file.write(view[written:])
-        self.bytes += written
-        return written
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def sync(self) -> None:
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-        self.closed = True
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
-
-
 def write_shard(
     path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str, sync: bool
 ) -> ShardEntry:
@@ -174,7 +141,7 @@ def write_shard(
         OSError: the disk is full, or anything else that the system refuses.
     """
     rows, total = 0, Counts()
-    sink = _HashingFile(path)
+    sink = HashingFile(path)
     try:
         with pa.ipc.new_stream(sink, schema) as stream:
             for batch, counts in batches:

@@ -1,0 +1,153 @@
+"""What each trainer reads from disk: one function per target, and one dict of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow, numpy_dtype
+from packer.errors import PackerError
+from packer.loader.dataset import NO_LOSS, Row, rows_of
+from packer.loader.formats import Format, FormatOptions, make_batch
+from packer.loader.segments import shifted
+
+Columns = Mapping[str, Sequence[NDArray[Any]]]  # by name, the values of each row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What a trainer reads."""
+
+    columns: Mapping[str, pa.DataType]
+    """Its columns: lists of values of these types. Without any: the columns of the rows as they are."""
+
+    values: Callable[[Sequence[Row]], Columns]
+    """Makes them of rows."""
+
+    ending: str = ".parquet"
+    """How the names of its files end."""
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        """Arrow schema of the files, given that of the shards."""
+        types = self.columns or {field.name: _values_type(field.type) for field in rows}
+        return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
+
+    def convert(self, batch: pa.RecordBatch) -> pa.Table:
+        """Make the columns of a record batch of rows.
+
+        Raises:
+            PackerError: the rows hold what the trainer's columns cannot say.
+        """
+        schema = self.schema(batch.schema)
+        if not self.columns:
+            return pa.Table.from_arrays([_as_lists(column) for column in batch.columns], schema=schema)
+        columns = self.values(rows_of(batch))
+        lists = [_lists(columns[name], values_type) for name, values_type in self.columns.items()]
+        return pa.Table.from_arrays(lists, schema=schema)
+
+
+def _batch(rows: Sequence[Row], format: Format) -> Any:
+    return make_batch(rows, format=format, options=FormatOptions())
+
+
+def megatron_columns(rows: Sequence[Row]) -> Columns:
+    """What Megatron-Bridge and NeMo read of packed sequences, padding left out.
+
+    They take the labels from the tokens, and by themselves leave out the last token of every sequence, which has
+    nothing to predict. `loss_mask` stands one place to the left: it says whether the next token is trained. Where
+    extents are aligned, their last token stands twice, so that what is left of them is a multiple still.
+
+    Raises:
+        PackerError: a label is another than its token.
+    """
+    columns: dict[str, list[NDArray[Any]]] = {"input_ids": [], "loss_mask": [], "seq_start_id": []}
+    for row in rows:
+        batch = _batch([row], "hf")
+        tokens, labels, starts = batch["input_ids"][0], batch["labels"][0], batch["cu_seq_lens_q"][:-1]
+        trained = labels != NO_LOSS
+        other = np.flatnonzero(trained & (labels != tokens))
+        if len(other):
+            place = int(other[0])
+            document = int(row["doc_ids"][np.searchsorted(starts, place, side="right") - 1])
+            raise PackerError(
+                f"document {document} has the label {labels[place]} at the token {tokens[place]}: Megatron-Bridge "
+                "takes labels from the tokens, so that a label must be its token or -100; choose another --to"
+            )
+        mask = shifted(trained, 0)
+        if "seq_tokens" in row:
+            ends = batch["cu_seq_lens_q"][1:]
+            tokens, mask = np.insert(tokens, ends, tokens[ends - 1]), np.insert(mask, ends, False)
+            starts = starts + np.arange(len(starts), dtype=starts.dtype)
+        columns["input_ids"].append(tokens)
+        columns["loss_mask"].append(mask)
+        columns["seq_start_id"].append(starts)
+    return columns
+
+
+def maxtext_columns(rows: Sequence[Row]) -> Columns:
+    """The batch of the format `segment_ids`, row by row."""
+    columns: Columns = _batch(rows, "segment_ids")
+    return columns
+
+
+def torchtitan_columns(rows: Sequence[Row]) -> Columns:
+    """The batch of the format `torchtitan`, row by row."""
+    inputs, labels = _batch(rows, "torchtitan")
+    return {**inputs, "labels": labels}
+
+
+def torchtune_columns(rows: Sequence[Row]) -> Columns:
+    """The examples of the format `torchtune`."""
+    examples = _batch(rows, "torchtune")
+    return {name: [example[name] for example in examples] for name in examples[0]}
+
+
+def _no_columns(rows: Sequence[Row]) -> Columns:
+    return {}
+
+
+_PARTS = ("", "_position", "_segmentation")
+
+TARGETS: dict[str, Target] = {
+    "megatron": Target(
+        columns={"input_ids": pa.int32(), "loss_mask": pa.int8(), "seq_start_id": pa.int32()},
+        values=megatron_columns,
+        ending=".idx.parquet",  # what Megatron-Bridge knows packed files by
+    ),
+    "maxtext": Target(
+        columns={f"{side}{part}": pa.int32() for side in ("inputs", "targets") for part in _PARTS},
+        values=maxtext_columns,
+    ),
+    "torchtitan": Target(
+        columns=dict.fromkeys(("input", "positions", "labels"), pa.int32()), values=torchtitan_columns
+    ),
+    "torchtune": Target(
+        columns=dict.fromkeys(("tokens", "labels", "input_pos", "seq_lens"), pa.int32()), values=torchtune_columns
+    ),
+    "parquet": Target(columns={}, values=_no_columns),
+}
+
+
+def _values_type(column_type: pa.DataType) -> pa.DataType:
+    return column_type.value_type
+
+
+def _as_lists(column: pa.Array) -> pa.Array:
+    """A column of a shard as one of ordinary lists: Parquet has none of fixed size, and few engines read them."""
+    if not pa.types.is_fixed_size_list(column.type):
+        return column.cast(pa.list_(column.type.value_type))  # the name of a list's values may differ
+    ends = np.arange(len(column) + 1, dtype=np.int32) * np.int32(column.type.list_size)
+    return pa.ListArray.from_arrays(as_arrow(ends), column.flatten())
+
+
+def _lists(rows: Sequence[NDArray[Any]], values_type: pa.DataType) -> pa.Array:
+    """A column of lists, of one array per row."""
+    ends = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row) for row in rows], out=ends[1:])
+    values = np.concatenate(rows).astype(numpy_dtype(values_type), copy=False)
+    return pa.ListArray.from_arrays(as_arrow(ends), as_arrow(values))

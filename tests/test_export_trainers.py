@@ -1,0 +1,238 @@
+"""What trainers make of an export: the loss of its documents alone. Their own code reads it where it is installed."""
+
+import inspect
+import logging
+from pathlib import Path
+
+import pytest
+
+import packer
+
+torch = pytest.importorskip("torch")
+datasets = pytest.importorskip("datasets")
+pytest.importorskip("transformers")
+
+from torch.nn.functional import cross_entropy  # noqa: E402  needs torch
+
+from tests import naive  # noqa: E402
+from tests.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402  these need torch
+from tests.models import VOCABULARY, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_gpu")
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def example(request, tmp_path_factory):
+    return make_example(tmp_path_factory.mktemp("source"), make_source(request.param))
+
+
+@pytest.fixture
+def rows_of(example, tmp_path):
+    """Rows of an export of the example, as tensors."""
+
+    def exported(target):
+        packer.export(example.packed, tmp_path / target, to=target)
+        found = datasets.load_dataset(str(tmp_path / target), split="train", cache_dir=str(tmp_path / "cache"))
+        return list(found.with_format("torch"))
+
+    return exported
+
+
+def mean_loss(pairs) -> float:
+    """Mean over all trained tokens of (logits [T, vocabulary], labels [T] that are shifted already)."""
+    pairs = list(pairs)
+    total = sum(cross_entropy(logits, labels, ignore_index=-100, reduction="sum").item() for logits, labels in pairs)
+    return total / sum((labels != -100).sum().item() for _, labels in pairs)
+
+
+@torch.no_grad()
+def logits_of(model, tokens, positions):
+    return model(input_ids=tokens[None], position_ids=positions[None], use_cache=False).logits[0]
+
+
+def following(labels):
+    return torch.cat([labels[1:], torch.tensor([-100])])
+
+
+def torchtitan_pairs(model, rows):
+    for row in rows:
+        yield logits_of(model, row["input"], row["positions"]), row["labels"]
+
+
+def torchtune_pairs(model, rows):
+    for row in rows:
+        assert row["seq_lens"].sum() == MAX_LEN
+        yield logits_of(model, row["tokens"], row["input_pos"]), following(row["labels"])  # its recipes shift
+
+
+def maxtext_pairs(model, rows):
+    """A document at a time, by its number; the loss is masked by `targets_segmentation`."""
+    for row in rows:
+        for number in range(1, int(row["inputs_segmentation"].max()) + 1):
+            mine = row["inputs_segmentation"] == number
+            targets = torch.where(row["targets_segmentation"][mine] != 0, row["targets"][mine], -100)
+            yield logits_of(model, row["inputs"][mine], row["inputs_position"][mine]), targets
+
+
+def megatron_pairs(model, rows):
+    for row in rows:
+        row = {name: values.tolist() for name, values in row.items()}
+        for tokens, labels, mask in naive.megatron_sequences(row):
+            if tokens:
+                tokens, labels, mask = map(torch.tensor, (tokens, labels, mask))
+                yield logits_of(model, tokens, torch.arange(len(tokens))), torch.where(mask == 1, labels, -100)
+
+
+@pytest.mark.parametrize(
+    ("target", "pairs"),
+    [
+        ("torchtitan", torchtitan_pairs),
+        ("torchtune", torchtune_pairs),
+        ("maxtext", maxtext_pairs),
+        ("megatron", megatron_pairs),
+    ],
+)
+def test_the_loss_is_that_of_the_documents_alone(example, rows_of, target, pairs):
+    model = tiny_llama()
+    found = mean_loss(pairs(model, rows_of(target)))
+    assert found == pytest.approx(train_alone(model, example.pieces).loss, abs=1e-5)
+
+
+def alone_pairs(run, pieces):
+    for tokens, labels in pieces.values():
+        yield run(torch.tensor(tokens)), following(torch.tensor(labels))
+
+
+def test_torchtune_collates_the_rows_and_its_model_keeps_documents_apart(example, rows_of):
+    torchtune_data = pytest.importorskip("torchtune.data")
+    llama3 = pytest.importorskip("torchtune.models.llama3").llama3
+    torch.manual_seed(0)
+    model = llama3(
+        vocab_size=VOCABULARY, num_layers=2, num_heads=4, num_kv_heads=2, embed_dim=32, max_seq_len=64,
+        intermediate_dim=64, attn_dropout=0.0,
+    )  # fmt: skip
+    for weights in model.parameters():
+        torch.nn.init.normal_(weights, std=0.2)
+    alone = mean_loss(alone_pairs(lambda tokens: model(tokens[None])[0], example.pieces))
+    batch = torchtune_data.padded_collate_packed(rows_of("torchtune"))
+    logits = model(batch["tokens"], mask=batch["mask"], input_pos=batch["input_pos"])
+    assert mean_loss(zip(logits, map(following, batch["labels"]), strict=True)) == pytest.approx(alone, abs=1e-5)
+    loaded = torchtune_data.padded_collate_packed(packer.collate(list(packer.load(example.packed)), format="torchtune"))
+    assert all(torch.equal(loaded[name], batch[name]) for name in batch)
+
+
+def tiny_titan(attention):
+    """A model of torchtitan of the size of ours."""
+    titan = pytest.importorskip("torchtitan.models.llama3")
+    torch.manual_seed(0)
+    config = titan.Llama3Model.Config(
+        dim=32,
+        vocab_size=VOCABULARY,
+        tok_embeddings=titan.Embedding.Config(
+            num_embeddings=VOCABULARY, embedding_dim=32, param_init=titan._EMBEDDING_INIT
+        ),
+        norm=titan.RMSNorm.Config(normalized_shape=32, param_init=titan._NORM_INIT),
+        lm_head=titan.Linear.Config(
+            in_features=32, out_features=VOCABULARY, param_init=titan._output_linear_init(32)
+        ),
+        layers=titan._build_llama3_layers(
+            fuse_qkv=False, n_layers=2, dim=32, n_heads=4, hidden_dim=64, attn_backend=attention,
+            rope=titan.ComplexRoPE.Config(dim=8, max_seq_len=64, theta=10000, scaling="none"),
+        ),
+    )  # fmt: skip
+    model = config.build()
+    model.init_states()
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_torchtitan_reads_rows_through_a_loader_and_its_model_keeps_documents_apart(example):
+    """Forward alone: torchtitan's FlexAttention has no backward on a CPU."""
+    recipe = pytest.importorskip("examples.torchtitan_trainer")
+    model = tiny_titan("flex").requires_grad_(False)
+    rows = example.rows
+    loader = recipe.PackedDataLoader.Config(dataset_path=str(example.packed)).build(
+        dp_world_size=1, dp_rank=0, tokenizer=None, seq_len=MAX_LEN, local_batch_size=rows
+    )
+    inputs, labels = next(iter(loader))
+    logits = model(inputs["input"], inputs["positions"], model.get_attention_masks(inputs["positions"]))
+
+    def run(tokens):
+        positions = torch.arange(len(tokens))[None]
+        return model(tokens[None], positions, model.get_attention_masks(positions))[0]
+
+    alone = mean_loss(alone_pairs(run, example.pieces))
+    assert mean_loss(zip(logits, labels, strict=True)) == pytest.approx(alone, abs=1e-5)
+
+
+def test_the_loader_for_torchtitan_goes_on_over_epochs_and_from_a_state(example):
+    recipe = pytest.importorskip("examples.torchtitan_trainer")
+
+    def loader(rank=0, ranks=1):
+        return recipe.PackedDataLoader.Config(dataset_path=str(example.packed)).build(
+            dp_world_size=ranks, dp_rank=rank, tokenizer=None, seq_len=MAX_LEN, local_batch_size=2
+        )
+
+    first = loader()
+    batches = iter(first)
+    epoch = [next(batches)[0]["input"].tolist() for _ in range(example.rows // 2)]
+    state = first.state_dict()
+    again = [next(batches)[0]["input"].tolist() for _ in range(example.rows // 2)]
+    assert epoch != again, "another order"
+    resumed = loader()
+    resumed.load_state_dict(state)
+    batches = iter(resumed)
+    assert [next(batches)[0]["input"].tolist() for _ in again] == again
+    shares = [next(iter(loader(rank, 2)))[0]["input"] for rank in range(2)]
+    assert not torch.equal(*shares)
+    with pytest.raises(packer.PackerError, match="seq_len is 16: the rows have 32 tokens"):
+        recipe.PackedDataLoader.Config(dataset_path=str(example.packed)).build(
+            dp_world_size=1, dp_rank=0, seq_len=16, local_batch_size=2
+        )
+
+
+def test_grain_batches_the_rows_for_maxtext(example, tmp_path):
+    grain = pytest.importorskip("grain")
+    numpy = pytest.importorskip("numpy")
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    packer.export(example.packed, tmp_path / "out", to="maxtext")
+    (path,) = (tmp_path / "out").glob("*.parquet")
+    rows = grain.experimental.ParquetIterDataset(str(path))
+    rows = rows.map(lambda row: {name: numpy.asarray(values, numpy.int32) for name, values in row.items()})
+    (batch,) = rows.batch(example.rows)
+    expected = packer.collate(list(packer.load(example.packed)), format="segment_ids", tensors="numpy")
+    assert {name: values.tolist() for name, values in batch.items()} == {
+        name: values.tolist() for name, values in expected.items()
+    }
+
+
+def test_the_configuration_for_axolotl_fits_the_rows(example):
+    """What it leaves of a row is what the HF Trainer trains on in tests/test_training.py: no attention_mask."""
+    yaml = pytest.importorskip("yaml")
+    config = yaml.safe_load((Path(__file__).parent.parent / "examples" / "axolotl.yaml").read_text())
+    assert config["skip_prepare_dataset"]
+    assert config["remove_unused_columns"]
+    assert not config["sample_packing"]
+    (source,) = config["datasets"]
+    assert set(source) == {"path", "type"}
+    assert source["type"] is None
+    rows = datasets.load_from_disk(str(example.packed))
+    taken = set(inspect.signature(tiny_llama().forward).parameters) & set(rows.column_names)
+    assert taken == {"input_ids", "labels", "position_ids"}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_axolotl_collates_the_rows_without_a_mask_and_documents_stay_apart(example, rows):
+    collators = pytest.importorskip("axolotl.utils.collators.batching")
+    collate = collators.DataCollatorForSeq2Seq(tiny_tokenizer(), pad_to_multiple_of=64)
+    found = datasets.load_from_disk(str(example.packed)).select_columns(["input_ids", "labels", "position_ids"])
+    model = tiny_llama()
+    pairs = []
+    for first in range(0, example.rows, rows):
+        batch = collate(found.select(range(first, min(first + rows, example.rows))).to_list())
+        assert set(batch) == {"input_ids", "labels", "position_ids"}
+        with torch.no_grad():
+            logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
+        pairs += zip(logits, map(following, batch["labels"]), strict=True)
+    assert mean_loss(pairs) == pytest.approx(train_alone(model, example.pieces).loss, abs=1e-5)

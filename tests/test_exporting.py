@@ -1,0 +1,464 @@
+"""Exports: exactly a trainer's columns, with the values of the documents; whole or not there."""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import packer
+from packer import PackerError
+from packer.cli import cli
+from packer.cli import export as command
+from packer.exporting import COMPRESSIONS, TARGETS
+from packer.exporting.folder import RECORD
+from packer.exporting.targets import Target
+from packer.shards.files import HashingFile
+from tests import naive
+from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
+from tests.test_formats import drawn_rows, row_segments
+
+TRAINERS = [name for name in TARGETS if name != "parquet"]
+ROOT = Path(__file__).parent.parent
+
+
+def read(folder: Path) -> list[dict]:
+    """All rows of an export, file by file, with pyarrow alone."""
+    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def pieces_of(row, *, source_labels: bool) -> list[tuple[list[int], list[int]]]:
+    """(tokens, labels) of the segments of a row, taken from the documents."""
+    pieces = []
+    for document, start, length in segments_of(row):
+        tokens = tokens_of(document, LENGTHS[document])
+        labels = labels_of(document, LENGTHS[document]) if source_labels else tokens
+        pieces.append((tokens[start : start + length], labels[start : start + length]))
+    return pieces
+
+
+def beside(out: Path) -> list[str]:
+    """What else lies where an export was to go."""
+    return sorted(path.name for path in out.parent.iterdir() if path.name.startswith("."))
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("target", TRAINERS)
+@pytest.mark.parametrize(("source_labels", "labels"), [(True, True), (False, True), (False, False)])
+def test_the_rows_of_an_export_are_those_of_the_documents(tmp_path, target, source_labels, labels):
+    packed = make(tmp_path, source_labels=source_labels, labels=labels, pad_id=7, shard_size=3 * 3 * 4 * MAX_LEN)
+    packer.export(packed, tmp_path / "out", to=target)
+    rows = list(packer.load(packed))
+    assert any(row["doc_ids"][-1] == -1 for row in rows), "padding"
+    expected = [
+        naive.exported_row(target, pieces_of(row, source_labels=source_labels), max_len=MAX_LEN, pad_id=7)
+        for row in rows
+    ]
+    assert read(tmp_path / "out") == expected
+
+
+@given(st.lists(row_segments, min_size=1, max_size=4), st.booleans(), st.data())
+def test_any_rows_become_the_naive_ones(lengths, has_labels, data):
+    rows, _ = drawn_rows(lengths, has_labels, data)
+    pieces = []
+    for row, segments in zip(rows, lengths, strict=True):
+        ends = np.cumsum(segments).tolist()
+        spans = [slice(end - length, end) for end, length in zip(ends, segments, strict=True)]
+        labels = row["labels"] if has_labels else row["input_ids"]
+        pieces.append([(row["input_ids"][span], labels[span]) for span in spans])
+    batch = record_batch(rows)
+    for target in TRAINERS:
+        expected = [naive.exported_row(target, row, max_len=8, pad_id=0) for row in pieces]
+        for row, given_row in zip(expected, rows, strict=True):  # padding there is whatever was drawn
+            for name in {"inputs", "input", "tokens"} & set(row):
+                row[name] = given_row["input_ids"]
+        assert TARGETS[target].convert(batch).to_pylist() == expected
+
+
+def record_batch(rows) -> pa.RecordBatch:
+    """Rows of lists as a shard has them."""
+    fixed = pa.list_(pa.int32(), len(rows[0]["input_ids"]))
+    types = {"input_ids": fixed, "labels": fixed, "seq_lengths": pa.list_(pa.int32()), "doc_ids": pa.list_(pa.int64())}
+    starts = [[0] * len(row["doc_ids"]) for row in rows]
+    columns = {name: pa.array([row[name] for row in rows], types[name]) for name in rows[0]}
+    return pa.RecordBatch.from_pydict({**columns, "doc_starts": pa.array(starts, pa.list_(pa.int32()))})
+
+
+def test_parquet_has_all_columns_as_they_are(packed, tmp_path):
+    record = packer.export(packed, tmp_path / "out", to="parquet")
+    assert read(tmp_path / "out") == rows_on_disk(packed)
+    assert list(record.columns) == packer.load(packed).column_names
+
+
+@given(st.lists(st.lists(st.text(max_size=2), max_size=3), min_size=1, max_size=5), st.data())
+def test_parquet_passes_on_columns_that_it_does_not_know(words, data):
+    """Values kept per segment and per token; also of a part of a batch."""
+    numbers = [data.draw(st.lists(st.floats(width=32, allow_nan=False), min_size=4, max_size=4)) for _ in words]
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "kept": pa.array(words, pa.list_(pa.string())),
+            "per_token": pa.array(numbers, pa.list_(pa.float32(), 4)),
+        }
+    )
+    first = data.draw(st.integers(0, len(words)))
+    found = TARGETS["parquet"].convert(batch.slice(first))
+    assert found.schema == pa.schema({"kept": pa.list_(pa.string()), "per_token": pa.list_(pa.float32())})
+    assert found.to_pylist() == batch.slice(first).to_pylist()
+
+
+def test_megatron_refuses_labels_that_are_not_the_tokens(tmp_path):
+    source = pa.table({"input_ids": [[1, 2, 3], [4, 5, 6]], "labels": [[1, 2, 3], [4, 5, 9]]})
+    pq.write_table(source, tmp_path / "source.parquet")
+    packer.pack(tmp_path / "source.parquet", tmp_path / "packed", max_len=8, sync=False)
+    with pytest.raises(PackerError, match="document 1 has the label 9 at the token 6: Megatron-Bridge takes labels"):
+        packer.export(tmp_path / "packed", tmp_path / "out", to="megatron")
+    assert not (tmp_path / "out").exists()
+    assert not beside(tmp_path / "out")
+    packer.export(tmp_path / "packed", tmp_path / "out", to="torchtitan")
+
+
+def test_aligned_extents_reach_megatron_as_they_are(tmp_path):
+    packed = make(tmp_path, max_len=16, align=4, position_ids=False)
+    packer.export(packed, tmp_path / "out", to="megatron")
+    packer.export(packed, tmp_path / "all", to="parquet")
+    assert read(tmp_path / "all") == rows_on_disk(packed)
+    for found, row in zip(read(tmp_path / "out"), packer.load(packed), strict=True):
+        real = row["doc_ids"] != -1
+        extents = row["seq_lengths"][real].tolist()
+        sequences = list(naive.megatron_sequences(found))
+        assert [len(tokens) for tokens, _, _ in sequences] == extents
+        assert [token for tokens, _, _ in sequences for token in tokens] == row["input_ids"][: sum(extents)].tolist()
+        trained = [label for _, labels, mask in sequences for label, counts in zip(labels, mask, strict=True) if counts]
+        assert trained == [label for label in row["labels"].tolist() if label != -100]
+
+
+# ---- files ----
+
+
+COLUMNS = {
+    "megatron": {"input_ids": pa.int32(), "loss_mask": pa.int8(), "seq_start_id": pa.int32()},
+    "maxtext": dict.fromkeys(
+        ["inputs", "inputs_position", "inputs_segmentation", "targets", "targets_position", "targets_segmentation"],
+        pa.int32(),
+    ),
+    "torchtitan": dict.fromkeys(["input", "positions", "labels"], pa.int32()),
+    "torchtune": dict.fromkeys(["tokens", "labels", "input_pos", "seq_lens"], pa.int32()),
+}
+
+
+@pytest.mark.parametrize("target", TRAINERS)
+def test_columns_are_exactly_those_that_the_trainer_reads(packed, tmp_path, target):
+    packer.export(packed, tmp_path / "out", to=target)
+    for path in (tmp_path / "out").glob("*.parquet"):
+        expected = pa.schema({name: pa.list_(pa.field("element", kind)) for name, kind in COLUMNS[target].items()})
+        assert pq.read_schema(path) == expected
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_shard_is_a_file_and_a_record_batch_a_row_group(packed, tmp_path, target):
+    packer.export(packed, tmp_path / "out", to=target)
+    ending = ".idx.parquet" if target == "megatron" else ".parquet"
+    shards = sorted(packed.glob("*.arrow"))
+    assert len(shards) > 2
+    for shard in shards:
+        batches = pa.ipc.open_stream(shard.read_bytes()).read_all().to_batches()
+        found = pq.ParquetFile(tmp_path / "out" / (shard.stem + ending))
+        groups = [found.metadata.row_group(number).num_rows for number in range(found.num_row_groups)]
+        assert groups == [batch.num_rows for batch in batches]
+
+
+def test_row_groups_of_long_rows_are_small(tmp_path):
+    source = pa.table({"input_ids": [np.arange(2**18, dtype=np.int32)] * 5})
+    with pa.ipc.new_stream(str(tmp_path / "source.arrow"), source.schema) as stream:
+        stream.write_table(source)
+    packer.pack(tmp_path / "source.arrow", tmp_path / "packed", max_len=2**18, sync=False)
+    packer.export(tmp_path / "packed", tmp_path / "out", to="torchtune", compression="none")
+    (path,) = (tmp_path / "out").glob("*.parquet")
+    assert pq.ParquetFile(path).num_row_groups == 5
+
+
+def test_the_record_says_what_was_exported_and_nothing_of_where_and_when(packed, tmp_path):
+    record = packer.export(packed, tmp_path / "out", to="torchtitan")
+    text = (tmp_path / "out" / RECORD).read_text()
+    assert json.loads(text) == json.loads(json.dumps(record.to_dict()))
+    dataset = packer.load(packed)
+    assert record.packed == {
+        "fingerprint": dataset.fingerprint, "format_version": 1, "max_len": MAX_LEN, "pad_id": 0, "rows": len(dataset)
+    }  # fmt: skip
+    assert record.columns == {"input": "list<int32>", "positions": "list<int32>", "labels": "list<int32>"}
+    assert sum(file.rows for file in record.files) == len(dataset)
+    assert record.bytes == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.parquet"))
+    assert str(tmp_path) not in text
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_the_bytes_do_not_depend_on_workers_and_the_rows_not_on_compression(packed, tmp_path, compression):
+    for workers in (1, 3):
+        packer.export(packed, tmp_path / str(workers), to="parquet", compression=compression, workers=workers)
+    one, three = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "13")
+    assert one == three
+    assert read(tmp_path / "1") == rows_on_disk(packed)
+    found = pq.ParquetFile(next((tmp_path / "1").glob("*.parquet"))).metadata.row_group(0).column(0).compression
+    assert found == {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+
+
+def test_progress_ends_at_all_tokens(packed, tmp_path):
+    told = []
+    packer.export(packed, tmp_path / "out", to="parquet", progress=lambda *state: told.append(state))
+    total = len(packer.load(packed)) * MAX_LEN
+    assert told[-1] == ("export", total, total)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_datasets_and_pyarrow_read_the_folder(packed, tmp_path, target):
+    datasets = pytest.importorskip("datasets")
+    packer.export(packed, tmp_path / "out", to=target)
+    expected = read(tmp_path / "out")
+    assert pq.read_table(tmp_path / "out").to_pylist() == expected
+    for name, options in (
+        ("parquet", {"data_files": str(tmp_path / "out" / "*.parquet")}),
+        (str(tmp_path / "out"), {}),
+    ):
+        found = datasets.load_dataset(name, split="train", cache_dir=str(tmp_path / "cache"), **options)
+        assert found.to_list() == expected
+
+
+# ---- the folder ----
+
+
+def test_what_is_there_is_not_overwritten_unless_asked_for(packed, tmp_path):
+    out = tmp_path / "out"
+    packer.export(packed, out, to="torchtitan")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(PackerError, match=r"out exists: choose another --output, or replace it with --overwrite"):
+        packer.export(packed, out, to="torchtune")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert packer.export(packed, out, to="torchtune", overwrite=True).to == "torchtune"
+    assert list(read(out)[0]) == list(COLUMNS["torchtune"])
+    assert not beside(out)
+
+
+def test_replacing_works_where_folders_cannot_be_exchanged(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr("packer.exporting.folder.exchange", lambda *_: False)
+    for target in ("torchtitan", "torchtune"):
+        packer.export(packed, tmp_path / "out", to=target, overwrite=True)
+    assert list(read(tmp_path / "out")[0]) == list(COLUMNS["torchtune"])
+    assert not beside(tmp_path / "out")
+
+
+def test_an_empty_folder_and_a_link_are_filled(packed, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    packer.export(packed, tmp_path / "link", to="parquet")
+    assert (tmp_path / "link").is_symlink()
+    assert read(tmp_path / "empty") == rows_on_disk(packed)
+
+
+def test_the_folder_is_named_after_the_packed_dataset(tmp_path, monkeypatch):
+    packed = make(tmp_path)
+    packer.export(packed, to="maxtext")
+    assert (tmp_path / "packed-maxtext" / RECORD).is_file()
+    monkeypatch.chdir(packed)
+    packer.export(".", to="torchtune")
+    assert (tmp_path / "packed-torchtune" / RECORD).is_file()
+
+
+def refused(tmp_path, name):
+    """(packed, output, options, what is said) of a mistake."""
+    packed = make(tmp_path)
+    out, options, message = tmp_path / "out", {"to": "torchtitan"}, ""
+    if name == "file":
+        out.write_text("mine")
+        message = "out exists and is not a folder: choose another --output"
+    elif name == "foreign folder":
+        out.mkdir()
+        (out / "mine").write_text("mine")
+        options["overwrite"] = True
+        message = "out exists and is not an export: choose another --output"
+    elif name == "the dataset itself":
+        out, options["overwrite"] = packed, True
+        message = "packed is inside the packed dataset: choose an --output beside it"
+    elif name == "inside":
+        out = packed / "out"
+        message = "out is inside the packed dataset: choose an --output beside it"
+    elif name == "target":
+        options["to"] = "nowhere"
+        message = "to is 'nowhere': choose one of megatron, maxtext, torchtitan, torchtune, parquet"
+    elif name == "compression":
+        options["compression"] = "zip"
+        message = "compression is 'zip': choose one of zstd, snappy, none"
+    elif name == "not packed":
+        packed = tmp_path
+        message = "is not a packed dataset: it has no manifest.json"
+    elif name == "changed":
+        shard = next(packed.glob("*.arrow"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+        message = "was changed after packing: restore it, or pack again"
+    elif name == "no folder":
+        (tmp_path / "file").write_text("")
+        out = tmp_path / "file" / "out"
+        message = "Not a directory: choose a folder that can be written with --output"
+    return packed, out, options, message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("file", "foreign folder", "the dataset itself", "inside", "target", "compression", "not packed"),
+        *("changed", "no folder"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_and_nothing_is_touched(tmp_path, name):
+    packed, out, options, message = refused(tmp_path, name)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(PackerError) as error:
+        packer.export(packed, out, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_full_disk_is_told_and_leaves_nothing(packed, tmp_path, monkeypatch, overwrite):
+    out = tmp_path / "out"
+    if overwrite:
+        packer.export(packed, out, to="parquet")
+    before = sorted(tmp_path.rglob("*"))
+    written = 0
+    write = HashingFile.write
+
+    def full(self, data):
+        nonlocal written
+        written += 1
+        if written > 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "disk")
+        return write(self, data)
+
+    monkeypatch.setattr(HashingFile, "write", full)
+    with pytest.raises(PackerError, match=r"No space left on device: free some space and repeat the same command$"):
+        packer.export(packed, out, to="torchtitan", overwrite=overwrite)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+KILLED = """
+import os, signal, sys
+import packer
+told = 0
+def progress(*_):
+    global told
+    told += 1
+    if told == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+packer.export(sys.argv[1], sys.argv[2], to="torchtitan", overwrite=True, workers=1, progress=progress)
+"""
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("moment", [1, 4])
+def test_killed_nothing_is_left_that_looks_whole(packed, tmp_path, there, moment):
+    out = tmp_path / "out"
+    if there:
+        packer.export(packed, out, to="parquet")
+    arguments = [sys.executable, "-c", KILLED, str(packed), str(out), str(moment)]
+    done = subprocess.run(arguments, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert beside(out) == [".out.packer-export"]
+    assert not (tmp_path / ".out.packer-export" / RECORD).exists()
+    if there:
+        assert read(out) == rows_on_disk(packed)
+    else:
+        assert not out.exists()
+    packer.export(packed, out, to="torchtitan", overwrite=True)
+    assert list(read(out)[0]) == ["input", "positions", "labels"]
+    assert not beside(out)
+
+
+def test_the_record_is_written_when_all_files_are_there(packed, tmp_path, monkeypatch):
+    seen = []
+
+    def noted(path, record, *, sync):
+        seen.extend(sorted(each.name for each in path.parent.iterdir()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("packer.exporting.writing._write_record", noted)
+    with pytest.raises(KeyboardInterrupt):
+        packer.export(packed, tmp_path / "out", to="parquet")
+    assert seen == sorted(path.stem + ".parquet" for path in packed.glob("*.arrow"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_at_a_time_do_not_mix(packed, tmp_path):
+    out, part = tmp_path / "out", tmp_path / ".out.packer-export"
+    part.mkdir()
+    (part / "other").write_text("being written")
+    lock = os.open(part, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(PackerError, match="out is being written by another packer: wait for it, or choose another"):
+            packer.export(packed, out, to="parquet")
+        assert (part / "other").exists()
+    finally:
+        os.close(lock)
+    packer.export(packed, out, to="parquet")
+    assert not part.exists()
+
+
+# ---- the command ----
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli, ["export", *map(str, arguments)])
+
+
+def test_the_command_says_what_it_wrote(packed, tmp_path):
+    done = invoke(packed, "--to", "megatron", "-o", tmp_path / "out", "--no-sync")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"Exported {len(packer.load(packed))} rows of {MAX_LEN} tokens to megatron in ")
+    assert lines[1:4] == ["input_ids     list<int32>", "loss_mask     list<int8>", "seq_start_id  list<int32>"]
+    assert lines[-1] == f"Written to {tmp_path / 'out'}"
+
+
+def test_the_command_prints_json(packed, tmp_path):
+    done = invoke(packed, "--to", "torchtune", "-o", tmp_path / "out", "--json", "--compression", "snappy")
+    found = json.loads(done.stdout)
+    assert found.pop("output") == str(tmp_path / "out")
+    assert found.pop("seconds") > 0
+    assert found == json.loads((tmp_path / "out" / RECORD).read_text())
+    assert found["compression"] == "snappy"
+
+
+def test_the_command_tells_mistakes_in_one_line(packed, tmp_path):
+    invoke(packed, "--to", "parquet", "-o", tmp_path / "out")
+    done = invoke(packed, "--to", "parquet", "-o", tmp_path / "out")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1].startswith("packer: ")
+    assert "--overwrite" in done.stderr
+    assert invoke(packed, "--to", "parquet", "-o", tmp_path / "out", "--overwrite").exit_code == 0
+    assert invoke(packed, "--to", "nowhere").exit_code == 2
+
+
+def test_the_command_offers_what_there_is():
+    choices = {option.name: getattr(option.type, "choices", None) for option in command.params}
+    assert list(choices["to"]) == list(TARGETS)
+    assert list(choices["compression"]) == list(COMPRESSIONS)
+    help_text = invoke("--help").stdout
+    for name, target in TARGETS.items():
+        assert f"  {name} " in help_text
+        assert isinstance(target, Target)
