@@ -212,14 +212,14 @@ def _views_of(batch: pa.RecordBatch) -> _Views:
     max_len = batch["input_ids"].type.list_size
     tokens, segments = {}, {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not _has_numbers(column):
+            continue
         if not pa.types.is_fixed_size_list(column.type):
             if column.offsets.equals(offsets):
                 segments[name] = as_numpy(column.values)
         elif column.type.list_size == max_len:
             tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
-    return _Views(
-        tokens=tokens, segments=segments, offsets=as_numpy(offsets).tolist()
-    )  # offsets of all segment columns
+    return _Views(tokens=tokens, segments=segments, offsets=as_numpy(offsets).tolist())
 
 
 def _has_numbers(column: pa.Array) -> bool:
