@@ -26,7 +26,7 @@ Importing this package imports nothing; loading a packed dataset imports numpy a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -144,6 +144,8 @@ def pack(
     split: str | None = None,
     input_column: str = "input_ids",
     labels_column: str = "labels",
+    keep: Sequence[str] = (),
+    keep_tokens: Sequence[str] = (),
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
@@ -171,6 +173,8 @@ def pack(
         split: of a DatasetDict or a Hub dataset.
         input_column: name of the column of tokens.
         labels_column: name of the column of labels, if there is one.
+        keep: columns of the source that are kept, a value for each segment.
+        keep_tokens: columns of lists that are kept, a value for each token.
         workers: shards written at a time; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace what is at `output`, at one stroke when the new dataset is whole.
@@ -200,6 +204,8 @@ def pack(
         split=split,
         input_column=input_column,
         labels_column=labels_column,
+        keep=tuple(keep),
+        keep_tokens=tuple(keep_tokens),
     )
     return run(
         source, output, options=options, workers=workers, sync=sync, overwrite=overwrite, progress=progress

@@ -9,16 +9,19 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.patterns import Patterns
-from packer.errors import PackerError
+from packer.errors import PackerError, SourceError
 from packer.plan.segments import LONG_POLICIES, TRUNCATE_SIDES, LongPolicy, Segments, TruncateSide, cut_documents
-from packer.shards.columns import RowFormat
+from packer.shards.columns import RESERVED_COLUMNS, SEGMENT_COLUMNS, TOKEN_COLUMNS, RowFormat
 
 EMITTED = ("labels", "position_ids")
-_ADDED = ("gap", "time_limit", "overlap", "truncate_side", "align")  # so that packs without them stay as they were
+_ADDED = ("gap", "time_limit", "overlap", "truncate_side", "align", "keep", "keep_tokens")
+"""Options that a manifest has where they are used: so that packs without them stay as they were."""
+
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _LARGEST = 2**31 - 1
 _LONGEST_ROW = 2**24  # 16 million tokens: what is kept per length (histograms) stays within memory
@@ -83,6 +86,12 @@ class PackOptions:
     labels_column: str = "labels"
     """Name of the column of labels in the source; it need not be there."""
 
+    keep: tuple[str, ...] = ()
+    """Columns of the source that are kept, a value for each segment: that of its document."""
+
+    keep_tokens: tuple[str, ...] = ()
+    """Columns of the source that are kept, a value for each token."""
+
     def __post_init__(self) -> None:
         algorithm = get_algorithm(self.algorithm)
         for name, most in (("gap", 1.0), ("time_limit", float("inf"))):
@@ -116,6 +125,12 @@ class PackOptions:
 
     def _check_pieces(self, *, keeps_whole: bool) -> None:
         """Check the options that shape pieces of documents against each other."""
+        given = [*self.keep, *self.keep_tokens]
+        for name in given:
+            if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, self.input_column, self.labels_column, *RESERVED_COLUMNS):
+                raise PackerError(f"keep {name!r}: the rows have a column of that name; rename it in the source")
+            if given.count(name) > 1:
+                raise PackerError(f"keep {name!r}: it is given {given.count(name)} times; give it once")
         if self.overlap >= self.max_len:
             raise PackerError(f"overlap is {self.overlap}: it must be below max_len {self.max_len}")
         if self.overlap and self.long != "split":
@@ -143,6 +158,18 @@ class PackOptions:
         """What the rows look like."""
         return RowFormat.of(self.to_dict())
 
+    def row_format_of(self, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:
+        """What the rows look like with the columns that are kept, of these types.
+
+        Raises:
+            SourceError: a column of values per token is not of numbers of whole bytes.
+        """
+        kept_tokens = {name: extra[name].type.value_type for name in self.keep_tokens}
+        for name, value_type in kept_tokens.items():
+            if value_type.bit_width % 8:
+                raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
+        return self.row_format.keeping({name: extra[name].type for name in self.keep}, kept_tokens)
+
     def cut(self, lengths: NDArray[np.int32], *, threads: int = 1) -> Segments:
         """Cut documents of `lengths` tokens as these options say; see `cut_documents`."""
         return cut_documents(
@@ -169,12 +196,15 @@ class PackOptions:
         for field in fields(self):
             if field.name in _ADDED and options[field.name] == field.default:
                 del options[field.name]
-        return {**options, "algorithm": get_algorithm(self.algorithm).name}
+        lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}  # as JSON has them
+        return {**options, **lists, "algorithm": get_algorithm(self.algorithm).name}
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> PackOptions:
         """Return the options that a manifest tells of; what a later version may have added is left out."""
-        return cls(**{name: value for name, value in options.items() if name in cls.__slots__})
+        known: dict[str, Any] = {name: value for name, value in options.items() if name in cls.__slots__}
+        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return cls(**{**known, **lists})
 
 
 def parse_size(text: str) -> int:

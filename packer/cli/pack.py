@@ -24,6 +24,10 @@ from packer.errors import PackerError
 @click.option("--pad-id", type=click.IntRange(0), default=0, show_default=True, help="Token id of the padding.")
 @click.option("--emit", default="labels", show_default=True, metavar="COLUMNS",
               help="Token columns beside input_ids; labels,position_ids adds positions.")  # fmt: skip
+@click.option("--keep", multiple=True, metavar="COLUMN",
+              help="Keep this column of the source, one value per segment; repeat it for several.")  # fmt: skip
+@click.option("--keep-tokens", multiple=True, metavar="COLUMN",
+              help="Keep this column of lists, one value per token; repeat it for several.")  # fmt: skip
 @click.option("--no-labels", is_flag=True, help="Leave out labels; only packer.load is safe then.")
 @click.option("--shard-size", default="512MB", show_default=True, metavar="SIZE", help="Size of a shard at most.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads at work [default: the cores].")

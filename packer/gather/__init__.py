@@ -1,11 +1,13 @@
 """Tokens in mapped Arrow memory, and the kernels that copy them into rows.
 
-`columns.py` describes a list column by addresses, `kernels.py` copies out of it. The source's columns and
-the packed shards' columns are described the same way, so that one kernel packs, and reads back to verify.
+`columns.py` describes a list column by addresses, `kernels.py` copies out of it (`memory.py`), and `derived.py` is what
+follows from where segments stand. The source's columns and the packed shards' columns are described the same way, so
+that one kernel packs, and reads back to verify.
 """
 
 from packer.gather.columns import TokenColumn, list_lengths
-from packer.gather.kernels import NO_LOSS, count_trained, fill_gaps, gather, mask_context, restart_positions
+from packer.gather.derived import NO_LOSS, count_trained, fill_gaps, mask_context, restart_positions
+from packer.gather.kernels import gather, gather_bytes
 
 __all__ = [
     "NO_LOSS",
@@ -13,6 +15,7 @@ __all__ = [
     "count_trained",
     "fill_gaps",
     "gather",
+    "gather_bytes",
     "list_lengths",
     "mask_context",
     "restart_positions",

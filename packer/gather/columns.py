@@ -38,7 +38,7 @@ class Addresses(NamedTuple):
     offset_bytes: NDArray[np.int64]  # (chunks,) width of an offset: 4, 8, or 0 for fixed-size lists
     list_sizes: NDArray[np.int64]  # (chunks,) length of every list of a fixed-size chunk, else 0
     values: NDArray[np.uint64]  # (chunks,) address of value number 0
-    value_codes: NDArray[np.int64]  # (chunks,) index into VALUE_TYPES
+    value_codes: NDArray[np.int64]  # (chunks,) index into VALUE_TYPES; -1 for values that are no integers
     value_bytes: NDArray[np.int64]  # (chunks,) width of a value
 
 
@@ -58,7 +58,7 @@ class TokenColumn:
 
     @classmethod
     def from_arrow(cls, chunks: Sequence[pa.Array]) -> TokenColumn:
-        """Describe Arrow list arrays (list, large_list or fixed_size_list of integers), in order.
+        """Describe Arrow list arrays (list, large_list or fixed_size_list of numbers of whole bytes), in order.
 
         The arrays must hold no nulls, and their offsets must have been checked by `list_lengths`.
         """
@@ -74,7 +74,7 @@ class TokenColumn:
             list_sizes=np.array(list_sizes, np.int64),
             values=np.array(values, np.uint64),
             value_codes=np.array(codes, np.int64),
-            value_bytes=np.array([np.dtype(VALUE_TYPES[code]).itemsize for code in codes], np.int64),
+            value_bytes=np.array([numpy_dtype(chunk.type.value_type).itemsize for chunk in filled], np.int64),
         )
         return cls(addresses=addresses, owners=filled)
 
@@ -110,7 +110,7 @@ def _describe(array: pa.Array) -> tuple[int, int, int, int, int]:
     """(offsets address, bytes per offset, list size, values address, value code) of one Arrow list array."""
     values = array.values  # the whole child: ignores the slice, so the offsets count from its start
     value_type = numpy_dtype(values.type)
-    code = VALUE_TYPES.index(value_type.type)
+    code = VALUE_TYPES.index(value_type.type) if value_type.type in VALUE_TYPES else -1
     buffer = values.buffers()[1]
     address = buffer.address + values.offset * value_type.itemsize if buffer is not None else 0
     if pa.types.is_fixed_size_list(array.type):

@@ -7,97 +7,17 @@ segment: those of the next segments are fetched ahead, which takes 40% off.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
-from numba.core import cgutils, types
-from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.gather.columns import Addresses
-
-NO_LOSS = -100
-"""The label that every trainer reads as "no loss here" (the ignore_index of cross-entropy)."""
+from packer.gather.memory import array_at, copy_bytes, prefetch
 
 _LARGEST = np.iinfo(np.int32).max
 _AHEAD = 2  # segments fetched ahead of the copy
-_FETCHED = 512  # bytes of each; the processor itself goes on from there
-_LINE = 64  # bytes of a cache line
-
-
-def array_at(address: int, count: int, dtype: Any) -> NDArray[Any]:
-    """View `count` values of `dtype` at a memory address; the kernels use the compiled twin below."""
-    size = int(count) * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype)
-
-
-def copy_bytes(destination: int, source: int, count: int) -> None:
-    """Copy `count` bytes between memory addresses; the kernels call libc's memcpy."""
-    ctypes.memmove(int(destination), int(source), int(count))
-
-
-@intrinsic
-def _as_pointer(typing_context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.uint64), generate
-
-
-_pointer: Any = _as_pointer  # called without the typing context, which its signature shows
-
-
-@overload(array_at)
-def _array_at(address: Any, count: Any, dtype: Any) -> Any:
-    def implementation(address: Any, count: Any, dtype: Any) -> Any:
-        return carray(_pointer(np.uint64(address)), count, dtype)
-
-    return implementation
-
-
-_memcpy = types.ExternalFunction("memcpy", types.voidptr(types.voidptr, types.voidptr, types.uintp))
-
-
-@overload(copy_bytes)
-def _copy_bytes(destination: Any, source: Any, count: Any) -> Any:
-    def implementation(destination: Any, source: Any, count: Any) -> Any:
-        _memcpy(_pointer(np.uint64(destination)), _pointer(np.uint64(source)), np.uint64(count))
-
-    return implementation
-
-
-@intrinsic
-def _prefetch_line(typing_context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(32)
-        takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
-        find: Any = cgutils.get_or_insert_function  # untyped
-        prefetch = find(builder.module, takes, "llvm.prefetch.p0")
-        read, keep, data = word(0), word(3), word(1)
-        builder.call(prefetch, [builder.inttoptr(arguments[0], cgutils.voidptr_t), read, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(types.uint64), generate
-
-
-def prefetch(address: int, count: int) -> None:
-    """Have the processor fetch the first cache lines of `count` bytes; nothing happens where nothing is mapped."""
-
-
-_fetch_line: Any = _prefetch_line
-
-
-@overload(prefetch)
-def _prefetch(address: Any, count: Any) -> Any:
-    def implementation(address: Any, count: Any) -> Any:
-        for ahead in range(0, min(np.int64(count), _FETCHED), _LINE):
-            _fetch_line(np.uint64(address) + np.uint64(ahead))
-
-    return implementation
 
 
 @jit
@@ -207,87 +127,28 @@ def gather(
 
 
 @jit
-def fill_gaps(
-    places: NDArray[np.int64],
+def gather_bytes(
+    column: Addresses,
+    rows: NDArray[np.int64],
+    starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
-    extents: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    max_len: int,
-    value: int,
-    out: NDArray[np.int32],
+    places: NDArray[np.int64],
+    width: int,
+    out: NDArray[np.uint8],
 ) -> None:
-    """Write `value` wherever a row has no token: behind the tokens of each extent, and behind its last segment.
+    """Copy values of any type, `width` bytes each, as they are: `gather` without a look at them.
 
     Args:
-        places: (segments,) where each segment begins in `out`.
-        lengths: (segments,) its tokens.
-        extents: (segments,) the place it takes.
-        ends: (rows,) where the extents of each row end; row r is `out[r * max_len:(r + 1) * max_len]`.
-        max_len: tokens and padding of a row.
-        value: pad_id, or "no loss".
-        out: flat int32 array, C-contiguous.
+        column: where the lists are, all of one type.
+        rows: (segments,) as in `gather`.
+        starts: (segments,) as in `gather`.
+        lengths: (segments,) as in `gather`.
+        places: (segments,) where in `out` each goes, in values.
+        width: bytes of a value.
+        out: the bytes of the values, flat, C-contiguous.
     """
-    for s in range(len(places)):
-        for i in range(places[s] + lengths[s], places[s] + extents[s]):
-            out[i] = value
-    for r in range(len(ends)):
-        for i in range(r * max_len + ends[r], (r + 1) * max_len):
-            out[i] = value
-
-
-@jit
-def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
-    """Set "no loss" at the head of every segment: at its first token, and at what it repeats of the piece before.
-
-    The label of a segment's first token would train the last token of the document before it: labels are stored
-    unshifted, and every trainer predicts token t from what stands before it in the row.
-
-    Args:
-        places: (segments,) where each segment begins in `out`.
-        context: (segments,) tokens at its head without loss.
-        no_loss: what to write.
-        out: flat int32 labels, C-contiguous.
-    """
-    for s in range(len(places)):
-        for i in range(places[s], places[s] + context[s]):
-            out[i] = no_loss
-
-
-@jit
-def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
-    """Count the tokens that are trained, and the segments without any.
-
-    Args:
-        places: (segments,) where each segment begins in `labels`.
-        extents: (segments,) the place it takes.
-        labels: flat int32, NO_LOSS where there is no loss.
-    """
-    tokens = 0
-    without = 0
-    for s in range(len(places)):
-        trained = 0
-        for i in range(places[s], places[s] + extents[s]):
-            trained += labels[i] >= 0
-        tokens += trained
-        without += trained == 0
-    return tokens, without
-
-
-@jit
-def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
-    """Number the tokens of every segment from 0, and the padding of every row, too.
-
-    Example: max_len 6, places [0, 2, 6], ends [5, 3] -> out [0, 1, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2].
-    Arguments as in `fill_gaps`; the first segment of each row begins the row.
-    """
-    for s in range(len(places)):
-        row = places[s] // max_len
-        end = row * max_len + ends[row]
-        if s + 1 < len(places) and places[s + 1] < end:
-            end = places[s + 1]
-        for i in range(places[s], end):
-            out[i] = i - places[s]
-    for r in range(len(ends)):
-        tail = r * max_len + ends[r]
-        for i in range(tail, (r + 1) * max_len):
-            out[i] = i - tail
+    for s in range(len(rows)):
+        if lengths[s] > 0:
+            chunk, first = _locate(column, rows[s])
+            source = column.values[chunk] + np.uint64((first + starts[s]) * width)
+            copy_bytes(out.ctypes.data + width * places[s], source, width * lengths[s])

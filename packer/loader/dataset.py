@@ -43,6 +43,9 @@ class _Views:
     segments: dict[str, NDArray[Any]]
     """Segment columns, shape (segments,), in the order on disk."""
 
+    others: dict[str, pa.Array]
+    """Segment columns that are no numbers, or have nulls, shape (segments,)."""
+
     offsets: list[int]
     """Row i has the segments offsets[i]:offsets[i + 1]; a list, because it is read one number at a time."""
 
@@ -52,6 +55,8 @@ class _Views:
         found = {name: values[within] for name, values in self.tokens.items()}
         for name, values in self.segments.items():
             found[name] = values[first:last]
+        for name, column in self.others.items():
+            found[name] = column[first:last].to_numpy(zero_copy_only=False)
         return found
 
 
@@ -89,7 +94,7 @@ class PackedDataset:
     def column_names(self) -> list[str]:
         """Names of the columns of a row."""
         views = self._view(0, 0)
-        return [*views.tokens, *views.segments]
+        return [*views.tokens, *views.segments, *views.others]
 
     @property
     def pad_id(self) -> int:
@@ -162,7 +167,8 @@ class PackedDataset:
         row = {name: np.full(self.max_len, pads.get(name, 0), each.dtype) for name, each in views.tokens.items()}
         if "position_ids" in row:
             row["position_ids"] = np.arange(self.max_len, dtype=np.int32)
-        return row | {name: np.array([extent.get(name, 0)], each.dtype) for name, each in views.segments.items()}
+        row |= {name: np.array([extent.get(name, 0)], each.dtype) for name, each in views.segments.items()}
+        return row | {name: np.array([None]) for name in views.others}
 
 
 def load(path: str | Path, *, verify: bool = False) -> PackedDataset:
@@ -207,19 +213,21 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 
 
 def _views_of(batch: pa.RecordBatch) -> _Views:
-    """View the columns of numbers; others, and those with nulls, are left out."""
+    """View the columns of numbers, and of what else there is a value for each segment of; others are left out."""
     rows, offsets = batch.num_rows, batch["seq_lengths"].offsets
     max_len = batch["input_ids"].type.list_size
-    tokens, segments = {}, {}
+    tokens, segments, others = {}, {}, {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not _has_numbers(column):
+            if pa.types.is_list(column.type) and not column.null_count and column.offsets.equals(offsets):
+                others[name] = column.values
             continue
         if not pa.types.is_fixed_size_list(column.type):
             if column.offsets.equals(offsets):
                 segments[name] = as_numpy(column.values)
         elif column.type.list_size == max_len:
             tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
-    return _Views(tokens=tokens, segments=segments, offsets=as_numpy(offsets).tolist())
+    return _Views(tokens=tokens, segments=segments, others=others, offsets=as_numpy(offsets).tolist())
 
 
 def _has_numbers(column: pa.Array) -> bool:

@@ -15,11 +15,11 @@ from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorith
 from packer.algorithms.bounds import lower_bound
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.pipeline.planning import cut_by_policy
+from packer.pipeline.planning import cut_by_policy, open_with
 from packer.plan import Segments
 from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent
-from packer.sources import open_source, scan
+from packer.sources import scan
 from packer.sources.length_counts import read_length_counts
 from packer.stats.comparison import Comparison, Failure, Outcome, compare_outcomes
 from packer.stats.rows import Corpus, rows_in_order, rows_of_patterns
@@ -59,9 +59,7 @@ def compare(
     if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv" and not Path(source).is_dir():
         corpus, lengths = _corpus_of_counts(Path(source), options.max_len, options.long), None
     else:
-        opened = open_source(
-            source, split=options.split, input_column=options.input_column, labels_column=options.labels_column
-        )
+        opened = open_with(source, options)
         segments = cut_by_policy(scan(opened, progress).lengths, options)
         corpus, lengths = _corpus_of_segments(segments), segments.kept_lengths(0, segments.documents)
         del segments

@@ -13,14 +13,14 @@ from packer import workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
-from packer.pipeline.planning import cut_lengths, make_plan
+from packer.pipeline.planning import cut_lengths, make_plan, open_with
 from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.plan import Plan
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
-from packer.sources import Source, open_source, scan
+from packer.sources import Source, scan
 from packer.sources.opening import ENDINGS
 from packer.system_errors import system_errors
 from packer.workspace import Workspace
@@ -68,9 +68,7 @@ def pack(
     Raises:
         PackerError: anything in the user's hands, in one line.
     """
-    opened = open_source(
-        source, split=options.split, input_column=options.input_column, labels_column=options.labels_column
-    )
+    opened = open_with(source, options)
     out = Path(output) if output is not None else default_output(source, options)
     if out.is_symlink():  # build and swap where the dataset is, not where the link is
         out = out.resolve()
@@ -170,12 +168,9 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
 
     plan, totals = _kept_plan(claimed, scanned.identity, planned)
     check_writing(claimed, totals["packs"], options)
+    table = mapped.table(scanned.lengths)
     maker = ShardMaker(
-        source=mapped,
-        table=mapped.table(scanned.lengths),
-        segments=cut.segments,
-        plan=plan,
-        row_format=options.row_format,
+        source=mapped, table=table, segments=cut.segments, plan=plan, row_format=options.row_format_of(table.extra)
     )
     entries = write_shards(claimed, maker, workers, progress)
     files = datasets_files(scanned.identity, [entry.file for entry in entries])

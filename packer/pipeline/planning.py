@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,10 @@ from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.plan import LONG_POLICIES, Plan, Segments, deal, plan_in_order
 from packer.progress import Progress, silent
+from packer.sources import Source, open_source
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +43,22 @@ class Cut:
         if not self.keeps_whole:
             return cut_bound(self.policy.histogram, max_segments)
         return max(proven, lower_bound(self.policy.histogram, max_segments))
+
+
+def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) -> Source:
+    """Open a source as the options say.
+
+    Raises:
+        PackerError: it is not there, not readable, or lacks a column.
+    """
+    return open_source(
+        source,
+        split=options.split,
+        input_column=options.input_column,
+        labels_column=options.labels_column,
+        keep=options.keep,
+        keep_tokens=options.keep_tokens,
+    )
 
 
 def cut_by_policy(lengths: NDArray[np.int32], options: PackOptions, *, threads: int = 1) -> Segments:

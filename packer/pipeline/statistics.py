@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
-from packer.pipeline.planning import cut_lengths
+from packer.pipeline.planning import cut_lengths, open_with
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
-from packer.sources import open_source, scan
+from packer.sources import scan
 from packer.stats import DatasetStats, PackedStats, RowArrays, dataset_stats, packed_stats
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def dataset_statistics(
     Raises:
         PackerError: the source cannot be read, or there is nothing in it to pack.
     """
-    opened = open_source(
-        source, split=options.split, input_column=options.input_column, labels_column=options.labels_column
-    )
+    opened = open_with(source, options)
     cut = cut_lengths(scan(opened, progress).lengths, options)
     if cut.rows is not None:
         packs, proven = cut.rows.packs, 0

@@ -12,16 +12,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
-from packer.arrow import as_numpy
+from packer.arrow import as_arrow, as_numpy
 from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
 from packer.options import PackOptions
+from packer.pipeline.planning import open_with
 from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.shards.columns import PADDING
+from packer.shards.kept import KeptValues, same_values, tokens_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.verify import verify_packed
-from packer.sources import Source, TokenTable, open_source
+from packer.sources import Source, TokenTable
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -48,12 +50,7 @@ def verify(
     if source is None or faults:
         return
     manifest = read_manifest(folder)
-    opened = open_source(
-        source,
-        split=manifest.options["split"],
-        input_column=manifest.options["input_column"],
-        labels_column=manifest.options["labels_column"],
-    )
+    opened = open_with(source, PackOptions.from_dict(manifest.options))
     yield from _verify_source(folder, manifest, opened, progress)
 
 
@@ -70,6 +67,12 @@ class _PackedSegments:
     columns: dict[str, TokenColumn]
     """The token columns: row r is list r."""
 
+    kept: dict[str, pa.Array]
+    """The kept columns, a value for each segment."""
+
+    kept_tokens: dict[str, tuple[TokenColumn, pa.DataType]]
+    """The kept columns of a value per token, and its type: row r is list r."""
+
 
 def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
     tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
@@ -77,6 +80,12 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
     names = [name for name in ("input_ids", "labels") if name in batches[0].schema.names]
     columns = {name: TokenColumn.from_arrow([batch[name] for batch in batches]) for name in names}
 
+    options = PackOptions.from_dict(manifest.options)
+    kept_tokens = {
+        name: (TokenColumn.from_arrow([batch[name] for batch in batches]), batches[0][name].type.value_type)
+        for name in options.keep_tokens
+    }
+    kept: dict[str, list[pa.Array]] = {name: [] for name in options.keep}
     count = sum(int(np.count_nonzero(as_numpy(batch["doc_ids"].values) != PADDING)) for batch in batches)
     documents, places = np.empty(count, np.int64), np.empty(count, np.int64)
     starts, lengths = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -88,13 +97,23 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
         real = ids != PADDING
         part = slice(end, end := end + int(np.count_nonzero(real)))
         documents[part], lengths[part] = ids[real], tokens[real]
+        for name, parts in kept.items():
+            parts.append(batch[name].values.filter(pa.array(real)))
         starts[part] = as_numpy(batch["doc_starts"].values)[real]
         places[part] = (row * manifest.max_len + np.cumsum(extents, dtype=np.int64) - extents)[real]
         row += batch.num_rows
     order = np.lexsort((starts, documents))
     documents, starts = documents[order], starts[order]  # one after the other: each frees what it replaces
     lengths, places = lengths[order], places[order]
-    return _PackedSegments(documents=documents, starts=starts, lengths=lengths, places=places, columns=columns)
+    return _PackedSegments(
+        documents=documents,
+        starts=starts,
+        lengths=lengths,
+        places=places,
+        columns=columns,
+        kept={name: pa.concat_arrays(parts).take(as_arrow(order)) for name, parts in kept.items()},
+        kept_tokens=kept_tokens,
+    )
 
 
 def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: Progress) -> Iterator[str]:
@@ -170,6 +189,7 @@ def _compare_values(
         from_source = (lists[part], starts[part], lengths[part], places)
         rows = slice(here.start + first, here.start + last)
         from_rows = (*np.divmod(packed.places[rows], max_len), lengths[part], places)
+        yield from _compare_kept(packed, table, from_source, from_rows, rows, source)
         for name, column in packed.columns.items():
             origin = table.labels if name == "labels" and table.labels is not None else table.input_ids
             expected, found = np.empty(size, np.int32), np.empty(size, np.int32)
@@ -193,3 +213,29 @@ def _compare_values(
                 )
                 return
         first = last
+
+
+def _compare_kept(
+    packed: _PackedSegments,
+    table: TokenTable,
+    from_source: tuple[NDArray[np.int64], ...],
+    from_rows: tuple[NDArray[np.int64], ...],
+    segments: slice,
+    source: Source,
+) -> Iterator[str]:
+    """Compare the kept columns of some segments; `from_source` and `from_rows` are (lists, starts, lengths, places)."""
+    lists, _, lengths, places = from_source
+    size = int(lengths.sum())
+    pairs = {}
+    for name, (column, value_type) in packed.kept_tokens.items():
+        origin = TokenColumn.from_arrow(table.extra[name].chunks)
+        pairs[name] = tokens_at(origin, value_type, size, *from_source), tokens_at(column, value_type, size, *from_rows)
+    for name, values in packed.kept.items():
+        expected = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
+        pairs[name] = expected, values[segments.start : segments.stop]
+    for name, (expected, found) in pairs.items():
+        at = same_values(expected, found)
+        if at is not None:
+            segment = int(np.searchsorted(places, at, side="right")) - 1 if name in packed.kept_tokens else at
+            which = source.describe(int(packed.documents[segments.start + segment]))
+            yield f"{which}: {name} is {expected[at]} in the source, {found[at]} in the rows"

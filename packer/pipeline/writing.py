@@ -6,16 +6,19 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.executors import run_tasks
-from packer.gather import NO_LOSS
+from packer.gather import NO_LOSS, TokenColumn
 from packer.plan import Plan, Segments
 from packer.progress import Progress
 from packer.shards.columns import RowFormat
+from packer.shards.kept import KeptValues
 from packer.shards.manifest import ShardEntry, shard_name
-from packer.shards.writer import BadTokenError, Counts, RowBlock, build_batch, write_shard
+from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
 from packer.sources import Source, TokenTable, value_message
 from packer.workspace import Workspace
 
@@ -51,10 +54,11 @@ class ShardMaker:
             SourceError: a token or label of the source is out of range.
         """
         first, last = self.plan.shard_rows[shard : shard + 2]
+        columns, kept = self._columns(), self._kept(int(first), int(last))
         for begin, end in self.row_format.batches(int(first), int(last)):
             block = self.block(begin, end)
             try:
-                yield build_batch(block, self.table.input_ids, self.table.labels, self.row_format)
+                yield build_batch(block, columns, kept, self.row_format)
             except BadTokenError as bad:
                 raise SourceError(self._explain(bad, block)) from bad
 
@@ -62,9 +66,8 @@ class ShardMaker:
         """Look up the segments of rows first_row..last_row-1."""
         row_starts = self.plan.row_starts[first_row : last_row + 1]
         documents, starts, lengths = self.segments.locate(self.plan.slots[row_starts[0] : row_starts[-1]])
-        lists = documents if self.table.rows is None else self.table.rows[documents].astype("int64")
         return RowBlock(
-            lists=lists,
+            lists=self._lists(documents),
             documents=documents,
             starts=starts,
             lengths=lengths,
@@ -72,6 +75,22 @@ class ShardMaker:
             context=self.segments.context_of(starts),
             row_starts=row_starts - row_starts[0],
         )
+
+    def _columns(self) -> SourceColumns:
+        kept = {name: TokenColumn.from_arrow(self.table.extra[name].chunks) for name in self.row_format.kept_tokens}
+        return SourceColumns(input_ids=self.table.input_ids, labels=self.table.labels, kept_tokens=kept)
+
+    def _kept(self, first_row: int, last_row: int) -> KeptValues:
+        """Look up the kept columns of the documents of rows first_row..last_row-1."""
+        if not self.row_format.kept:
+            return KeptValues(lists=np.empty(0, np.int64), values={})
+        first, last = self.plan.row_starts[[first_row, last_row]]
+        documents, _, _ = self.segments.locate(self.plan.slots[first:last])
+        return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, self._lists(documents))
+
+    def _lists(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The list of the source's columns that each document is."""
+        return documents if self.table.rows is None else self.table.rows[documents].astype(np.int64)
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
         """Name the document, position and value that is no token id."""

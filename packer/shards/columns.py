@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,9 @@ TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
 
 SEGMENT_COLUMNS = {"seq_lengths": pa.int32(), "seq_tokens": pa.int32(), "doc_ids": pa.int64(), "doc_starts": pa.int32()}
 """Columns of one value per segment (a padding tail is one), in the order on disk."""
+
+RESERVED_COLUMNS = ("source_ids", "copy")
+"""Names that no kept column may have."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
 
@@ -36,6 +39,12 @@ class RowFormat:
     align: int
     """Extents are multiples of it; above 1, `seq_tokens` are written."""
 
+    kept: Mapping[str, pa.DataType]
+    """Columns of the source that are kept, one value per segment."""
+
+    kept_tokens: Mapping[str, pa.DataType]
+    """Columns of the source that are kept, one value per token."""
+
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> RowFormat:
         """What these options make of the rows, as a manifest holds them."""
@@ -44,7 +53,13 @@ class RowFormat:
             pad_id=options["pad_id"],
             token_columns=tuple(name for name in TOKEN_COLUMNS if name == "input_ids" or options[name]),
             align=options.get("align", 1),
+            kept={},
+            kept_tokens={},
         )
+
+    def keeping(self, kept: Mapping[str, pa.DataType], kept_tokens: Mapping[str, pa.DataType]) -> RowFormat:
+        """The same with columns that are kept."""
+        return replace(self, kept=kept, kept_tokens=kept_tokens)
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
@@ -55,13 +70,16 @@ class RowFormat:
     def schema(self) -> pa.Schema:
         """Of the shards."""
         fields = [pa.field(name, pa.list_(pa.int32(), self.max_len)) for name in self.token_columns]
+        fields += [pa.field(name, pa.list_(value, self.max_len)) for name, value in self.kept_tokens.items()]
         fields += [pa.field(name, pa.list_(SEGMENT_COLUMNS[name])) for name in self.segment_columns]
+        fields += [pa.field(name, pa.list_(value)) for name, value in self.kept.items()]
         return pa.schema(fields)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row, its few per-segment values apart."""
-        return 4 * self.max_len * len(self.token_columns)
+        widths = [4] * len(self.token_columns) + [value.bit_width // 8 for value in self.kept_tokens.values()]
+        return self.max_len * sum(widths)
 
     def batches(self, first_row: int, last_row: int) -> Iterator[tuple[int, int]]:
         """Ranges of rows that make the record batches of a shard; so that the same rows give the same bytes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from packer.arrow import as_arrow, numpy_dtype
 from packer.gather import NO_LOSS, TokenColumn, count_trained, fill_gaps, gather, mask_context, restart_positions
 from packer.shards.columns import PADDING, SEGMENT_COLUMNS, RowFormat
 from packer.shards.files import HashingFile
+from packer.shards.kept import KeptValues, tokens_at
 from packer.shards.manifest import ShardEntry
 
 
@@ -66,8 +67,22 @@ class Counts(NamedTuple):
     """Segments of which nothing is trained; 0 where no labels are written."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceColumns:
+    """What rows are made of."""
+
+    input_ids: TokenColumn
+    """Lists of tokens."""
+
+    labels: TokenColumn | None
+    """Lists of labels, or None where the labels are the tokens."""
+
+    kept_tokens: Mapping[str, TokenColumn]
+    """Lists of other values per token."""
+
+
 def build_batch(
-    block: RowBlock, input_ids: TokenColumn, labels: TokenColumn | None, row_format: RowFormat
+    block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat
 ) -> tuple[pa.RecordBatch, Counts]:
     """Make the record batch of a block of rows, and count what is in it.
 
@@ -87,16 +102,17 @@ def build_batch(
     columns: dict[str, NDArray[np.int32]] = {}
     trained = untrained_segments = 0
     tokens = columns["input_ids"] = np.empty(rows * max_len, np.int32)
-    bad = gather(input_ids.addresses, block.lists, block.starts, block.lengths, places, 0, tokens)
+    bad = gather(source.input_ids.addresses, block.lists, block.starts, block.lengths, places, 0, tokens)
     if bad >= 0:
         raise BadTokenError("input_ids", bad)
     fill_gaps(*layout, row_format.pad_id, tokens)
     if "labels" in row_format.token_columns:
-        if labels is None:
+        if source.labels is None:
             columns["labels"] = tokens.copy()
         else:
             columns["labels"] = np.empty(rows * max_len, np.int32)
-            bad = gather(labels.addresses, block.lists, block.starts, block.lengths, places, NO_LOSS, columns["labels"])
+            addresses = source.labels.addresses
+            bad = gather(addresses, block.lists, block.starts, block.lengths, places, NO_LOSS, columns["labels"])
             if bad >= 0:
                 raise BadTokenError("labels", bad)
         fill_gaps(*layout, NO_LOSS, columns["labels"])
@@ -107,6 +123,10 @@ def build_batch(
         restart_positions(places, ends, max_len, columns["position_ids"])
 
     arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(columns[name]), max_len) for name in row_format.token_columns]
+    for name, value_type in row_format.kept_tokens.items():
+        taken = source.kept_tokens[name], value_type, rows * max_len
+        values = tokens_at(*taken, block.lists, block.starts, block.lengths, places)
+        arrays.append(pa.FixedSizeListArray.from_arrays(values, max_len))
     tails = np.flatnonzero(ends < max_len)
     where = block.row_starts[tails + 1]  # a padding tail is the last segment of its row
     offsets = block.row_starts.copy()
@@ -121,6 +141,10 @@ def build_batch(
         values, padding = of_segments[name]
         column = np.insert(values, where, padding).astype(numpy_dtype(SEGMENT_COLUMNS[name]))
         arrays.append(pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), as_arrow(column)))
+    lists, is_padding = np.insert(block.lists, where, 0), np.insert(np.zeros(len(block.lists), bool), where, True)
+    for name in row_format.kept:
+        column = kept.column(name, lists, is_padding)
+        arrays.append(pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), column))
     batch = pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
     return batch, Counts(int(block.lengths.sum()), int(trained), int(untrained_segments))
 

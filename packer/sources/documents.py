@@ -12,18 +12,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
-from packer.gather import TokenColumn, list_lengths
+from packer.gather import TokenColumn
 from packer.sources.crew import Crew
 
 LONGEST = 2**31 - 1
 """Tokens of the longest document that is taken; also the largest token id."""
 
 TAKEN = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
-
-# What `document_lengths` writes in place of a length.
-_NULL_ROW, _NULL_TOKEN, _NULL_LABELS, _NULL_LABEL, _UNEQUAL, _TOO_LONG = -1, -2, -3, -4, -5, -6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +53,9 @@ class TokenTable:
     rows: NDArray[np.int64] | NDArray[np.uint64] | None
     """(documents,) document i is list rows[i] of the columns; None: list i."""
 
+    extra: dict[str, pa.ChunkedArray]
+    """Other columns that were asked for, by name: one value per list."""
+
     first_document: int
     """Index of the first document in the whole source."""
 
@@ -66,6 +65,12 @@ class Columns(NamedTuple):
 
     input_ids: str
     labels: str
+    extra: tuple[str, ...] = ()  # columns that are handed on beside the tokens; every file must have them
+    per_token: tuple[str, ...] = ()  # those of them that hold lists of a value per token
+
+    def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
+        """All columns to read, in order."""
+        return (self.input_ids, *((self.labels,) if has_labels else ()), *self.extra)
 
 
 class DecodedSize(NamedTuple):
@@ -86,6 +91,32 @@ class Batch(NamedTuple):
     input_ids: list[pa.Array]
     labels: list[pa.Array] | None
     done: int  # bytes of the input's file, or of its piece, read when this batch ends
+    extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed) chunk i of each belongs to chunk i of input_ids
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, columns: Columns, done: int, *, has_labels: bool) -> Batch:
+        """The batch of one record batch."""
+        labels = [batch.column(columns.labels)] if has_labels else None
+        return cls(
+            [batch.column(columns.input_ids)], labels, done, {name: [batch.column(name)] for name in columns.extra}
+        )
+
+    def per_token(self, columns: Columns) -> dict[str, list[pa.Array]]:
+        """The other columns that hold a value per token."""
+        return {name: self.extra[name] for name in columns.per_token if name in self.extra}
+
+    def head(self, rows: int) -> Batch:
+        """The first rows."""
+        before = np.cumsum([0, *map(len, self.input_ids)])
+        kept = [
+            max(min(len(chunk), rows - int(start)), 0) for chunk, start in zip(self.input_ids, before, strict=False)
+        ]
+
+        def cut(chunks: list[pa.Array]) -> list[pa.Array]:
+            return [chunk.slice(0, count) for chunk, count in zip(chunks, kept, strict=True) if count]
+
+        labels = None if self.labels is None else cut(self.labels)
+        return Batch(cut(self.input_ids), labels, self.done, {name: cut(chunks) for name, chunks in self.extra.items()})
 
 
 class Input(Protocol):
@@ -165,9 +196,19 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     """Check the types of the wanted columns of a file; whether it has labels."""
     require_column(schema.names, name, columns)
     has_labels = columns.labels in schema.names
-    for column in columns if has_labels else columns[:1]:
+    for column in columns.wanted(has_labels=has_labels):
+        if column not in schema.names:
+            raise PackerError(f"{name}: no column '{column}' (found: {', '.join(schema.names)}); all files need it")
         if schema.names.count(column) > 1:
             raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
+    for column in columns.per_token:
+        found = schema.field(column).type
+        is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
+        if not is_list or not _has_width(found.value_type):
+            raise SourceError(
+                f"{name}: column '{column}' holds {found}; taken are lists of numbers, one for each token"
+            )
+    for column in columns.wanted(has_labels=has_labels)[: 1 + has_labels]:
         found = schema.field(column).type
         is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
         if not is_list or not pa.types.is_integer(found.value_type):
@@ -175,6 +216,10 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
         if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of rows in no bytes
             raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
     return has_labels
+
+
+def _has_width(value_type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(value_type) or pa.types.is_floating(value_type) or pa.types.is_boolean(value_type))
 
 
 def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
@@ -186,44 +231,6 @@ def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
         )
 
 
-def document_lengths(input_ids: Sequence[pa.Array], labels: Sequence[pa.Array] | None) -> NDArray[np.int32]:
-    """Lengths of the documents in a few chunks, shape (documents,); negative where `fault_message` knows why.
-
-    Raises:
-        ValueError: an array's offsets or buffers are corrupt.
-    """
-    lengths = np.empty(sum(map(len, input_ids)), np.int32)
-    first = 0
-    for number, tokens in enumerate(input_ids):
-        part = lengths[first : first + len(tokens)]
-        first += len(tokens)
-        tokens.validate()
-        wide = list_lengths(tokens)
-        part[:] = np.where(wide > LONGEST, _TOO_LONG, wide) if len(wide) and wide.max() > LONGEST else wide
-        if labels is not None:
-            labels[number].validate()
-            part[list_lengths(labels[number]) != wide] = _UNEQUAL
-            _mark_nulls(labels[number], row_mark=_NULL_LABELS, value_mark=_NULL_LABEL, out=part)
-        _mark_nulls(tokens, row_mark=_NULL_ROW, value_mark=_NULL_TOKEN, out=part)
-    return lengths
-
-
-def fault_message(mark: int, columns: Columns, tokens: pa.Scalar, labels: pa.Scalar) -> str:
-    """Say what a negative length of `document_lengths` stands for, given the document's two lists."""
-    if mark in (_NULL_ROW, _NULL_LABELS):
-        return null_message(columns.input_ids if mark == _NULL_ROW else columns.labels)
-    if mark in (_NULL_TOKEN, _NULL_LABEL):
-        column, values = (columns.input_ids, tokens.values) if mark == _NULL_TOKEN else (columns.labels, labels.values)
-        position = values.is_null().index(pa.scalar(True)).as_py()
-        return f"'{column}' holds a null at position {position} of {len(values)}; remove it or give it a value"
-    if mark == _UNEQUAL:
-        return (
-            f"'{columns.labels}' has {len(labels.values)} values for {len(tokens.values)} "
-            f"in '{columns.input_ids}'; both need the same number (-100 where there is no loss)"
-        )
-    return f"{len(tokens.values)} tokens, above the longest document of {LONGEST}; split it"
-
-
 def null_message(column: str) -> str:
     """Say that a list is missing."""
     return f"'{column}' is null; drop the row or give it a list (it may be empty)"
@@ -233,29 +240,6 @@ def value_message(column: str, value: int, position: int, *, label: bool) -> str
     """Say that a value cannot be a token id, or a label."""
     limit = "a label is a token id, or -100 for no loss" if label else f"a token id is from 0 to {LONGEST}"
     return f"'{column}' holds {value} at position {position}: {limit}; mend the source"
-
-
-def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray[np.int32]) -> None:
-    """Write `value_mark` where a list holds a null and `row_mark` where it is null itself."""
-    values = array.values  # the whole child, so the offsets below count from its start
-    if values.null_count and len(array):
-        if pa.types.is_fixed_size_list(array.type):
-            bounds = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
-        else:
-            bounds = as_numpy(array.offsets)
-        nulls = _null_positions(values, int(bounds[0]), int(bounds[-1]))
-        out[np.diff(np.searchsorted(nulls, bounds)) > 0] = value_mark
-    if array.null_count:
-        out[array.is_null().to_numpy(zero_copy_only=False)] = row_mark
-
-
-def _null_positions(values: pa.Array, start: int, stop: int, step: int = 1 << 24) -> NDArray[np.int64]:
-    """Positions of the nulls in values[start:stop]; a step at a time, since there may be billions of values."""
-    positions = [
-        np.flatnonzero(values.slice(at, min(step, stop - at)).is_null().to_numpy(zero_copy_only=False)) + at
-        for at in range(start, stop, step)
-    ]
-    return np.concatenate([np.zeros(0, np.int64), *positions])
 
 
 def _first_line(error: BaseException) -> str:

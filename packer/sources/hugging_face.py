@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
 from packer.sources.documents import Columns, SourceFile, find_columns, reading
-from packer.sources.ipc import MappedLists, open_ipc, read_indices
+from packer.sources.ipc import MappedLists, open_ipc, read_indices, schema_names
+from packer.sources.masks import apply_masks, with_masks
 from packer.sources.source import Source
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def open_saved(folder: Path, split: str | None, columns: Columns) -> Source:
     if not inside and split is not None and split != state.get("_split"):
         raise PackerError(f"--split {split}: {folder} is a single dataset without splits; leave --split out")
     names = _file_names(folder / inside / STATE, state.get("_data_files"))
-    inputs = tuple(open_ipc(folder / inside / name, inside + name, columns) for name in names)
+    found = schema_names(folder / inside / names[0], inside + names[0]) if names else []
+    read = with_masks(columns, found)
+    opened = [open_ipc(folder / inside / name, inside + name, read) for name in names]
+    inputs = apply_masks(opened, columns, read)
     indices = None
     if state.get("_indices_data_files"):
         names = _file_names(folder / inside / STATE, state["_indices_data_files"])
@@ -78,17 +82,20 @@ def open_dataset(dataset: Dataset | DatasetDict, split: str | None, columns: Col
     if split is not None and split != str(dataset.split):
         raise PackerError(f"--split {split}: {name} is a single dataset without splits; leave --split out")
     table: pa.Table = dataset.data.table
-    has_labels = find_columns(table.schema, name, columns)
-    table = table.select(list(columns if has_labels else columns[:1]))
+    read = with_masks(columns, table.column_names)
+    has_labels = find_columns(table.schema, name, read)
+    table = table.select(list(read.wanted(has_labels=has_labels)))
     batches = table.to_batches()  # aligns the chunks of both columns without copying
     lists = MappedLists(
         file=SourceFile(name=name, bytes=table.nbytes),
         path=None,
         input_ids=tuple(batch.column(0) for batch in batches),
         labels=tuple(batch.column(1) for batch in batches) if has_labels else None,
+        extra={name: tuple(batch.column(name) for batch in batches) for name in read.extra},
     )
+    inputs = apply_masks([lists], columns, read)
     indices = _indices(dataset._indices.table.column(0).chunks) if dataset._indices is not None else None
-    return Source(name, (lists,), columns, indices)
+    return Source(name, inputs, columns, indices)
 
 
 def open_hub(hub_id: str, split: str | None, columns: Columns) -> Source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,9 @@ class MappedLists:
     path: Path | None
     input_ids: tuple[pa.Array, ...]
     labels: tuple[pa.Array, ...] | None
+    extra: Mapping[str, tuple[pa.Array, ...]]
+    """Other columns, by name."""
+
     origin: Input | None = None
     """The input whose decoded copy this is."""
 
@@ -58,6 +61,7 @@ class MappedLists:
         """Yield runs of about a million documents: small chunks together, a huge chunk in slices."""
         input_ids: list[pa.Array] = []
         labels: list[pa.Array] = []
+        extra: dict[str, list[pa.Array]] = {name: [] for name in self.extra}
         documents = finished = 0
         total = max(self.rows, 1)
         for number, chunk in enumerate(self.input_ids):
@@ -65,12 +69,15 @@ class MappedLists:
                 input_ids.append(chunk.slice(start, _DOCUMENTS))
                 if self.labels is not None:
                     labels.append(self.labels[number].slice(start, _DOCUMENTS))
+                for name, chunks in self.extra.items():
+                    extra[name].append(chunks[number].slice(start, _DOCUMENTS))
                 documents += len(input_ids[-1])
                 if documents >= _DOCUMENTS or finished + documents == total:
                     finished += documents
                     done = self.file.bytes * finished // total
-                    yield Batch(input_ids, labels if self.labels is not None else None, done)
+                    yield Batch(input_ids, labels if self.labels is not None else None, done, extra)
                     input_ids, labels, documents = [], [], 0
+                    extra = {name: [] for name in self.extra}
 
     def place(self, row: int) -> str:
         """Name the row, or what the row was decoded from."""
@@ -100,12 +107,12 @@ class CompressedIpc:
     def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield one batch for each record batch."""
         buffer = _map(self.path)
-        wanted = self.columns if self.has_labels else self.columns[:1]
+        wanted = self.columns.wanted(has_labels=self.has_labels)
         done = 0
         for batch in _record_batches(buffer, self.file.name, self.columns, only=wanted):
             done += len(batch)
-            labels = [batch.column(self.columns.labels)] if self.has_labels else None
-            yield Batch([batch.column(self.columns.input_ids)], labels, self.file.bytes * done // max(self.rows, 1))
+            share = self.file.bytes * done // max(self.rows, 1)
+            yield Batch.of(batch, self.columns, share, has_labels=self.has_labels)
 
     def place(self, row: int) -> str:
         """Name the row."""
@@ -147,7 +154,14 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
         path=path,
         input_ids=tuple(batch.column(columns.input_ids) for batch in batches),
         labels=tuple(batch.column(columns.labels) for batch in batches) if has_labels else None,
+        extra={name: tuple(batch.column(name) for batch in batches) for name in columns.extra},
     )
+
+
+def schema_names(path: Path, name: str) -> list[str]:
+    """The names of the columns of a stream or file."""
+    with reading(name):
+        return list(_schema(_map(path)).names) if path.stat().st_size else []
 
 
 def read_indices(paths: list[Path]) -> list[pa.Array]:
@@ -238,12 +252,13 @@ def _check_structure(batch: pa.RecordBatch, columns: Columns) -> None:
 
     What is counted, sliced and paired from here on relies on it; the offsets in between are checked by every pass.
     """
-    batch.select([column for column in columns if column in batch.schema.names]).validate()
+    wanted = columns.wanted(has_labels=columns.labels in batch.schema.names)
+    batch.select([column for column in wanted if column in batch.schema.names]).validate()
 
 
 def _lies_in(buffer: pa.Buffer, batch: pa.RecordBatch, columns: Columns) -> bool:
     """Whether the lists of a record batch lie inside the mapped file, that is, were not decompressed."""
-    names = [column for column in columns if column in batch.schema.names]
+    names = columns.wanted(has_labels=columns.labels in batch.schema.names)
     parts = [part for name in names for part in batch.column(name).buffers() if part is not None and part.size]
     end = buffer.address + buffer.size
     return all(buffer.address <= part.address and part.address + part.size <= end for part in parts)

@@ -6,17 +6,18 @@ A plain file is cut into pieces, each read on its own; of a compressed one, bloc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from packer.errors import PackerError
 from packer.sources.crew import Crew
 from packer.sources.documents import (
     LONGEST,
@@ -26,18 +27,17 @@ from packer.sources.documents import (
     DocumentError,
     Input,
     SourceFile,
+    find_columns,
     null_message,
     reading,
     require_column,
     value_message,
 )
-
-CODECS = {".gz": "gzip", ".zst": "zstd"}
+from packer.sources.lines import CODECS, line_blocks, lines_of, next_line, read_record
 
 _BLOCK = 1 << 22  # bytes of text parsed at once (parsing takes over ten times that); a longer line extends it
 _THREADS = 2  # at work on a file that is read as a stream
 _NEWLINE, _BRACE = b"\n{"
-_MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put in front of UTF-8
 
 
 class _Parsed(NamedTuple):
@@ -56,6 +56,9 @@ class JsonLines:
     path: Path
     has_labels: bool | None
     columns: Columns
+    types: Mapping[str, pa.DataType]
+    """Of the columns beside the tokens, as the first line has them."""
+
     start: int = 0
     """Where in the file the first line begins."""
 
@@ -73,27 +76,24 @@ class JsonLines:
         Raises:
             PackerError: no such column, or the file cannot be read.
         """
-        has_labels = None
+        has_labels, types = None, {}
         with reading(name):
             file = SourceFile(name=name, bytes=path.stat().st_size)
-            first = next(
-                (line for block, _ in _blocks(path, 1 << 16) for line in block.split(b"\n") if line.strip()), b""
-            )
-        try:
-            record = json.loads(first)
-        except (ValueError, RecursionError):
-            record = None  # reading the documents will say what is wrong, and where
-        if isinstance(record, dict):
+        first, record = first_record(path, name)
+        if record is not None:
             require_column(list(record), name, columns)
             has_labels = record.get(columns.labels) is not None
-        return cls(file=file, path=path, has_labels=has_labels, columns=columns)
+            types = {column: _type_of(record, column, name, columns) for column in columns.extra}
+        elif not first:  # no documents, of which a column's type could be known
+            types = dict.fromkeys(columns.extra, pa.null())
+        return cls(file=file, path=path, has_labels=has_labels, columns=columns, types=types)
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut a plain file at the newlines next to multiples of `size`."""
         if self.path.suffix in CODECS or self.file.bytes <= size:
             return (self,)
         with reading(self.file.name), self.path.open("rb") as file:
-            bounds = {0, self.file.bytes, *(_next_line(file, at) for at in range(size, self.file.bytes, size))}
+            bounds = {0, self.file.bytes, *(next_line(file, at) for at in range(size, self.file.bytes, size))}
         return [
             replace(self, file=SourceFile(name=self.file.name, bytes=stop - start), start=start, stop=stop)
             for start, stop in pairwise(sorted(bounds))
@@ -113,24 +113,25 @@ class JsonLines:
 
     def _batches(self, crew: Crew) -> Iterator[Batch]:
         row = line = 0
-        for block, done, table in crew.in_order(self._parse, self._blocks()):
+        for block, done, table in crew.in_order(self._parse, self.blocks(_BLOCK)):
             if isinstance(table, pa.ArrowException):
                 raise self._find_fault(block, row, line, str(table))
-            tokens, labels = (_whole(table[column]) for column in self.columns)
+            tokens, labels = (_whole(table[column]) for column in (self.columns.input_ids, self.columns.labels))
+            extra = {column: [_whole(table[column])] for column in self.columns.extra}
             if len(tokens) != _count_lines(block):
                 raise self._find_fault(block, row, line, "a line must hold one whole object")
             labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
             if tokens.null_count or tokens.values.null_count or labels_wrong:
                 raise self._find_fault(block, row, line, "a list is missing")
-            yield Batch([tokens], [labels] if self.has_labels else None, done)
+            yield Batch([tokens], [labels] if self.has_labels else None, done, extra)
             row += len(tokens)
             line += block.count(b"\n")
 
     def place(self, row: int) -> str:
         """Name the line, counting again from the first."""
         line = 0
-        for block, _ in self._blocks():
-            for text in _lines(block):
+        for block, _ in self.blocks(_BLOCK):
+            for text in lines_of(block):
                 line += 1
                 row -= bool(text.strip())
                 if row < 0:
@@ -141,16 +142,17 @@ class JsonLines:
         """Lines of the file before the first of these."""
         if not self.start:
             return 0
-        return sum(block.count(b"\n") for block, _ in _blocks(self.path, _BLOCK, stop=self.start))
+        return sum(block.count(b"\n") for block, _ in line_blocks(self.path, _BLOCK, stop=self.start))
 
-    def _blocks(self) -> Iterator[tuple[bytes, int]]:
+    def blocks(self, size: int) -> Iterator[tuple[bytes, int]]:
+        """Yield whole lines, about `size` bytes at a time, and how many bytes of these have been read."""
         with reading(self.file.name):
-            yield from _blocks(self.path, _BLOCK, self.start, self.stop)
+            yield from line_blocks(self.path, size, self.start, self.stop)
 
     def _parse(self, block: tuple[bytes, int]) -> _Parsed:
         text, done = block
         try:
-            return _Parsed(text, done, _parse(text, self.columns))
+            return _Parsed(text, done, _parse(text, self.columns, self.types))
         except pa.ArrowException as error:
             return _Parsed(text, done, error)
 
@@ -158,7 +160,7 @@ class JsonLines:
         """Find the line for which a block was refused; `row` and `line` are those before its start."""
         line += 1 + self._lines_before()
         first_row, first_line = row, line
-        for text in _lines(block):
+        for text in lines_of(block):
             if text.strip():
                 message = self._line_fault(text)
                 if message:
@@ -169,17 +171,10 @@ class JsonLines:
 
     def _line_fault(self, text: bytes) -> str | None:
         """What is wrong with a line, or None."""
-        if len(text) > LONGEST:
-            return f"the line has {len(text)} bytes, above the largest block of {LONGEST}; split the document"
         try:
-            record = json.loads(text.decode(), object_pairs_hook=_unique)
-        except UnicodeDecodeError as error:
-            return f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8"
-        except (ValueError, RecursionError) as error:
-            return f"not valid JSON: {error}"
-        if not isinstance(record, dict):
-            what = {list: "an array", str: "a string", type(None): "null"}.get(type(record), "a number")
-            return f"{what} where an object is expected; write one object a line (jq -c '.[]' unrolls an array)"
+            record = read_record(text)
+        except ValueError as error:
+            return str(error)
         if self.columns.input_ids not in record:
             return f"no '{self.columns.input_ids}' (found: {', '.join(record) or 'none'})"
         message = _list_fault(self.columns.input_ids, record[self.columns.input_ids], label=False)
@@ -191,7 +186,27 @@ class JsonLines:
             return (
                 f"{here}'{self.columns.labels}', but the file's first line has {there}such list; give it to all or none"
             )
-        return None if labels is None else _list_fault(self.columns.labels, labels, label=True)
+        if labels is not None and (message := _list_fault(self.columns.labels, labels, label=True)):
+            return message
+        for column, kind in self.types.items():
+            try:
+                pa.array([record.get(column)], kind)
+            except (pa.ArrowException, ValueError, TypeError):
+                value = _shown(record.get(column))
+                return f"'{column}' holds {value}, where the file's first line has {kind}; make them alike"
+        return None
+
+
+def first_record(path: Path, name: str) -> tuple[bytes, dict[str, Any] | None]:
+    """The first line that holds something, and the object it is, if it is one."""
+    with reading(name):
+        lines = (line for block, _ in line_blocks(path, 1 << 16) for line in block.split(b"\n"))
+        first = next((line for line in lines if line.strip()), b"")
+    try:
+        record = json.loads(first)
+    except (ValueError, RecursionError):
+        return first, None  # reading the documents will say what is wrong, and where
+    return first, record if isinstance(record, dict) else None
 
 
 def _list_fault(column: str, tokens: Any, *, label: bool) -> str | None:
@@ -214,15 +229,24 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"a field is given twice: '{next(name for name in names if names.count(name) > 1)}'")
-    return record
+def _type_of(record: dict[str, Any], column: str, name: str, columns: Columns) -> pa.DataType:
+    """The type of a column beside the tokens, by its value in the first line.
+
+    Raises:
+        PackerError: the column is not there, null, or an empty list.
+        SourceError: a column of lists per token is something else.
+    """
+    if column not in record:
+        raise PackerError(f"{name}: no column '{column}' (found: {', '.join(record) or 'none'}); all files need it")
+    kind = pa.array([record[column]]).type
+    if pa.types.is_null(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type)):
+        raise PackerError(f"{name} line 1: '{column}' is {_shown(record[column])}, which says no type; give it a value")
+    find_columns(pa.schema([(columns.input_ids, pa.list_(pa.int32())), (column, kind)]), name,
+                 Columns(columns.input_ids, "", (), tuple({column} & {*columns.per_token})))  # fmt: skip
+    return kind
 
 
-def _parse(block: bytes, columns: Columns) -> pa.Table:
+def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> pa.Table:
     """Parse whole lines.
 
     Raises:
@@ -239,7 +263,9 @@ def _parse(block: bytes, columns: Columns) -> pa.Table:
         pa.BufferReader(block),
         read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=min(len(block) + 1, LONGEST)),
         parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema([(column, pa.list_(pa.int32())) for column in columns]),
+            explicit_schema=pa.schema(
+                [(column, pa.list_(pa.int32())) for column in (columns.input_ids, columns.labels)] + [*types.items()]
+            ),
             unexpected_field_behavior="ignore",
         ),
     )
@@ -264,46 +290,3 @@ def _count_lines(block: bytes) -> int:
             return -1
         count -= not line
     return count
-
-
-def _lines(block: bytes) -> list[bytes]:
-    lines = block.split(b"\n")
-    return lines if lines[-1] else lines[:-1]
-
-
-def _blocks(path: Path, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
-    """Yield whole lines, about `size` bytes at a time, and how many bytes of the file have been read.
-
-    Lines begin at byte `start` and end at `stop`, where the file is plain.
-    """
-    with pa.OSFile(str(path)) as file:
-        codec = CODECS.get(path.suffix)
-        stream = pa.CompressedInputStream(file, codec) if codec else file
-        if start:
-            file.seek(start)
-
-        def read(limit: int) -> bytes:
-            read: bytes = stream.read(limit if stop is None else min(limit, stop - file.tell()))
-            return read
-
-        parts: list[bytes] = []
-        block = read(size) if start else read(len(_MARK)).removeprefix(_MARK) + read(size)
-        while block:
-            end = block.rfind(b"\n") + 1
-            if end:
-                yield b"".join([*parts, block[:end]]), file.tell() - start
-                parts = []
-            parts.append(block[end:])
-            block = read(size)
-        if any(parts):
-            yield b"".join(parts), file.tell() - start
-
-
-def _next_line(file: BinaryIO, at: int) -> int:
-    """Where the first line begins that begins at byte `at` or after it."""
-    file.seek(at - 1)
-    while block := file.read(1 << 16):
-        end = block.find(b"\n")
-        if end >= 0:
-            return file.tell() - len(block) + end + 1
-    return file.tell()

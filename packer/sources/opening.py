@@ -6,14 +6,16 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.documents import Columns, Input, reading
 from packer.sources.hugging_face import SPLITS, STATE, is_dataset, open_dataset, open_hub, open_saved
+from packer.sources.masks import MASKS, apply_masks, with_masks
 from packer.sources.source import Source
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ def open_source(
     split: str | None = None,
     input_column: str = "input_ids",
     labels_column: str = "labels",
+    keep: Sequence[str] = (),
+    keep_tokens: Sequence[str] = (),
 ) -> Source:
     """Open a tokenized dataset: see which files and columns are there, without reading the documents.
 
@@ -42,12 +46,17 @@ def open_source(
         split: which split, where there are several.
         input_column: the column with the token ids.
         labels_column: the column with the labels; "labels" may be missing.
+        keep: columns with a value for each document, to be read beside the tokens.
+        keep_tokens: columns with a value for each token, to be read beside the tokens.
 
     Raises:
         PackerError: no such path, split or column, or an unknown format.
         SourceError: a file is truncated or corrupt, or the columns are of a type that is not taken.
     """
-    columns = Columns(input_column, labels_column)
+    for name in (*keep, *keep_tokens):
+        if name in MASKS:
+            raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
+    columns = Columns(input_column, labels_column, (*keep, *keep_tokens), tuple(keep_tokens))
     if not isinstance(source, (str, Path)):
         if not is_dataset(source):
             raise PackerError(f"a source of type {type(source).__name__}; taken are a path, a Dataset or a DatasetDict")
@@ -84,22 +93,40 @@ def _open_path(source: str | Path, split: str | None, columns: Columns) -> Sourc
         raise PackerError(f"{source}: no file to read; taken are {_FORMATS}")
     if split is not None:
         raise PackerError(f"--split {split}: {source} consists of files without splits; leave --split out")
-    inputs = tuple(_open_file(file, file.relative_to(root).as_posix(), columns) for file in files)
+    named = [(file, file.relative_to(root).as_posix()) for file in files]
+    read = with_masks(columns, _names_in(*named[0]))
+    inputs = apply_masks([_open_file(file, name, read) for file, name in named], columns, read)
     _check_labels(inputs, columns)
     return Source(str(source), inputs, columns)
 
 
 def _open_file(path: Path, name: str, columns: Columns) -> Input:
-    """Open one file: JSON lines by its ending, Arrow and Parquet by their first bytes."""
+    """Open one file."""
+    kind = _format_of(path, name)
+    if kind is jsonl:
+        return jsonl.JsonLines.open(path, name, columns)
+    return parquet.ParquetFile.open(path, name, columns) if kind is parquet else ipc.open_ipc(path, name, columns)
+
+
+def _names_in(path: Path, name: str) -> list[str]:
+    """The names of a file's columns, as far as its beginning tells."""
+    kind = _format_of(path, name)
+    if kind is jsonl:
+        return list(jsonl.first_record(path, name)[1] or ())
+    return parquet.schema_names(path, name) if kind is parquet else ipc.schema_names(path, name)
+
+
+def _format_of(path: Path, name: str) -> ModuleType:
+    """The module that reads a file: JSON lines by its ending, Arrow and Parquet by their first bytes."""
     ending = ENDINGS.search(path.name)
     if ending and ending[1].startswith(("json", "ndjson")):
-        return jsonl.JsonLines.open(path, name, columns)
+        return jsonl
     with reading(name), path.open("rb") as file:
         start = file.read(len(ipc.MAGIC))
     if start.startswith(parquet.MAGIC) or path.suffix == ".parquet":
-        return parquet.ParquetFile.open(path, name, columns)
+        return parquet
     if ending or start == ipc.MAGIC or start.startswith(b"\xff\xff\xff\xff"):
-        return ipc.open_ipc(path, name, columns)
+        return ipc
     raise PackerError(f"{name}: unknown format (it begins with {start!r}); taken are {_FORMATS}")
 
 

@@ -99,7 +99,7 @@ class ParquetFile:
 
     def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield the rows in order; a row group is read page by page, never held as a whole."""
-        wanted = list(self.columns if self.has_labels else self.columns[:1])
+        wanted = list(self.columns.wanted(has_labels=self.has_labels))
         with reading(self.file.name):
             parquet = pq.ParquetFile(self.path, memory_map=True, pre_buffer=False)
         with parquet:
@@ -113,8 +113,8 @@ class ParquetFile:
                 done += len(batch)
                 if done > self.rows:
                     break
-                labels = [batch.column(self.columns.labels)] if self.has_labels else None
-                yield Batch([batch.column(self.columns.input_ids)], labels, self.file.bytes * done // self.rows)
+                share = self.file.bytes * done // self.rows
+                yield Batch.of(batch, self.columns, share, has_labels=self.has_labels)
             if done != self.rows:
                 raise SourceError(f"{self.file.name}: corrupt: its footer says {self.rows} rows, its pages hold others")
 
@@ -124,6 +124,12 @@ class ParquetFile:
 
     def _bytes_before(self, row: int) -> int:
         return self.file.bytes * row // max(self.rows, 1)
+
+
+def schema_names(path: Path, name: str) -> list[str]:
+    """The names of the columns of a file."""
+    with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
+        return list(parquet.schema_arrow.names)
 
 
 def _groups(parquet: pq.ParquetFile, name: str, columns: Columns) -> list[_Group]:

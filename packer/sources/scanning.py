@@ -62,6 +62,8 @@ def scan(source: Source, progress: Progress = silent) -> Scan:
         "labels": source.has_labels,
         "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
     }
+    if source.columns.extra:
+        identity["columns"] = list(source.columns.extra)
     if source.indices is not None:
         # equal lengths in another order are other documents
         digest = xxhash.xxh3_128()

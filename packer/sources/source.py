@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
-from packer.sources.checking import checked, document_error
-from packer.sources.documents import (
-    Batch,
-    Columns,
-    DocumentError,
-    Input,
-    SourceFile,
-    TokenTable,
-    document_lengths,
-    reading,
-)
+from packer.sources.checking import checked
+from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, TokenTable, reading
 from packer.sources.ipc import MappedLists
+from packer.sources.lengths import document_lengths, fault_of_row
 from packer.sources.sizing import SpillSize, spill_size
 from packer.sources.spill import spill_inputs
 
@@ -49,7 +43,7 @@ class Source:
         self.indices = indices
         self._rows = [given.rows for given in inputs]  # None until it has been read to its end
         if indices is not None:
-            _check_indices(name, indices, self._rows, mapped=self.mapped)
+            _check_indices(name, indices, self._rows)
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -113,6 +107,7 @@ class Source:
             else None,
             lengths=lengths,
             rows=self.indices,
+            extra=self._extra(),
             first_document=0,
         )
 
@@ -144,7 +139,25 @@ class Source:
             PackerError: the folder cannot be written.
         """
         inputs = spill_inputs(self, folder, progress, workers)
-        return Source(self.name, inputs, Columns("input_ids", "labels"), self.indices)
+        return Source(self.name, inputs, Columns("input_ids", "labels", self.columns.extra), self.indices)
+
+    def _extra(self) -> dict[str, pa.ChunkedArray]:
+        """The other columns of a mapped source.
+
+        Raises:
+            SourceError: a column is not of the same type in all files.
+        """
+        columns = {}
+        for name in self.columns.extra:
+            chunks = {given.file.name: given.extra[name] for given in self._mapped_inputs()}
+            types = {chunk.type: file for file, parts in chunks.items() for chunk in parts}
+            if len(types) > 1:
+                (one, there), (other, here) = list(types.items())[:2]
+                raise SourceError(
+                    f"{self.name}: column '{name}' is {one} in {there}, {other} in {here}; make them alike"
+                )
+            columns[name] = pa.chunked_array([chunk for parts in chunks.values() for chunk in parts], *types)
+        return columns
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:
         return tuple(given for given in self.inputs if isinstance(given, MappedLists))
@@ -153,9 +166,16 @@ class Source:
         self, indices: NDArray[np.int64] | NDArray[np.uint64], progress: Progress
     ) -> Iterator[TokenTable]:
         """Yield the documents that an indices mapping selects; what it leaves out may be wrong."""
+        if not self.mapped:
+            raise SourceError(
+                f"{self.name}: masks or compressed data under an indices mapping can be packed, but not read as a "
+                "stream; save it again after .flatten_indices()"
+            )
         batches = [batch for given in self._mapped_inputs() for batch in given.batches()]
         with reading(self.name):
-            parts = [document_lengths(batch.input_ids, batch.labels) for batch in batches]
+            parts = [
+                document_lengths(batch.input_ids, batch.labels, batch.per_token(self.columns)) for batch in batches
+            ]
         all_lengths = np.concatenate([np.zeros(0, np.int32), *parts])
         table = self.table(all_lengths)
         total = sum(file.bytes for file in self.files)
@@ -167,12 +187,10 @@ class Source:
                 row = int(rows[wrong[0]])
                 firsts = np.cumsum([0, *map(len, parts)])
                 number = int(np.searchsorted(firsts, row, side="right")) - 1
-                fault = document_error(batches[number], row - int(firsts[number]), int(all_lengths[row]), self.columns)
+                fault = fault_of_row(batches[number], row - int(firsts[number]), int(all_lengths[row]), self.columns)
                 raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}")
             progress("lengths", total * (start + len(rows)) // len(indices), total)
-            yield TokenTable(
-                input_ids=table.input_ids, labels=table.labels, lengths=lengths, rows=rows, first_document=start
-            )
+            yield replace(table, lengths=lengths, rows=rows, first_document=start)
 
 
 def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
@@ -181,13 +199,12 @@ def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> Tok
         labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
         lengths=lengths,
         rows=None,
+        extra={name: pa.chunked_array(chunks) for name, chunks in batch.extra.items()} if batch.input_ids else {},
         first_document=first_document,
     )
 
 
-def _check_indices(name: str, indices: NDArray[Any], rows: list[int | None], *, mapped: bool) -> None:
-    if not mapped:
-        raise SourceError(f"{name}: compressed data under an indices mapping; save it again after .flatten_indices()")
+def _check_indices(name: str, indices: NDArray[Any], rows: list[int | None]) -> None:
     lists = sum(count or 0 for count in rows)
     if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
         raise SourceError(

@@ -65,7 +65,8 @@ class Piece:
 
     def open(self) -> MappedLists:
         """Map the stream."""
-        opened = open_ipc(self.stream, self.stream.name, COLUMNS)
+        extra = tuple(self.note["columns"][2])
+        opened = open_ipc(self.stream, self.stream.name, COLUMNS._replace(extra=extra))
         assert isinstance(opened, MappedLists)
         return opened
 
@@ -82,13 +83,12 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
     for number, given in enumerate(source.inputs):
         if given.mapped:
             continue
-        assert given.path is not None
-        stat = given.path.stat()
+        stat = given.path.stat() if given.path is not None else None
         made_from = {
             "name": given.file.name,
-            "bytes": stat.st_size,
-            "mtime_ns": stat.st_mtime_ns,
-            "columns": list(source.columns),
+            "bytes": stat.st_size if stat is not None else given.file.bytes,
+            "mtime_ns": stat.st_mtime_ns if stat is not None else str(uuid.uuid4()),  # in memory may be anything
+            "columns": [*source.columns[:2], *map(list, source.columns[2:])],
             "labels": bool(given.has_labels),
             "size": size,
             "boot": boot,
@@ -119,6 +119,7 @@ def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
         path=origin.path,
         input_ids=tuple(chunk for part in parts for chunk in part.input_ids),
         labels=tuple(chunk for part in parts for chunk in part.labels or ()) if has_labels else None,
+        extra={name: tuple(chunk for part in parts for chunk in part.extra[name]) for name in parts[0].extra},
         origin=origin,
     )
 

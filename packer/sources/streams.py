@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,10 @@ import pyarrow as pa
 from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.sources.documents import Batch, Columns, DocumentError, value_message
+from packer.sources.lengths import runs, values_of
 
 COLUMNS = Columns("input_ids", "labels")
 """The columns of a stream; labels where the source has them."""
-
-_VALUES = 1 << 22  # values of a record batch: 16 MB, far from where int32 offsets end
 
 
 def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> int:
@@ -32,44 +31,35 @@ def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_
         DocumentError: a value does not fit int32.
         PackerError: the file cannot be written.
     """
-    schema = pa.schema([(column, pa.list_(pa.int32())) for column in COLUMNS[: 1 + has_labels]])
+    fields = [(column, pa.list_(pa.int32())) for column in COLUMNS[: 1 + has_labels]]
     row = 0
-    with (
-        appearing(path) as temporary,
-        pa.OSFile(str(temporary), "wb") as file,
-        pa.ipc.new_stream(file, schema) as writer,
-    ):
+    with appearing(path) as temporary, pa.OSFile(str(temporary), "wb") as file, ExitStack() as stack:
+        writer = None
+        names = columns.input_ids, columns.labels
         for batch in batches:
+            if writer is None:  # the types of the other columns are those that come
+                schema = pa.schema([*fields, *((name, chunks[0].type) for name, chunks in batch.extra.items())])
+                writer = stack.enter_context(pa.ipc.new_stream(file, schema))
             for number, tokens in enumerate(batch.input_ids):
                 lists = [tokens] if batch.labels is None else [tokens, batch.labels[number]]
-                for start, stop in _runs(tokens):
+                for run in runs(tokens):
                     arrays = [
-                        _int32_lists(array.slice(start, stop - start), column, row + start, label=column != columns[0])
-                        for array, column in zip(lists, columns, strict=False)
+                        _int32_lists(array[run], column, row + run.start, label=column != columns.input_ids)
+                        for array, column in zip(lists, names, strict=False)
                     ]
+                    arrays += [chunks[number][run] for chunks in batch.extra.values()]
                     writer.write_batch(pa.record_batch(arrays, schema=schema))
                 row += len(tokens)
+        if writer is None:  # no documents, of which a column's type could be known
+            pa.ipc.new_stream(file, pa.schema([*fields, *((name, pa.null()) for name in columns.extra)])).close()
     return row
-
-
-def _runs(lists: pa.Array) -> Iterator[tuple[int, int]]:
-    """Cut lists into runs of about `_VALUES` values, so that int32 offsets always do; a longer list is a run."""
-    ends = np.cumsum(list_lengths(lists))
-    start = 0
-    while start < len(lists):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(ends, before + _VALUES, side="right")), start + 1)
-        yield start, stop
-        start = stop
 
 
 def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -> pa.Array:
     """Return the same lists as list<int32>; raises a DocumentError where a value does not fit."""
     lengths = list_lengths(lists)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    is_fixed = pa.types.is_fixed_size_list(lists.type)
-    first = lists.offset * lists.type.list_size if is_fixed else lists.offsets[0].as_py()
-    values = lists.values.slice(first, int(offsets[-1]))
+    values = values_of(lists)
     try:
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values.cast(pa.int32()))
     except pa.ArrowInvalid:

@@ -1,0 +1,98 @@
+"""Numba kernels: what follows from where segments stand in their rows, padding, labels, positions."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+
+NO_LOSS = -100
+"""The label that every trainer reads as "no loss here" (the ignore_index of cross-entropy)."""
+
+
+@jit
+def fill_gaps(
+    places: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    extents: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    max_len: int,
+    value: int,
+    out: NDArray[np.int32],
+) -> None:
+    """Write `value` wherever a row has no token: behind the tokens of each extent, and behind its last segment.
+
+    Args:
+        places: (segments,) where each segment begins in `out`.
+        lengths: (segments,) its tokens.
+        extents: (segments,) the place it takes.
+        ends: (rows,) where the extents of each row end; row r is `out[r * max_len:(r + 1) * max_len]`.
+        max_len: tokens and padding of a row.
+        value: pad_id, or "no loss".
+        out: flat int32 array, C-contiguous.
+    """
+    for s in range(len(places)):
+        for i in range(places[s] + lengths[s], places[s] + extents[s]):
+            out[i] = value
+    for r in range(len(ends)):
+        for i in range(r * max_len + ends[r], (r + 1) * max_len):
+            out[i] = value
+
+
+@jit
+def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
+    """Set "no loss" at the head of every segment: at its first token, and at what it repeats of the piece before.
+
+    The label of a segment's first token would train the last token of the document before it: labels are stored
+    unshifted, and every trainer predicts token t from what stands before it in the row.
+
+    Args:
+        places: (segments,) where each segment begins in `out`.
+        context: (segments,) tokens at its head without loss.
+        no_loss: what to write.
+        out: flat int32 labels, C-contiguous.
+    """
+    for s in range(len(places)):
+        for i in range(places[s], places[s] + context[s]):
+            out[i] = no_loss
+
+
+@jit
+def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
+    """Count the tokens that are trained, and the segments without any.
+
+    Args:
+        places: (segments,) where each segment begins in `labels`.
+        extents: (segments,) the place it takes.
+        labels: flat int32, NO_LOSS where there is no loss.
+    """
+    tokens = 0
+    without = 0
+    for s in range(len(places)):
+        trained = 0
+        for i in range(places[s], places[s] + extents[s]):
+            trained += labels[i] >= 0
+        tokens += trained
+        without += trained == 0
+    return tokens, without
+
+
+@jit
+def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
+    """Number the tokens of every segment from 0, and the padding of every row, too.
+
+    Example: max_len 6, places [0, 2, 6], ends [5, 3] -> out [0, 1, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2].
+    Arguments as in `fill_gaps`; the first segment of each row begins the row.
+    """
+    for s in range(len(places)):
+        row = places[s] // max_len
+        end = row * max_len + ends[row]
+        if s + 1 < len(places) and places[s + 1] < end:
+            end = places[s + 1]
+        for i in range(places[s], end):
+            out[i] = i - places[s]
+    for r in range(len(ends)):
+        tail = r * max_len + ends[r]
+        for i in range(tail, (r + 1) * max_len):
+            out[i] = i - tail

@@ -1,0 +1,87 @@
+"""Memory by address, in compiled code: libc's memcpy, views and prefetching."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
+from numba.core import cgutils, types
+from numba.extending import intrinsic, overload
+from numpy.typing import NDArray
+
+_FETCHED = 512  # bytes fetched ahead; the processor itself goes on from there
+_LINE = 64  # bytes of a cache line
+
+
+def array_at(address: int, count: int, dtype: Any) -> NDArray[Any]:
+    """View `count` values of `dtype` at a memory address; the kernels use the compiled twin below."""
+    size = int(count) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype)
+
+
+def copy_bytes(destination: int, source: int, count: int) -> None:
+    """Copy `count` bytes between memory addresses; the kernels call libc's memcpy."""
+    ctypes.memmove(int(destination), int(source), int(count))
+
+
+@intrinsic
+def _as_pointer(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.uint64), generate
+
+
+_pointer: Any = _as_pointer  # called without the typing context, which its signature shows
+
+
+@overload(array_at)
+def _array_at(address: Any, count: Any, dtype: Any) -> Any:
+    def implementation(address: Any, count: Any, dtype: Any) -> Any:
+        return carray(_pointer(np.uint64(address)), count, dtype)
+
+    return implementation
+
+
+_memcpy = types.ExternalFunction("memcpy", types.voidptr(types.voidptr, types.voidptr, types.uintp))
+
+
+@overload(copy_bytes)
+def _copy_bytes(destination: Any, source: Any, count: Any) -> Any:
+    def implementation(destination: Any, source: Any, count: Any) -> Any:
+        _memcpy(_pointer(np.uint64(destination)), _pointer(np.uint64(source)), np.uint64(count))
+
+    return implementation
+
+
+@intrinsic
+def _prefetch_line(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(32)
+        takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
+        find: Any = cgutils.get_or_insert_function  # untyped
+        prefetch = find(builder.module, takes, "llvm.prefetch.p0")
+        read, keep, data = word(0), word(3), word(1)
+        builder.call(prefetch, [builder.inttoptr(arguments[0], cgutils.voidptr_t), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), generate
+
+
+def prefetch(address: int, count: int) -> None:
+    """Have the processor fetch the first cache lines of `count` bytes; nothing happens where nothing is mapped."""
+
+
+_fetch_line: Any = _prefetch_line
+
+
+@overload(prefetch)
+def _prefetch(address: Any, count: Any) -> Any:
+    def implementation(address: Any, count: Any) -> Any:
+        for ahead in range(0, min(np.int64(count), _FETCHED), _LINE):
+            _fetch_line(np.uint64(address) + np.uint64(ahead))
+
+    return implementation

@@ -1,0 +1,135 @@
+"""Lengths of documents, and what is wrong with those that have none; values of Arrow lists, whatever their slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_numpy
+from packer.gather import list_lengths
+from packer.sources.documents import LONGEST, Batch, Columns, DocumentError, null_message
+
+_RUN = 1 << 22  # values: 16 MB of tokens
+
+# What `document_lengths` writes in place of a length.
+_NULL_ROW, _NULL_TOKEN, _NULL_LABELS, _NULL_LABEL, _UNEQUAL, _TOO_LONG, _OTHER = -1, -2, -3, -4, -5, -6, -7
+
+
+def document_lengths(
+    input_ids: Sequence[pa.Array],
+    labels: Sequence[pa.Array] | None,
+    others: Mapping[str, Sequence[pa.Array]] = {},
+) -> NDArray[np.int32]:
+    """Lengths of the documents in a few chunks, shape (documents,); negative where `fault_of_row` knows why.
+
+    Args:
+        input_ids: lists of tokens, chunk by chunk.
+        labels: lists of labels, in the same chunks.
+        others: lists of other values per token, in the same chunks, by name.
+
+    Raises:
+        ValueError: an array's offsets or buffers are corrupt.
+    """
+    lengths = np.empty(sum(map(len, input_ids)), np.int32)
+    first = 0
+    for number, tokens in enumerate(input_ids):
+        part = lengths[first : first + len(tokens)]
+        first += len(tokens)
+        tokens.validate()
+        wide = list_lengths(tokens)
+        part[:] = np.where(wide > LONGEST, _TOO_LONG, wide) if len(wide) and wide.max() > LONGEST else wide
+        if labels is not None:
+            labels[number].validate()
+            part[list_lengths(labels[number]) != wide] = _UNEQUAL
+            _mark_nulls(labels[number], row_mark=_NULL_LABELS, value_mark=_NULL_LABEL, out=part)
+        for chunks in others.values():
+            chunks[number].validate()
+            part[list_lengths(chunks[number]) != wide] = _OTHER
+            _mark_nulls(chunks[number], row_mark=_OTHER, value_mark=_OTHER, out=part)
+        _mark_nulls(tokens, row_mark=_NULL_ROW, value_mark=_NULL_TOKEN, out=part)
+    return lengths
+
+
+def fault_of_row(batch: Batch, row: int, mark: int, columns: Columns) -> DocumentError:
+    """Say what is wrong with a row of a batch, given what stands in place of its length."""
+    at = row
+    for number, tokens in enumerate(batch.input_ids):
+        if at < len(tokens):
+            labels = batch.labels[number][at] if batch.labels is not None else None
+            others = {name: chunks[number][at] for name, chunks in batch.per_token(columns).items()}
+            return DocumentError(row, _fault_message(mark, columns, tokens[at], labels, others))
+        at -= len(tokens)
+    raise AssertionError(row)
+
+
+def _fault_message(
+    mark: int, columns: Columns, tokens: pa.Scalar, labels: pa.Scalar, others: Mapping[str, pa.Scalar]
+) -> str:
+    """Say what a negative length of `document_lengths` stands for, given the document's lists."""
+    if mark == _OTHER:
+        for column, values in others.items():
+            if values.values is None:
+                return null_message(column)
+            if len(values.values) != len(tokens.values):
+                return f"'{column}' has {len(values.values)} values for {len(tokens.values)} tokens; both need the same"
+            if values.values.null_count:
+                position = values.values.is_null().index(pa.scalar(True)).as_py()
+                return f"'{column}' holds a null at position {position} of {len(values.values)}; give it a value"
+    if mark in (_NULL_ROW, _NULL_LABELS):
+        return null_message(columns.input_ids if mark == _NULL_ROW else columns.labels)
+    if mark in (_NULL_TOKEN, _NULL_LABEL):
+        column, values = (columns.input_ids, tokens.values) if mark == _NULL_TOKEN else (columns.labels, labels.values)
+        position = values.is_null().index(pa.scalar(True)).as_py()
+        return f"'{column}' holds a null at position {position} of {len(values)}; remove it or give it a value"
+    if mark == _UNEQUAL:
+        return (
+            f"'{columns.labels}' has {len(labels.values)} values for {len(tokens.values)} "
+            f"in '{columns.input_ids}'; both need the same number (-100 where there is no loss)"
+        )
+    return f"{len(tokens.values)} tokens, above the longest document of {LONGEST}; split it"
+
+
+def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray[np.int32]) -> None:
+    """Write `value_mark` where a list holds a null and `row_mark` where it is null itself."""
+    values = array.values  # the whole child, so the offsets below count from its start
+    if values.null_count and len(array):
+        if pa.types.is_fixed_size_list(array.type):
+            bounds = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
+        else:
+            bounds = as_numpy(array.offsets)
+        nulls = _null_positions(values, int(bounds[0]), int(bounds[-1]))
+        out[np.diff(np.searchsorted(nulls, bounds)) > 0] = value_mark
+    if array.null_count:
+        out[array.is_null().to_numpy(zero_copy_only=False)] = row_mark
+
+
+def runs(lists: pa.Array) -> Iterator[slice]:
+    """Cut lists into runs of about 4 million values, so that int32 offsets always do; a longer list is a run."""
+    ends = np.cumsum(list_lengths(lists))
+    start = 0
+    while start < len(lists):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(ends, before + _RUN, side="right")), start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def values_of(lists: pa.Array) -> pa.Array:
+    """The values of lists end to end, and nothing of what a slice leaves out; there are no nulls."""
+    if pa.types.is_fixed_size_list(lists.type):
+        size = lists.type.list_size
+        return lists.values.slice(lists.offset * size, len(lists) * size)
+    first, last = (lists.offsets[at].as_py() for at in (0, -1)) if len(lists) else (0, 0)
+    return lists.values.slice(first, last - first)
+
+
+def _null_positions(values: pa.Array, start: int, stop: int, step: int = 1 << 24) -> NDArray[np.int64]:
+    """Positions of the nulls in values[start:stop]; a step at a time, since there may be billions of values."""
+    positions = [
+        np.flatnonzero(values.slice(at, min(step, stop - at)).is_null().to_numpy(zero_copy_only=False)) + at
+        for at in range(start, stop, step)
+    ]
+    return np.concatenate([np.zeros(0, np.int64), *positions])

@@ -1,0 +1,88 @@
+"""Lines of JSON, plain or compressed: whole lines at a time, and the object on one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from packer.sources.documents import LONGEST
+
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+
+_MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put in front of UTF-8
+
+
+def line_blocks(path: Path, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
+    """Yield whole lines, about `size` bytes at a time, and how many bytes of the file have been read.
+
+    Lines begin at byte `start` and end at `stop`, where the file is plain.
+    """
+    with pa.OSFile(str(path)) as file:
+        codec = CODECS.get(path.suffix)
+        stream = pa.CompressedInputStream(file, codec) if codec else file
+        if start:
+            file.seek(start)
+
+        def read(limit: int) -> bytes:
+            read: bytes = stream.read(limit if stop is None else min(limit, stop - file.tell()))
+            return read
+
+        parts: list[bytes] = []
+        block = read(size) if start else read(len(_MARK)).removeprefix(_MARK) + read(size)
+        while block:
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield b"".join([*parts, block[:end]]), file.tell() - start
+                parts = []
+            parts.append(block[end:])
+            block = read(size)
+        if any(parts):
+            yield b"".join(parts), file.tell() - start
+
+
+def next_line(file: BinaryIO, at: int) -> int:
+    """Where the first line begins that begins at byte `at` or after it."""
+    file.seek(at - 1)
+    while block := file.read(1 << 16):
+        end = block.find(b"\n")
+        if end >= 0:
+            return file.tell() - len(block) + end + 1
+    return file.tell()
+
+
+def lines_of(block: bytes) -> list[bytes]:
+    """The lines of a block, without their ends."""
+    lines = block.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def read_record(line: bytes) -> dict[str, Any]:
+    """Read the object on a line.
+
+    Raises:
+        ValueError: there is none; says why.
+    """
+    if len(line) > LONGEST:
+        raise ValueError(f"the line has {len(line)} bytes, above the largest block of {LONGEST}; split the document")
+    try:
+        record = json.loads(line.decode(), object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not valid JSON: {error}") from None
+    if not isinstance(record, dict):
+        what = {list: "an array", str: "a string", type(None): "null"}.get(type(record), "a number")
+        raise ValueError(f"{what} where an object is expected; write one object a line (jq -c '.[]' unrolls an array)")
+    return record
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"a field is given twice: '{next(name for name in names if names.count(name) > 1)}'")
+    return record

@@ -1,0 +1,259 @@
+"""Columns that are kept beside the tokens, and masks that become labels."""
+
+import json
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.errors import PackerError
+from packer.sources import open_source, scan
+
+WORDS = ["news", "code", None, "books", ""]
+
+
+def made_source(documents=200, seed=0) -> dict[str, list]:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, 50, documents).tolist()
+    return {
+        "input_ids": [random.integers(1, 1000, length).tolist() for length in lengths],
+        "weight": [float(number) / 7 for number in range(documents)],
+        "source": [WORDS[number % len(WORDS)] for number in range(documents)],
+        "logprob": [(-random.random(length)).astype(np.float32).tolist() for length in lengths],
+        "kind": [random.integers(0, 2, length).tolist() for length in lengths],
+    }
+
+
+TYPES = {
+    "input_ids": pa.list_(pa.int32()),
+    "labels": pa.list_(pa.int32()),
+    "weight": pa.float64(),
+    "source": pa.string(),
+    "logprob": pa.list_(pa.float32()),
+    "kind": pa.list_(pa.int8()),
+    "attention_mask": pa.list_(pa.int8()),
+    "loss_mask": pa.list_(pa.bool_()),
+    "completion_mask": pa.list_(pa.int64()),
+    "assistant_masks": pa.list_(pa.int32()),
+}
+
+
+def write(folder: Path, kind: str, columns: dict[str, list]):
+    """Save columns in one of the ways a source may come; small chunks, so that there are several."""
+    table = pa.table({name: pa.array(values, TYPES[name]) for name, values in columns.items()})
+    if kind == "memory":
+        return datasets.Dataset(table)
+    if kind == "shuffled":
+        order = np.random.default_rng(5).permutation(table.num_rows)
+        kept = datasets.Dataset(table.take(np.argsort(order)))
+        return kept.select(order)
+    if kind == "saved":
+        datasets.Dataset(table).save_to_disk(folder / "saved")
+        return folder / "saved"
+    path = folder / f"source.{kind}"
+    if kind == "jsonl":
+        lines = [json.dumps({name: values[row] for name, values in columns.items()}) for row in range(table.num_rows)]
+        path.write_text("\n".join(lines))
+    elif kind == "parquet":
+        pq.write_table(table, path, row_group_size=37)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as stream:
+            stream.write_table(table, max_chunksize=23)
+    return path
+
+
+KINDS = ["arrow", "parquet", "jsonl", "saved", "memory", "shuffled"]
+
+
+def segments_with(dataset: packer.PackedDataset, per_segment=(), per_token=()):
+    """(document, start, tokens, labels, values per segment, values per token) of every segment."""
+    for row in dataset:
+        place = 0
+        lengths = row.get("seq_tokens", row["seq_lengths"])
+        for number, document in enumerate(row["doc_ids"]):
+            here = slice(place, place + int(lengths[number]))
+            if document >= 0:
+                kept = [row[name][number] for name in per_segment]
+                tokens = [row[name][here].tolist() for name in per_token]
+                pieces = row["input_ids"][here].tolist(), row["labels"][here].tolist()
+                yield int(document), int(row["doc_starts"][number]), *pieces, kept, tokens
+            place += int(row["seq_lengths"][number])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"overlap": 5, "align": 4}, {"algorithm": "wrapped"}], ids=str)
+def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
+    columns = made_source()
+    keep, keep_tokens = ["weight", "source"], ["logprob", "kind"]
+    source = write(tmp_path, kind, columns)
+    out = tmp_path / "out"
+    packer.pack(source, out, max_len=32, shard_size="6KB", keep=keep, keep_tokens=keep_tokens, **options)
+    dataset = packer.load(out)
+    found = list(segments_with(dataset, keep, keep_tokens))
+    assert len(dataset.manifest.shards) > 5
+    assert {document for document, *_ in found} == {d for d, tokens in enumerate(columns["input_ids"]) if tokens}
+    for document, start, tokens, _, (weight, name), (logprobs, kinds) in found:
+        here = slice(start, start + len(tokens))
+        assert tokens == columns["input_ids"][document][here]
+        assert (weight, name) == (columns["weight"][document], columns["source"][document])
+        assert logprobs == pytest.approx(columns["logprob"][document][here])
+        assert kinds == columns["kind"][document][here]
+    assert list(packer.verify(out, source)) == []
+    rows = datasets.load_from_disk(str(out))
+    assert rows[0]["source"] == dataset[0]["source"].tolist()
+    for row in rows:
+        for name, nothing in (("weight", 0), ("source", None)):
+            assert [v for v, d in zip(row[name], row["doc_ids"], strict=True) if d < 0] in ([], [nothing])
+
+
+@pytest.mark.parametrize("changed", ["weight", "source", "logprob"])
+def test_verify_compares_what_is_kept(tmp_path, changed):
+    columns = made_source(50)
+    out = tmp_path / "out"
+    given = {"keep": ["weight", "source"], "keep_tokens": ["logprob"]}
+    packer.pack(write(tmp_path, "arrow", columns), out, max_len=32, **given)
+    document = next(d for d, tokens in enumerate(columns["input_ids"]) if len(tokens) > 3)
+    columns[changed][document] = {"weight": -1.0, "source": "other", "logprob": [0.5] * 99}[changed]
+    if changed == "logprob":
+        columns[changed][document] = columns[changed][document][: len(columns["input_ids"][document])]
+    (fault,) = packer.verify(out, write(tmp_path, "arrow", columns))
+    assert fault.startswith(f"document {document} ")
+    assert changed in fault
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"keep": ["missing"]}, "no column 'missing'"),
+        ({"keep_tokens": ["weight"]}, "'weight' holds double; taken are lists of numbers"),
+        ({"keep": ["labels"]}, "the rows have a column of that name"),
+        ({"keep": ["source_ids"]}, "the rows have a column of that name"),
+        ({"keep": ["weight"], "keep_tokens": ["weight"]}, "it is given 2 times"),
+        ({"keep_tokens": ["attention_mask"]}, "masks become labels"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(tmp_path, kind, given, words):
+    with pytest.raises(PackerError, match=words):
+        packer.pack(write(tmp_path, kind, made_source(5)), tmp_path / "out", max_len=32, **given)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
+def test_a_column_per_token_is_as_long_as_its_document(tmp_path, kind):
+    columns = {"input_ids": [[1, 2], [3, 4, 5]], "kind": [[0, 1], [0, 1]]}
+    with pytest.raises(PackerError, match=r"document 1 .*'kind' has 2 values for 3 tokens"):
+        packer.pack(write(tmp_path, kind, columns), tmp_path / "out", max_len=8, keep_tokens=["kind"])
+    columns = {"input_ids": [[1, 2], [3, 4, 5]], "kind": [[0, 1], [0, None, 1]]}
+    with pytest.raises(PackerError, match=r"document 1 .*'kind' holds a null at position 1 of 3"):
+        packer.pack(write(tmp_path, kind, columns), tmp_path / "out", max_len=8, keep_tokens=["kind"])
+
+
+# ---- masks ----
+
+
+def masked(columns: dict[str, list]) -> list[tuple[list[int], list[int]]]:
+    """(tokens, labels) of every document, as the masks leave them."""
+    documents = []
+    for row, tokens in enumerate(columns["input_ids"]):
+        labels = list(columns.get("labels", columns["input_ids"])[row])
+        for name in ("loss_mask", "completion_mask", "assistant_masks"):
+            if name in columns:
+                labels = [label if on else -100 for label, on in zip(labels, columns[name][row], strict=True)]
+        attended = columns.get("attention_mask", [[1] * len(tokens) for tokens in columns["input_ids"]])[row]
+        real = [place for place, on in enumerate(attended) if on]
+        documents.append(([tokens[place] for place in real], [labels[place] for place in real]))
+    return documents
+
+
+@st.composite
+def sources(draw):
+    documents = st.lists(st.lists(st.integers(0, 99), max_size=9), min_size=1, max_size=6)
+    columns: dict[str, list] = {"input_ids": draw(documents)}
+    lengths = [len(tokens) for tokens in columns["input_ids"]]
+    if draw(st.booleans()):
+        columns["labels"] = [[draw(st.sampled_from([-100, 7])) for _ in range(length)] for length in lengths]
+    for name in ("loss_mask", "completion_mask", "assistant_masks"):
+        if draw(st.booleans()):
+            columns[name] = [[draw(st.booleans()) for _ in range(length)] for length in lengths]
+            if name != "loss_mask":
+                columns[name] = [[int(on) for on in mask] for mask in columns[name]]
+    if draw(st.booleans()):
+        pads = [(draw(st.integers(0, length)), draw(st.integers(0, 9))) for length in lengths]
+        columns["attention_mask"] = [
+            [0] * min(left, length) + [1] * max(length - left - right, 0) + [0] * min(right, max(length - left, 0))
+            for (left, right), length in zip(pads, lengths, strict=True)
+        ]
+    columns["kind"] = [[place % 2 for place in range(length)] for length in lengths]
+    return columns
+
+
+@settings(deadline=None, max_examples=60)
+@given(sources(), st.sampled_from(["arrow", "parquet", "memory", "shuffled"]))
+def test_masks_become_labels_and_padding_goes(tmp_path_factory, columns, kind):
+    folder = tmp_path_factory.mktemp("masks")
+    source = write(folder, kind, columns)
+    expected = masked(columns)
+    if not any(tokens for tokens, _ in expected):
+        with pytest.raises(PackerError, match="nothing to pack"):
+            packer.pack(source, folder / "out", max_len=16)
+        return
+    packer.pack(source, folder / "out", max_len=16, keep_tokens=["kind"], sync=False)
+    found = {d: (tokens, labels, kinds) for d, _, tokens, labels, _, (kinds,) in
+             segments_with(packer.load(folder / "out"), per_token=["kind"])}  # fmt: skip
+    assert set(found) == {d for d, (tokens, _) in enumerate(expected) if tokens}
+    for document, (tokens, labels, kinds) in found.items():
+        assert tokens == expected[document][0]
+        assert labels[1:] == expected[document][1][1:]
+        attended = columns.get("attention_mask", {document: [1] * len(tokens)})[document]
+        assert kinds == [kind for kind, on in zip(columns["kind"][document], attended, strict=True) if on]
+    if kind != "shuffled":
+        assert list(packer.verify(folder / "out", source)) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_that_mask_nothing_leave_the_source_mapped(tmp_path, kind):
+    columns = made_source(100)
+    plain = {"input_ids": columns["input_ids"]}
+    ones = [[1] * len(tokens) for tokens in columns["input_ids"]]
+    source = write(tmp_path, kind, {**plain, "attention_mask": ones, "assistant_masks": ones})
+    opened = open_source(source)
+    assert opened.mapped == (kind not in ("parquet", "jsonl"))
+    assert opened.has_labels == (kind in ("parquet", "jsonl"))
+    packer.pack(source, tmp_path / "out", max_len=64)
+    found = {d: tokens for d, _, tokens, *_ in segments_with(packer.load(tmp_path / "out"))}
+    assert [found.get(d, []) for d in range(100)] == columns["input_ids"]
+
+
+def test_lengths_are_those_without_padding(tmp_path):
+    columns = {"input_ids": [[0, 0, 5, 6], [7, 0, 0, 0]], "attention_mask": [[0, 0, 1, 1], [1, 0, 0, 0]]}
+    assert scan(open_source(write(tmp_path, "arrow", columns))).lengths.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
+@pytest.mark.parametrize(
+    ("mask", "name", "words"),
+    [
+        ([[1, 1], [1, 0, 1]], "attention_mask", "'attention_mask' is 0 at position 1, between tokens"),
+        ([[1, 1], [0, 1, 2]], "completion_mask", "'completion_mask' holds 2 at position 2: a mask is 0 or 1"),
+        ([[1, 1], [1, 1]], "assistant_masks", "'assistant_masks' has 2 values for 3 tokens"),
+    ],
+)
+def test_wrong_masks_are_named_with_their_document(tmp_path, kind, mask, name, words):
+    columns = {"input_ids": [[1, 2], [3, 4, 5]], name: mask}
+    with pytest.raises(PackerError, match=rf"document 1 .*{words}"):
+        packer.pack(write(tmp_path, kind, columns), tmp_path / "out", max_len=8)
+
+
+def test_all_files_have_the_masks_of_the_first(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, columns in (("a", {"input_ids": [[1, 2]], "loss_mask": [[True, False]]}), ("b", {"input_ids": [[3]]})):
+        write(tmp_path, "arrow", columns).rename(folder / f"{name}.arrow")
+    with pytest.raises(PackerError, match=r"b.arrow: no column 'loss_mask' \(found: input_ids\); all files need it"):
+        packer.pack(folder, tmp_path / "out", max_len=8)
