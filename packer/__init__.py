@@ -136,6 +136,7 @@ def pack(
     overlap: int = 0,
     truncate_side: Literal["left", "right"] = "right",
     align: int = 1,
+    untrained: Literal["keep", "drop", "error"] = "keep",
     seed: int = 0,
     pad_id: int = 0,
     labels: bool = True,
@@ -165,6 +166,7 @@ def pack(
         overlap: tokens of the piece before that each piece of a split document begins with; they are not trained twice.
         truncate_side: the side of a truncated document that goes.
         align: every segment is padded to a multiple of it, which divides max_len.
+        untrained: what happens to segments of which nothing is trained.
         seed: another seed is another packing of as many rows.
         pad_id: token id of the padding.
         labels: write the `labels` column; without it only `packer.load` is safe to train from.
@@ -196,6 +198,7 @@ def pack(
         overlap=overlap,
         truncate_side=truncate_side,
         align=align,
+        untrained=untrained,
         seed=seed,
         pad_id=pad_id,
         labels=labels,

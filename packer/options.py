@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.patterns import Patterns
 from packer.errors import PackerError, SourceError
-from packer.plan.segments import LONG_POLICIES, TRUNCATE_SIDES, LongPolicy, Segments, TruncateSide, cut_documents
+from packer.plan.cutting import cut_documents
+from packer.plan.segments import LONG_POLICIES, TRUNCATE_SIDES, LongPolicy, Segments, TruncateSide
 from packer.shards.columns import RESERVED_COLUMNS, SEGMENT_COLUMNS, TOKEN_COLUMNS, RowFormat
 
 EMITTED = ("labels", "position_ids")
-_ADDED = ("gap", "time_limit", "overlap", "truncate_side", "align", "keep", "keep_tokens")
+Untrained = Literal["keep", "drop", "error"]
+UNTRAINED: tuple[str, ...] = get_args(Untrained)
+_ADDED = ("gap", "time_limit", "overlap", "truncate_side", "align", "untrained", "keep", "keep_tokens")
 """Options that a manifest has where they are used: so that packs without them stay as they were."""
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -58,6 +61,9 @@ class PackOptions:
 
     truncate_side: TruncateSide = "right"
     """The side of a document that goes where it is truncated."""
+
+    untrained: Untrained = "keep"
+    """What happens to segments of which nothing is trained."""
 
     align: int = 1
     """Segments take a multiple of it; it divides max_len."""
@@ -106,6 +112,10 @@ class PackOptions:
                 raise PackerError(f"{name} is {limit!r}: it must be a number from 0" + (" to 1" if most == 1 else ""))
         if self.long not in LONG_POLICIES:
             raise PackerError(f"long is {self.long!r}: choose one of {', '.join(LONG_POLICIES)}")
+        if self.untrained not in UNTRAINED:
+            raise PackerError(f"untrained is {self.untrained!r}: choose one of {', '.join(UNTRAINED)}")
+        if self.untrained != "keep" and not self.labels:
+            raise PackerError(f"untrained is {self.untrained!r}: only labels say what is trained; leave them in")
         if self.truncate_side not in TRUNCATE_SIDES:
             raise PackerError(f"truncate_side is {self.truncate_side!r}: choose left or right")
         for name, value, least, most in (

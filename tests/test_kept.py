@@ -257,3 +257,63 @@ def test_all_files_have_the_masks_of_the_first(tmp_path):
         write(tmp_path, "arrow", columns).rename(folder / f"{name}.arrow")
     with pytest.raises(PackerError, match=r"b.arrow: no column 'loss_mask' \(found: input_ids\); all files need it"):
         packer.pack(folder, tmp_path / "out", max_len=8)
+
+
+# ---- segments of which nothing is trained ----
+
+UNTRAINED_OPTIONS = [
+    {},
+    {"algorithm": "sequential"},
+    {"overlap": 3},
+    {"long": "truncate", "truncate_side": "left"},
+    {"long": "drop", "align": 4},
+]
+
+
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("options", UNTRAINED_OPTIONS, ids=str)
+@pytest.mark.parametrize("kind", ["arrow", "jsonl", "shuffled"])
+def test_segments_of_which_nothing_is_trained_are_left_out_and_counted(tmp_path, kind, options, labels):
+    random = np.random.default_rng(3)
+    lengths = random.integers(0, 40, 150).tolist()
+    columns = {"input_ids": [random.integers(1, 99, length).tolist() for length in lengths]}
+    if labels:
+        columns["labels"] = [[t if random.random() < 0.08 else -100 for t in ids] for ids in columns["input_ids"]]
+    source = write(tmp_path, kind, columns)
+    packer.pack(source, tmp_path / "all", max_len=12, **options)
+    manifest = packer.pack(source, tmp_path / "some", max_len=12, untrained="drop", **options)
+    every, some = (sorted(segments_with(packer.load(tmp_path / name))) for name in ("all", "some"))
+    assert some == [segment for segment in every if max(segment[3]) >= 0]
+    assert len(some) < len(every)
+    totals = manifest.totals
+    assert totals["segments_untrained"] == 0
+    assert packer.load(tmp_path / "all").manifest.totals["segments_untrained"] == len(every) - len(some)
+
+    def covered(segments):
+        return {(d, start + place) for d, start, ids, *_ in segments for place in range(len(ids))}
+
+    assert totals["tokens_dropped"]["untrained"] == len(covered(every)) - len(covered(some))
+    assert totals["documents_dropped"]["untrained"] == len({d for d, *_ in every} - {d for d, *_ in some})
+    assert totals["tokens_packed"] - totals["tokens_repeated"] == len(covered(some))
+    lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
+    assert len(covered(some)) + lost == totals["tokens"]
+    if kind != "shuffled":
+        assert list(packer.verify(tmp_path / "some", source)) == []
+    with pytest.raises(PackerError, match=r"segments have no trained token, the first of them in document \d+"):
+        packer.pack(source, tmp_path / "none", max_len=12, untrained="error", **options)
+
+
+def test_wrapping_leaves_out_documents_of_which_nothing_is_trained(tmp_path):
+    columns = {"input_ids": [[1, 2, 3], [4, 5, 6, 7, 8], [9, 9]], "labels": [[-100, 2, -100], [-100] * 5, [-100, 9]]}
+    source = write(tmp_path, "arrow", columns)
+    manifest = packer.pack(source, tmp_path / "out", max_len=4, algorithm="wrapped", untrained="drop")
+    assert {d for d, *_ in segments_with(packer.load(tmp_path / "out"))} == {0, 2}
+    assert manifest.totals["documents_dropped"]["untrained"] == 1
+    assert manifest.totals["tokens_dropped"]["untrained"] == 5
+    assert list(packer.verify(tmp_path / "out", source)) == []
+
+
+def test_nothing_trained_at_all_is_refused(tmp_path):
+    source = write(tmp_path, "arrow", {"input_ids": [[1, 2]], "labels": [[-100, -100]]})
+    with pytest.raises(PackerError, match="of 1 documents nothing is trained; check the labels"):
+        packer.pack(source, tmp_path / "out", max_len=4, untrained="drop")

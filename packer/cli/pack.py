@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -28,6 +28,10 @@ from packer.errors import PackerError
               help="Keep this column of the source, one value per segment; repeat it for several.")  # fmt: skip
 @click.option("--keep-tokens", multiple=True, metavar="COLUMN",
               help="Keep this column of lists, one value per token; repeat it for several.")  # fmt: skip
+@click.option("--drop-untrained", "untrained", flag_value="drop",
+              help="Leave out segments of which nothing is trained.")  # fmt: skip
+@click.option("--refuse-untrained", "untrained", flag_value="error",
+              help="Segments of which nothing is trained are an error.")  # fmt: skip
 @click.option("--no-labels", is_flag=True, help="Leave out labels; only packer.load is safe then.")
 @click.option("--shard-size", default="512MB", show_default=True, metavar="SIZE", help="Size of a shard at most.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads at work [default: the cores].")
@@ -42,6 +46,7 @@ def pack(
     workers: int | None,
     no_sync: bool,
     overwrite: bool,
+    untrained: Literal["drop", "error"] | None,
     as_json: bool,
     debug: bool,
     **options: Any,
@@ -67,6 +72,7 @@ def pack(
                 labels=not no_labels,
                 position_ids="position_ids" in emitted,
                 shard_size=parse_size(shard_size),
+                untrained=untrained or "keep",
                 **options,
             ),
             workers=workers,

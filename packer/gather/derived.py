@@ -79,6 +79,25 @@ def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels:
 
 
 @jit
+def any_trained(
+    places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
+) -> None:
+    """Write whether any token of each segment is trained.
+
+    Args:
+        places: (segments,) where each segment begins in `labels`.
+        lengths: (segments,) its tokens.
+        labels: flat int32, NO_LOSS where there is no loss.
+        out: (segments,)
+    """
+    for s in range(len(places)):
+        found = False
+        for i in range(places[s], places[s] + lengths[s]):
+            found |= labels[i] >= 0
+        out[s] = found
+
+
+@jit
 def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
     """Number the tokens of every segment from 0, and the padding of every row, too.
 

@@ -60,7 +60,7 @@ def compare(
         corpus, lengths = _corpus_of_counts(Path(source), options.max_len, options.long), None
     else:
         opened = open_with(source, options)
-        segments = cut_by_policy(scan(opened, progress).lengths, options)
+        _, segments = cut_by_policy(scan(opened, progress).lengths, options)
         corpus, lengths = _corpus_of_segments(segments), segments.kept_lengths(0, segments.documents)
         del segments
     chosen = list(dict.fromkeys(get_algorithm(name).name for name in algorithms)) or list(ALGORITHMS)

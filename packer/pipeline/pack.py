@@ -161,14 +161,14 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
         check_decoding(claimed, opened, options)
         mapped = opened.spill(claimed.spill, progress, workers=workers)
     scanned = scan(mapped, progress)
-    cut = cut_lengths(scanned.lengths, options, threads=workers)
+    table = mapped.table(scanned.lengths)
+    cut = cut_lengths(scanned.lengths, options, table=table, threads=workers)
 
     def planned() -> tuple[Plan, dict[str, Any]]:
         return make_plan(cut, options, threads=workers, progress=progress)
 
     plan, totals = _kept_plan(claimed, scanned.identity, planned)
     check_writing(claimed, totals["packs"], options)
-    table = mapped.table(scanned.lengths)
     maker = ShardMaker(
         source=mapped, table=table, segments=cut.segments, plan=plan, row_format=options.row_format_of(table.extra)
     )

@@ -14,9 +14,10 @@ from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OrderedRows
 from packer.errors import SourceError
 from packer.options import PackOptions
+from packer.pipeline.untrained import without_untrained
 from packer.plan import LONG_POLICIES, Plan, Segments, deal, plan_in_order
 from packer.progress import Progress, silent
-from packer.sources import Source, open_source
+from packer.sources import Source, TokenTable, open_source
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 class Cut:
     """Documents as the long-document policy cuts them, and as an order algorithm does, where one was asked for."""
 
+    whole: Segments
+    """What the policy makes of the documents."""
+
     policy: Segments
-    """What the policy makes of the documents; an order algorithm may cut them elsewhere."""
+    """What of that is to be packed; an order algorithm may cut it elsewhere."""
 
     segments: Segments
     """What is placed in rows."""
@@ -61,38 +65,53 @@ def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) 
     )
 
 
-def cut_by_policy(lengths: NDArray[np.int32], options: PackOptions, *, threads: int = 1) -> Segments:
-    """Cut documents where the long-document policy does.
+def cut_by_policy(
+    lengths: NDArray[np.int32], options: PackOptions, *, table: TokenTable | None = None, threads: int = 1
+) -> tuple[Segments, Segments]:
+    """Cut documents where the long-document policy does; what that gives, and what of it is to be packed.
+
+    Args:
+        lengths: (documents,) tokens of each.
+        options: say how.
+        table: the documents, by which those of which nothing is trained are found; None where it is not asked.
+        threads: to look through the lengths with.
 
     Raises:
         SourceError: the policy is "error" and a document is longer than max_len; or nothing is left to pack.
     """
-    segments = options.cut(lengths, threads=threads)
+    policy = options.cut(lengths, threads=threads)
+    segments = policy if table is None else without_untrained(policy, table, options)
+    if not segments.histogram.any() and policy.histogram.any():
+        raise SourceError(f"nothing to pack: of {segments.documents:,} documents nothing is trained; check the labels")
     if not segments.histogram.any():
         raise SourceError(
             f"nothing to pack: of {segments.documents:,} documents, {segments.empty_documents:,} are empty and "
             f"{segments.long_documents:,} longer than max_len {segments.max_len:,} (--long {segments.long}); "
             "check the source, --max-len and --long"
         )
-    return segments
+    return policy, segments
 
 
-def cut_lengths(lengths: NDArray[np.int32], options: PackOptions, *, threads: int = 1) -> Cut:
+def cut_lengths(
+    lengths: NDArray[np.int32], options: PackOptions, *, table: TokenTable | None = None, threads: int = 1
+) -> Cut:
     """Cut documents where the long-document policy does, and where an order algorithm does.
+
+    Arguments as of `cut_by_policy`.
 
     Raises:
         SourceError: as `cut_by_policy`.
     """
-    policy = cut_by_policy(lengths, options, threads=threads)
+    whole, policy = cut_by_policy(lengths, options, table=table, threads=threads)
     algorithm = get_algorithm(options.algorithm)
     if not isinstance(algorithm, OrderAlgorithm):
-        return Cut(policy=policy, segments=policy, rows=None, keeps_whole=True)
+        return Cut(whole=whole, policy=policy, segments=policy, rows=None, keeps_whole=True)
     if algorithm.keeps_whole:
         rows = algorithm.arrange(policy.extents_in_order(), options.max_len, options.max_segments)
-        return Cut(policy=policy, segments=policy, rows=rows, keeps_whole=True)
+        return Cut(whole=whole, policy=policy, segments=policy, rows=rows, keeps_whole=True)
     rows = algorithm.arrange(policy.kept_lengths(0, policy.documents), options.max_len, options.max_segments)
     segments = policy.cut_at(rows.cut_documents, rows.cut_starts)
-    return Cut(policy=policy, segments=segments, rows=rows, keeps_whole=False)
+    return Cut(whole=whole, policy=policy, segments=segments, rows=rows, keeps_whole=False)
 
 
 def make_plan(
@@ -109,7 +128,7 @@ def make_plan(
     rows_per_shard = max(1, options.shard_size // options.row_format.row_bytes)
     if cut.rows is not None:
         plan = plan_in_order(cut.segments, cut.rows, rows_per_shard=rows_per_shard)
-        return plan, _totals(cut.segments, plan, cut.lower_bound(options.max_segments), options)
+        return plan, _totals(cut, plan, cut.lower_bound(options.max_segments), options)
     patterns = options.solve(cut.policy.histogram)
     plan = deal(
         cut.segments,
@@ -120,26 +139,31 @@ def make_plan(
         progress=progress,
     )
     bound = cut.lower_bound(options.max_segments, patterns.lower_bound)
-    return plan, _totals(cut.segments, plan, bound, options)
+    return plan, _totals(cut, plan, bound, options)
 
 
-def _totals(segments: Segments, plan: Plan, bound: int, options: PackOptions) -> dict[str, Any]:
+def _totals(cut: Cut, plan: Plan, bound: int, options: PackOptions) -> dict[str, Any]:
+    segments = cut.segments
     packs = len(plan.row_starts) - 1
     tokens = int(segments.lengths.sum(dtype=np.int64))
-    repeated = segments.overlap * len(segments.head_documents)
     is_first = np.diff(segments.head_documents, prepend=-1) > 0
     long = {policy: segments.long_documents if segments.long == policy else 0 for policy in LONG_POLICIES}
-    dropped = segments.long_tokens if segments.long == "drop" else 0
+    once = segments.tokens - segments.repeated
+    documents_dropped = {"empty": segments.empty_documents, "too_long": long["drop"]}
+    tokens_dropped = {"too_long": segments.long_tokens if segments.long == "drop" else 0}
+    if options.untrained == "drop":
+        documents_dropped["untrained"] = cut.whole.documents_placed - segments.documents_placed
+        tokens_dropped["untrained"] = cut.whole.tokens - cut.whole.repeated - once
     return {
         "documents": segments.documents,
         "documents_split": int(np.count_nonzero(is_first)),
         "documents_truncated": long["truncate"],
-        "documents_dropped": {"empty": segments.empty_documents, "too_long": long["drop"]},
+        "documents_dropped": documents_dropped,
         "tokens": tokens,
         "tokens_packed": segments.tokens,
-        "tokens_repeated": repeated,
-        "tokens_truncated": tokens - (segments.tokens - repeated) - dropped,
-        "tokens_dropped": {"too_long": dropped},
+        "tokens_repeated": segments.repeated,
+        "tokens_truncated": tokens - once - sum(tokens_dropped.values()),
+        "tokens_dropped": tokens_dropped,
         "segments": len(plan.slots),
         "packs": packs,
         "pool_packs": plan.pool_packs,

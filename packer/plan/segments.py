@@ -1,4 +1,4 @@
-"""The long-document policy: documents to segments of at most max_len tokens."""
+"""Documents as segments of at most max_len tokens."""
 
 from __future__ import annotations
 
@@ -8,25 +8,12 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
-from packer.plan.extents import (
-    BLOCK,
-    DROP,
-    SPLIT,
-    TRUNCATE,
-    block_places,
-    fill_pieces,
-    number_pieces,
-    piece_extents,
-    survey,
-)
-from packer.plan.threads import in_threads
+from packer.plan.extents import BLOCK, block_places, number_pieces, piece_extents
 
 LongPolicy = Literal["split", "truncate", "drop", "error"]
 LONG_POLICIES: tuple[str, ...] = get_args(LongPolicy)
 TruncateSide = Literal["left", "right"]
 TRUNCATE_SIDES: tuple[str, ...] = get_args(TruncateSide)
-_KERNEL_POLICY = {"split": SPLIT, "truncate": TRUNCATE, "drop": DROP, "error": DROP}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +69,9 @@ class Segments:
     tokens: int
     """Tokens in all segments."""
 
+    repeated: int
+    """Those of them that stand in the piece before, too."""
+
     long_documents: int
     """Documents longer than max_len: split, truncated or dropped, as `long` says."""
 
@@ -106,6 +96,12 @@ class Segments:
         if self.long != "split" or self.tails is self.lengths:
             return self.tails[first:last]
         return np.where(self.tails[first:last] > 0, self.lengths[first:last], np.int32(0))
+
+    @property
+    def documents_placed(self) -> int:
+        """Documents that have a segment."""
+        alone = np.flatnonzero(self.tails[self.head_documents] == 0)
+        return int(np.count_nonzero(self.tails)) + len(np.unique(self.head_documents[alone]))
 
     def numbers(self) -> NDArray[np.int64]:
         """The numbers of all segments that have tokens, tails first: int64."""
@@ -184,6 +180,7 @@ class Segments:
         return replace(
             self,
             overlap=0,
+            repeated=0,
             tails=tails,
             cut_documents=cut_documents[order],
             tail_starts=np.concatenate([firsts[uncut], (begins + starts)[is_last]])[order],
@@ -197,13 +194,23 @@ class Segments:
         gone = numbers[numbers >= self.documents] - self.documents
         tails = self.tails.copy()
         tails[numbers[numbers < self.documents]] = 0
-        return replace(
+        left = replace(
             self,
             tails=tails,
             head_documents=np.delete(self.head_documents, gone),
             head_starts=np.delete(self.head_starts, gone),
             head_lengths=np.delete(self.head_lengths, gone),
         ).counted()
+        return replace(left, repeated=left._count_repeated()) if self.overlap else left
+
+    def _count_repeated(self) -> int:
+        """Tokens that stand in the piece before, too, where that is there."""
+        placed = self.tails[self.cut_documents] > 0
+        documents = np.concatenate([self.head_documents, self.cut_documents[placed]])
+        starts = np.concatenate([self.head_starts, self.tail_starts[placed]]).astype(np.int64)
+        heads = self.head_documents << 31 | self.head_starts
+        before = documents << 31 | np.maximum(starts - (self.max_len - self.overlap), 0)
+        return self.overlap * int(np.count_nonzero(np.isin(before, heads) & (starts > 0)))
 
     def counted(self) -> Segments:
         """The same segments, counted anew."""
@@ -218,96 +225,3 @@ class Segments:
         block_places(self.tails, self.head_documents, self.head_lengths, self.align, places)
         tokens = int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64))
         return replace(self, histogram=histogram, block_places=places, tokens=tokens)
-
-
-def cut_documents(
-    lengths: NDArray[np.int32],
-    max_len: int,
-    long: LongPolicy,
-    *,
-    overlap: int = 0,
-    truncate_side: TruncateSide = "right",
-    align: int = 1,
-    threads: int = 1,
-) -> Segments:
-    """Apply the long-document policy.
-
-    `split` cuts a document every max_len tokens, no oftener than max_len demands; with `overlap`, every piece but the
-    first begins with as many of the tokens before it. `truncate` keeps max_len tokens, those at the end where
-    `truncate_side` is left: the side that goes. `drop` leaves a document out; empty ones are left out by every policy.
-
-    Args:
-        lengths: (documents,) tokens of each document.
-        max_len: tokens of a row.
-        long: the policy.
-        overlap: 0..max_len - 1.
-        truncate_side: left or right.
-        align: extents are rounded up to a multiple of it; it divides max_len.
-        threads: to look through the lengths with.
-
-    Raises:
-        SourceError: `long` is "error" and a document is longer than max_len.
-    """
-    assert 0 <= overlap < max_len
-    assert max_len % align == 0
-    blocks = -(-len(lengths) // BLOCK)
-    places, block_heads = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
-    bounds = [blocks * task // threads for task in range(threads + 1)]
-    policy, stride = _KERNEL_POLICY[long], max_len - overlap
-
-    def surveyed(task: int) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
-        counted = np.zeros(max_len + 1, np.int64)
-        first, last = bounds[task], bounds[task + 1]
-        facts = survey(lengths, first, last, max_len, policy, stride, align, counted, places, block_heads)
-        return counted, facts
-
-    parts = in_threads(surveyed, range(threads), threads)
-    counts = np.sum([counted for counted, _ in parts], axis=0)
-    long_documents, long_tokens, empty_documents = (
-        sum(facts) for facts in zip(*(part[1] for part in parts), strict=True)
-    )
-    if long == "error" and long_documents:
-        first = int(np.argmax(lengths > max_len))
-        raise SourceError(
-            f"document {first} has {lengths[first]:,} tokens and max_len is {max_len:,} "
-            f"({long_documents:,} documents are longer); choose --long split, truncate or drop"
-        )
-    heads = int(block_heads.sum())
-    tails, cut, tail_starts = lengths, np.empty(0, np.int64), np.empty(0, np.int32)
-    head_documents, head_starts = np.empty(heads, np.int64), np.empty(heads, np.int32)
-    if long_documents and long == "split":
-        tails = lengths.copy()
-        cut, tail_starts = np.empty(long_documents, np.int64), np.empty(long_documents, np.int32)
-        fill_pieces(lengths, block_heads, max_len, stride, tails, cut, tail_starts, head_documents, head_starts)
-    elif long_documents and long == "truncate":
-        tails = np.minimum(lengths, max_len)
-        if truncate_side == "left":
-            cut = np.flatnonzero(lengths > max_len)
-            tail_starts = lengths[cut] - np.int32(max_len)
-    elif long_documents:
-        tails = np.where(lengths > max_len, np.int32(0), lengths)
-    counts[0] = 0
-    counts[max_len] += heads
-    histogram = counts
-    if align > 1:
-        histogram = np.zeros(max_len + 1, np.int64)
-        np.add.at(histogram, -(-np.arange(max_len + 1) // align) * align, counts)
-    return Segments(
-        lengths=lengths,
-        max_len=max_len,
-        long=long,
-        overlap=overlap if long == "split" else 0,
-        align=align,
-        tails=tails,
-        cut_documents=cut,
-        tail_starts=tail_starts,
-        head_documents=head_documents,
-        head_starts=head_starts,
-        head_lengths=np.full(heads, max_len, np.int32),
-        histogram=histogram,
-        block_places=places,
-        tokens=int(counts @ np.arange(max_len + 1)),
-        long_documents=long_documents,
-        long_tokens=long_tokens,
-        empty_documents=empty_documents,
-    )

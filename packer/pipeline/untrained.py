@@ -1,0 +1,80 @@
+"""Segments of which nothing is trained: found by their labels, before anything is planned."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.errors import SourceError
+from packer.gather import NO_LOSS, any_trained, gather, mask_context
+from packer.options import PackOptions
+from packer.plan import Segments
+from packer.sources import TokenTable
+
+_TOGETHER = 4 << 20  # labels looked at together
+
+
+def without_untrained(segments: Segments, table: TokenTable, options: PackOptions) -> Segments:
+    """Leave out the segments of which nothing is trained, where the options say so.
+
+    Where an algorithm cuts documents wherever a row ends, pieces are not known beforehand: documents are left out of
+    which nothing is trained.
+
+    Args:
+        segments: what the long-document policy made of the table's documents.
+        table: the documents.
+        options: `untrained` is what happens to them.
+
+    Raises:
+        SourceError: there are such segments, and they are an error.
+    """
+    if options.untrained == "keep":
+        return segments
+    algorithm = get_algorithm(options.algorithm)
+    if isinstance(algorithm, OrderAlgorithm) and not algorithm.keeps_whole:
+        documents = np.flatnonzero(segments.tails)
+        starts = np.zeros(len(documents), np.int64)
+        lengths = segments.kept_lengths(0, segments.documents)[documents].astype(np.int64)
+        gone = documents[~_trained(table, documents, starts, lengths, np.ones_like(starts))]
+        heads = np.flatnonzero(np.isin(segments.head_documents, gone)) + segments.documents
+        numbers = np.concatenate([gone, heads])
+    else:
+        numbers = segments.numbers()
+        documents, starts, lengths = segments.locate(numbers)
+        numbers = numbers[~_trained(table, documents, starts, lengths, segments.context_of(starts))]
+    if options.untrained == "error" and len(numbers):
+        document = int(segments.locate(numbers[:1])[0][0]) + table.first_document
+        raise SourceError(
+            f"{len(numbers):,} segments have no trained token, the first of them in document {document:,}: "
+            "mend their labels, or leave them out with --drop-untrained"
+        )
+    return segments.without(numbers) if len(numbers) else segments
+
+
+def _trained(
+    table: TokenTable,
+    documents: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    context: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Whether anything is trained of each segment, of its first `context` tokens nothing: bool, shape (segments,)."""
+    trained = lengths > context
+    if table.labels is None:
+        return trained
+    lists = documents if table.rows is None else table.rows[documents].astype(np.int64)
+    ends = np.cumsum(lengths)
+    first = 0
+    while first < len(lists):
+        before = ends[first] - lengths[first]
+        last = max(first + 1, int(np.searchsorted(ends, before + _TOGETHER, side="right")))
+        part = slice(first, last)
+        places = ends[part] - lengths[part] - before
+        labels = np.empty(int(ends[last - 1] - before), np.int32)
+        bad = gather(table.labels.addresses, lists[part], starts[part], lengths[part], places, NO_LOSS, labels)
+        if bad < 0:  # else a label is out of range, which is told when it is written
+            mask_context(places, np.minimum(context[part], lengths[part]), NO_LOSS, labels)
+            any_trained(places, lengths[part], labels, trained[part])
+        first = last
+    return trained

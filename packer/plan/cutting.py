@@ -1,0 +1,107 @@
+"""The long-document policy: documents to segments of at most max_len tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.plan.extents import BLOCK, DROP, SPLIT, TRUNCATE, fill_pieces, survey
+from packer.plan.segments import LongPolicy, Segments, TruncateSide
+from packer.plan.threads import in_threads
+
+_KERNEL_POLICY = {"split": SPLIT, "truncate": TRUNCATE, "drop": DROP, "error": DROP}
+
+
+def cut_documents(
+    lengths: NDArray[np.int32],
+    max_len: int,
+    long: LongPolicy,
+    *,
+    overlap: int = 0,
+    truncate_side: TruncateSide = "right",
+    align: int = 1,
+    threads: int = 1,
+) -> Segments:
+    """Apply the long-document policy.
+
+    `split` cuts a document every max_len tokens, no oftener than max_len demands; with `overlap`, every piece but the
+    first begins with as many of the tokens before it. `truncate` keeps max_len tokens, those at the end where
+    `truncate_side` is left: the side that goes. `drop` leaves a document out; empty ones are left out by every policy.
+
+    Args:
+        lengths: (documents,) tokens of each document.
+        max_len: tokens of a row.
+        long: the policy.
+        overlap: 0..max_len - 1.
+        truncate_side: left or right.
+        align: extents are rounded up to a multiple of it; it divides max_len.
+        threads: to look through the lengths with.
+
+    Raises:
+        SourceError: `long` is "error" and a document is longer than max_len.
+    """
+    assert 0 <= overlap < max_len
+    assert max_len % align == 0
+    blocks = -(-len(lengths) // BLOCK)
+    places, block_heads = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
+    bounds = [blocks * task // threads for task in range(threads + 1)]
+    policy, stride = _KERNEL_POLICY[long], max_len - overlap
+
+    def surveyed(task: int) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
+        counted = np.zeros(max_len + 1, np.int64)
+        first, last = bounds[task], bounds[task + 1]
+        facts = survey(lengths, first, last, max_len, policy, stride, align, counted, places, block_heads)
+        return counted, facts
+
+    parts = in_threads(surveyed, range(threads), threads)
+    counts = np.sum([counted for counted, _ in parts], axis=0)
+    long_documents, long_tokens, empty_documents = (
+        sum(facts) for facts in zip(*(part[1] for part in parts), strict=True)
+    )
+    if long == "error" and long_documents:
+        first = int(np.argmax(lengths > max_len))
+        raise SourceError(
+            f"document {first} has {lengths[first]:,} tokens and max_len is {max_len:,} "
+            f"({long_documents:,} documents are longer); choose --long split, truncate or drop"
+        )
+    heads = int(block_heads.sum())
+    tails, cut, tail_starts = lengths, np.empty(0, np.int64), np.empty(0, np.int32)
+    head_documents, head_starts = np.empty(heads, np.int64), np.empty(heads, np.int32)
+    if long_documents and long == "split":
+        tails = lengths.copy()
+        cut, tail_starts = np.empty(long_documents, np.int64), np.empty(long_documents, np.int32)
+        fill_pieces(lengths, block_heads, max_len, stride, tails, cut, tail_starts, head_documents, head_starts)
+    elif long_documents and long == "truncate":
+        tails = np.minimum(lengths, max_len)
+        if truncate_side == "left":
+            cut = np.flatnonzero(lengths > max_len)
+            tail_starts = lengths[cut] - np.int32(max_len)
+    elif long_documents:
+        tails = np.where(lengths > max_len, np.int32(0), lengths)
+    counts[0] = 0
+    counts[max_len] += heads
+    histogram = counts
+    if align > 1:
+        histogram = np.zeros(max_len + 1, np.int64)
+        np.add.at(histogram, -(-np.arange(max_len + 1) // align) * align, counts)
+    return Segments(
+        lengths=lengths,
+        max_len=max_len,
+        long=long,
+        overlap=overlap if long == "split" else 0,
+        align=align,
+        tails=tails,
+        cut_documents=cut,
+        tail_starts=tail_starts,
+        head_documents=head_documents,
+        head_starts=head_starts,
+        head_lengths=np.full(heads, max_len, np.int32),
+        histogram=histogram,
+        block_places=places,
+        tokens=int(counts @ np.arange(max_len + 1)),
+        repeated=overlap * heads,
+        long_documents=long_documents,
+        long_tokens=long_tokens,
+        empty_documents=empty_documents,
+    )
