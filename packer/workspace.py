@@ -92,7 +92,7 @@ class Workspace:
         folder = self.work / "plan"
         if not folder.is_dir():
             return None
-        arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
+        arrays = {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in folder.glob("*.npy")}
         return arrays, json.loads((folder / "facts.json").read_text())
 
     def committed(self, name: str) -> ShardEntry | None:

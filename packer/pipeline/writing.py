@@ -54,11 +54,11 @@ class ShardMaker:
             SourceError: a token or label of the source is out of range.
         """
         first, last = self.plan.shard_rows[shard : shard + 2]
-        columns, kept = self._columns(), self._kept(int(first), int(last))
+        columns, kept, schema = self._columns(), self._kept(int(first), int(last)), self.row_format.schema
         for begin, end in self.row_format.batches(int(first), int(last)):
             block = self.block(begin, end)
             try:
-                yield build_batch(block, columns, kept, self.row_format)
+                yield build_batch(block, columns, kept, self.row_format, schema)
             except BadTokenError as bad:
                 raise SourceError(self._explain(bad, block)) from bad
 

@@ -127,7 +127,7 @@ class Segments:
 
     def context_of(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tokens without loss at the head of segments that start there: the first, or what is repeated."""
-        return np.where(starts > 0, max(self.overlap, 1), 1)
+        return np.ones_like(starts) if self.overlap <= 1 else np.where(starts > 0, self.overlap, 1)
 
     def heads_of(self, first: int, last: int) -> tuple[int, int]:
         """The heads of documents first..last-1, as a range of indices into `head_documents`."""

@@ -82,11 +82,18 @@ class SourceColumns:
 
 
 def build_batch(
-    block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat
+    block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
 ) -> tuple[pa.RecordBatch, Counts]:
     """Make the record batch of a block of rows, and count what is in it.
 
     Without a `labels` column in the source the labels are the tokens; the first of every segment is NO_LOSS either way.
+
+    Args:
+        block: what stands where.
+        source: the columns that it comes from.
+        kept: the values of the kept columns.
+        row_format: what the rows look like.
+        schema: `row_format.schema`, made once.
 
     Raises:
         BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
@@ -127,10 +134,14 @@ def build_batch(
         taken = source.kept_tokens[name], value_type, rows * max_len
         values = tokens_at(*taken, block.lists, block.starts, block.lengths, places)
         arrays.append(pa.FixedSizeListArray.from_arrays(values, max_len))
-    tails = np.flatnonzero(ends < max_len)
-    where = block.row_starts[tails + 1]  # a padding tail is the last segment of its row
-    offsets = block.row_starts.copy()
-    offsets[1:] += np.cumsum(ends < max_len)
+    is_short = ends < max_len
+    tails = np.flatnonzero(is_short)
+    offsets = block.row_starts.astype(np.int32)
+    offsets[1:] += np.cumsum(is_short, dtype=np.int32)
+    pads = offsets[tails + 1] - 1  # a padding tail is the last segment of its row
+    is_segment = np.ones(offsets[-1], bool)
+    is_segment[pads] = False
+    segments = np.flatnonzero(is_segment)
     of_segments: dict[str, tuple[NDArray[np.int64], Any]] = {
         "seq_lengths": (block.extents, max_len - ends[tails]),
         "seq_tokens": (block.lengths, 0),
@@ -139,13 +150,15 @@ def build_batch(
     }
     for name in row_format.segment_columns:
         values, padding = of_segments[name]
-        column = np.insert(values, where, padding).astype(numpy_dtype(SEGMENT_COLUMNS[name]))
-        arrays.append(pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), as_arrow(column)))
-    lists, is_padding = np.insert(block.lists, where, 0), np.insert(np.zeros(len(block.lists), bool), where, True)
-    for name in row_format.kept:
-        column = kept.column(name, lists, is_padding)
-        arrays.append(pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), column))
-    batch = pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
+        column = np.empty(len(is_segment), numpy_dtype(SEGMENT_COLUMNS[name]))
+        column[segments], column[pads] = values, padding
+        arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(column)))
+    if row_format.kept:
+        lists = np.zeros(len(is_segment), np.int64)
+        lists[segments] = block.lists
+        for name in row_format.kept:
+            arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), kept.column(name, lists, ~is_segment)))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return batch, Counts(int(block.lengths.sum()), int(trained), int(untrained_segments))
 
 
