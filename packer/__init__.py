@@ -134,6 +134,7 @@ def pack(
     time_limit: float | None = None,
     long: Literal["split", "truncate", "drop", "error"] = "split",
     overlap: int = 0,
+    split_at: Literal["tokens", "turns"] = "tokens",
     truncate_side: Literal["left", "right"] = "right",
     align: int = 1,
     untrained: Literal["keep", "drop", "error"] = "keep",
@@ -164,6 +165,7 @@ def pack(
         time_limit: seconds after which `optimal` stops with the best so far; the rows then depend on the machine.
         long: what happens to documents longer than max_len.
         overlap: tokens of the piece before that each piece of a split document begins with; they are not trained twice.
+        split_at: where documents are split: anywhere, or between turns only, by the column "turn_starts".
         truncate_side: the side of a truncated document that goes.
         align: every segment is padded to a multiple of it, which divides max_len.
         untrained: what happens to segments of which nothing is trained.
@@ -196,6 +198,7 @@ def pack(
         time_limit=time_limit,
         long=long,
         overlap=overlap,
+        split_at=split_at,
         truncate_side=truncate_side,
         align=align,
         untrained=untrained,

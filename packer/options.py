@@ -19,10 +19,12 @@ from packer.plan.cutting import cut_documents
 from packer.plan.segments import LONG_POLICIES, TRUNCATE_SIDES, LongPolicy, Segments, TruncateSide
 from packer.shards.columns import RESERVED_COLUMNS, SEGMENT_COLUMNS, TOKEN_COLUMNS, RowFormat
 
+SplitAt = Literal["tokens", "turns"]
+SPLIT_AT: tuple[str, ...] = get_args(SplitAt)
 EMITTED = ("labels", "position_ids")
 Untrained = Literal["keep", "drop", "error"]
 UNTRAINED: tuple[str, ...] = get_args(Untrained)
-_ADDED = ("gap", "time_limit", "overlap", "truncate_side", "align", "untrained", "keep", "keep_tokens")
+_ADDED = ("gap", "time_limit", "overlap", "split_at", "truncate_side", "align", "untrained", "keep", "keep_tokens")
 """Options that a manifest has where they are used: so that packs without them stay as they were."""
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -58,6 +60,9 @@ class PackOptions:
 
     overlap: int = 0
     """Tokens with which each piece of a document that is split repeats the piece before; no loss on them again."""
+
+    split_at: SplitAt = "tokens"
+    """Where a document is split: anywhere, or between the turns of a chat only."""
 
     truncate_side: TruncateSide = "right"
     """The side of a document that goes where it is truncated."""
@@ -146,6 +151,13 @@ class PackOptions:
         if self.overlap and self.long != "split":
             raise PackerError(
                 f"overlap is {self.overlap}, and long is {self.long}: only pieces overlap; use long split"
+            )
+        if self.split_at not in SPLIT_AT:
+            raise PackerError(f"split_at is {self.split_at!r}: choose tokens or turns")
+        if self.split_at == "turns" and (self.long != "split" or self.overlap or not keeps_whole):
+            other = f"long {self.long}" if self.long != "split" else f"overlap {self.overlap}" if self.overlap else ""
+            raise PackerError(
+                f"split_at is turns, which does not go with {other or 'algorithm ' + self.algorithm}: leave one out"
             )
         if self.truncate_side != "right" and self.long != "truncate":
             raise PackerError(f"truncate_side is left, and long is {self.long}: use long truncate")

@@ -28,6 +28,8 @@ from packer.errors import PackerError
               help="Keep this column of the source, one value per segment; repeat it for several.")  # fmt: skip
 @click.option("--keep-tokens", multiple=True, metavar="COLUMN",
               help="Keep this column of lists, one value per token; repeat it for several.")  # fmt: skip
+@click.option("--split-at", type=click.Choice(["tokens", "turns"]), default="tokens", show_default=True,
+              help="With --long split: cut anywhere, or between the turns of a chat only.")  # fmt: skip
 @click.option("--drop-untrained", "untrained", flag_value="drop",
               help="Leave out segments of which nothing is trained.")  # fmt: skip
 @click.option("--refuse-untrained", "untrained", flag_value="error",

@@ -14,6 +14,7 @@ from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OrderedRows
 from packer.errors import SourceError
 from packer.options import PackOptions
+from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import LONG_POLICIES, Plan, Segments, deal, plan_in_order
 from packer.progress import Progress, silent
@@ -62,6 +63,7 @@ def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) 
         labels_column=options.labels_column,
         keep=options.keep,
         keep_tokens=options.keep_tokens,
+        turns=options.split_at == "turns",
     )
 
 
@@ -80,6 +82,8 @@ def cut_by_policy(
         SourceError: the policy is "error" and a document is longer than max_len; or nothing is left to pack.
     """
     policy = options.cut(lengths, threads=threads)
+    if table is not None:
+        policy = split_at_turns(policy, table, options)
     segments = policy if table is None else without_untrained(policy, table, options)
     if not segments.histogram.any() and policy.histogram.any():
         raise SourceError(f"nothing to pack: of {segments.documents:,} documents nothing is trained; check the labels")

@@ -16,6 +16,7 @@ from packer.arrow import as_arrow, as_numpy
 from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
 from packer.options import PackOptions
 from packer.pipeline.planning import open_with
+from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
 from packer.progress import Progress, silent
@@ -124,7 +125,8 @@ def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: P
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
     seen = documents = tokens = 0
     for table in source.tables():
-        segments = without_untrained(options.cut(table.lengths), table, options)
+        segments = split_at_turns(options.cut(table.lengths), table, options)
+        segments = without_untrained(segments, table, options)
         if not keeps_whole:
             segments = segments.cut_at(*_cuts(packed, seen, table.first_document, segments))
         local, starts, lengths = segments.locate(segments.numbers())

@@ -4,9 +4,18 @@
 an order algorithm; `extents.py` and `kernels.py` are what is compiled of the two, `permute.py` is their randomness.
 """
 
-from packer.plan.cutting import cut_documents
+from packer.plan.cutting import cut_documents, cuts_between
 from packer.plan.deal import Plan, deal, partition_starts
 from packer.plan.ordered import plan_in_order
 from packer.plan.segments import LONG_POLICIES, Segments
 
-__all__ = ["LONG_POLICIES", "Plan", "Segments", "cut_documents", "deal", "partition_starts", "plan_in_order"]
+__all__ = [
+    "LONG_POLICIES",
+    "Plan",
+    "Segments",
+    "cut_documents",
+    "cuts_between",
+    "deal",
+    "partition_starts",
+    "plan_in_order",
+]

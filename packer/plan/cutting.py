@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.plan.extents import BLOCK, DROP, SPLIT, TRUNCATE, fill_pieces, survey
+from packer.plan.extents import BLOCK, DROP, SPLIT, TRUNCATE, choose_cuts, fill_pieces, survey
 from packer.plan.segments import LongPolicy, Segments, TruncateSide
 from packer.plan.threads import in_threads
 
@@ -105,3 +105,26 @@ def cut_documents(
         long_tokens=long_tokens,
         empty_documents=empty_documents,
     )
+
+
+def cuts_between(
+    lengths: NDArray[np.int32], offsets: NDArray[np.int64], starts: NDArray[np.int32], max_len: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    """Cut documents at some of the places given for each, as late as max_len allows.
+
+    Example: lengths [9], places [2, 3, 6] at max_len 4 -> cuts at 3 and 6.
+
+    Args:
+        lengths: (documents,) tokens of each.
+        offsets: (documents + 1,) the places of document i are starts[offsets[i]:offsets[i + 1]].
+        starts: (places,) ascending within a document, from 0 to its length.
+        max_len: tokens of a piece at most.
+
+    Returns:
+        How many cuts each document has, int64; where they are, int32; and the first document whose places are not
+        in order, or too far apart, or -1.
+    """
+    counts = np.zeros(len(lengths), np.int64)
+    cuts = np.empty(len(starts), np.int32)
+    used, wrong = choose_cuts(lengths, offsets, starts, max_len, counts, cuts)
+    return counts, cuts[:used].copy(), int(wrong)

@@ -208,3 +208,34 @@ def number_pieces(tails: NDArray[np.int32], head_documents: NDArray[np.int64], o
         if tails[document] > 0:
             out[piece] = document
             piece += 1
+
+
+@jit
+def choose_cuts(
+    lengths: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    starts: NDArray[np.int32],
+    max_len: int,
+    out_counts: NDArray[np.int64],
+    out_cuts: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Choose the cuts of `cutting.cuts_between`; returns how many, and the first document that is wrong, or -1."""
+    used = 0
+    for document in range(len(lengths)):
+        begin = np.int64(0)
+        last = np.int64(0)  # the latest place that fits
+        before = np.int64(0)
+        for i in range(offsets[document], offsets[document + 1] + 1):
+            place = np.int64(starts[i]) if i < offsets[document + 1] else np.int64(lengths[document])
+            if place < before or place > lengths[document]:
+                return used, document
+            before = place
+            if place - begin > max_len:
+                if last == begin or place - last > max_len:
+                    return used, document
+                out_cuts[used] = last
+                out_counts[document] += 1
+                used += 1
+                begin = last
+            last = place
+    return used, -1

@@ -14,9 +14,9 @@ histogram in place of documents.
 A new input is one class with the attributes of `Input` and one line in `opening.py`.
 """
 
-from packer.sources.documents import SourceFile, TokenTable, value_message
+from packer.sources.documents import TURN_STARTS, SourceFile, TokenTable, value_message
 from packer.sources.opening import open_source
 from packer.sources.scanning import Scan, scan
 from packer.sources.source import Source
 
-__all__ = ["Scan", "Source", "SourceFile", "TokenTable", "open_source", "scan", "value_message"]
+__all__ = ["TURN_STARTS", "Scan", "Source", "SourceFile", "TokenTable", "open_source", "scan", "value_message"]

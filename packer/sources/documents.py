@@ -19,6 +19,9 @@ from packer.sources.crew import Crew
 LONGEST = 2**31 - 1
 """Tokens of the longest document that is taken; also the largest token id."""
 
+TURN_STARTS = "turn_starts"
+"""The column with the places where the turns of a chat begin: lists of token numbers, ascending."""
+
 TAKEN = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
-from packer.sources.documents import Columns, Input, reading
+from packer.sources.documents import TURN_STARTS, Columns, Input, reading
 from packer.sources.hugging_face import SPLITS, STATE, is_dataset, open_dataset, open_hub, open_saved
 from packer.sources.masks import MASKS, apply_masks, with_masks
 from packer.sources.source import Source
@@ -38,6 +38,7 @@ def open_source(
     labels_column: str = "labels",
     keep: Sequence[str] = (),
     keep_tokens: Sequence[str] = (),
+    turns: bool = False,
 ) -> Source:
     """Open a tokenized dataset: see which files and columns are there, without reading the documents.
 
@@ -48,6 +49,7 @@ def open_source(
         labels_column: the column with the labels; "labels" may be missing.
         keep: columns with a value for each document, to be read beside the tokens.
         keep_tokens: columns with a value for each token, to be read beside the tokens.
+        turns: read where the turns of chats begin, too, from the column "turn_starts".
 
     Raises:
         PackerError: no such path, split or column, or an unknown format.
@@ -56,7 +58,8 @@ def open_source(
     for name in (*keep, *keep_tokens):
         if name in MASKS:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
-    columns = Columns(input_column, labels_column, (*keep, *keep_tokens), tuple(keep_tokens))
+    places = (TURN_STARTS,) if turns and TURN_STARTS not in keep else ()
+    columns = Columns(input_column, labels_column, (*keep, *keep_tokens, *places), tuple(keep_tokens))
     if not isinstance(source, (str, Path)):
         if not is_dataset(source):
             raise PackerError(f"a source of type {type(source).__name__}; taken are a path, a Dataset or a DatasetDict")

@@ -1,0 +1,117 @@
+"""Chats that are split between turns only."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import packer
+from packer.errors import PackerError
+from packer.plan import cuts_between
+
+
+def naive_cuts(turns: list[int], max_len: int) -> list[int] | None:
+    """Fill pieces with whole turns, given the tokens of each."""
+    cuts, filled, place = [], 0, 0
+    for turn in turns:
+        if turn > max_len:
+            return None
+        if filled + turn > max_len:
+            cuts.append(place)
+            filled = 0
+        filled += turn
+        place += turn
+    return cuts
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=5), st.integers(1, 20))
+def test_cuts_are_as_late_as_whole_turns_allow(documents, max_len):
+    lengths = np.array([sum(turns) for turns in documents], np.int32)
+    starts = [np.cumsum([0, *turns[:-1]]) for turns in documents]
+    offsets = np.cumsum([0, *map(len, starts)])
+    counts, cuts, wrong = cuts_between(lengths, offsets, np.concatenate(starts).astype(np.int32), max_len)
+    expected = [naive_cuts(turns, max_len) for turns in documents]
+    if None in expected:
+        assert wrong == expected.index(None)
+        return
+    assert wrong == -1
+    assert counts.tolist() == [len(found) for found in expected]
+    assert cuts.tolist() == [cut for found in expected for cut in found]
+
+
+def test_places_that_are_out_of_order_are_found():
+    def wrong(starts, length=9):
+        offsets = np.array([0, len(starts)])
+        return cuts_between(np.array([length], np.int32), offsets, np.array(starts, np.int32), 4)[2]
+
+    assert wrong([0, 3, 6]) == -1
+    assert wrong([0, 3, 3, 6]) == -1
+    assert wrong([0, 3, 2, 6]) == 0
+    assert wrong([0, 3, 6, 10]) == 0
+    assert wrong([-1, 3, 6]) == 0
+    assert wrong([0, 3, 8]) == 0
+
+
+def write(folder, kind, turns: list[list[int]]):
+    """Chats whose turns have these tokens."""
+    random = np.random.default_rng(0)
+    tokens = [random.integers(1, 99, sum(chat)).tolist() for chat in turns]
+    starts = [np.cumsum([0, *chat[:-1]]).tolist() for chat in turns]
+    table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "turn_starts": pa.array(starts)})
+    path = folder / f"chats.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as stream:
+            stream.write_table(table, max_chunksize=7)
+    return path, tokens
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+@pytest.mark.parametrize("options", [{}, {"algorithm": "sequential"}, {"align": 4}], ids=str)
+def test_no_turn_is_cut(tmp_path, kind, options):
+    random = np.random.default_rng(1)
+    turns = [random.integers(1, 12, random.integers(1, 12)).tolist() for _ in range(80)]
+    source, tokens = write(tmp_path, kind, turns)
+    out = tmp_path / "out"
+    manifest = packer.pack(source, out, max_len=24, split_at="turns", shard_size="2KB", **options)
+    pieces = {}
+    for row in packer.load(out):
+        place = 0
+        lengths = row.get("seq_tokens", row["seq_lengths"])
+        for document, start, extent, length in zip(
+            row["doc_ids"], row["doc_starts"], row["seq_lengths"], lengths, strict=True
+        ):
+            if document >= 0:
+                pieces[int(document), int(start)] = row["input_ids"][place : place + length].tolist()
+            place += extent
+    for document, chat in enumerate(turns):
+        starts = [0, *naive_cuts(chat, 24)]
+        found = [pieces.pop((document, start)) for start in starts]
+        assert sum(found, []) == tokens[document]  # noqa: RUF017
+    assert not pieces
+    assert manifest.totals["documents_split"] == sum(sum(chat) > 24 for chat in turns)
+    assert list(packer.verify(out, source)) == []
+
+
+def test_a_turn_longer_than_a_row_is_refused_with_its_length(tmp_path):
+    source, _ = write(tmp_path, "arrow", [[3, 4], [2, 40, 3]])
+    with pytest.raises(PackerError, match="document 1 has a turn of 40 tokens and max_len is 16"):
+        packer.pack(source, tmp_path / "out", max_len=16, split_at="turns")
+
+
+def test_a_source_without_turns_is_refused(tmp_path):
+    path = tmp_path / "plain.arrow"
+    table = pa.table({"input_ids": [[1, 2]]})
+    with pa.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
+    with pytest.raises(PackerError, match="no column 'turn_starts'"):
+        packer.pack(path, tmp_path / "out", max_len=16, split_at="turns")
+
+
+@pytest.mark.parametrize("options", [{"long": "drop"}, {"overlap": 3}, {"algorithm": "wrapped"}, {"split_at": "words"}])
+def test_what_does_not_go_together_is_refused(tmp_path, options):
+    with pytest.raises(PackerError, match="split_at is"):
+        packer.pack(tmp_path, tmp_path / "out", max_len=16, **{"split_at": "turns", **options})
