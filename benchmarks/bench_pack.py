@@ -130,6 +130,7 @@ def one_size(
         "packer": packer,
         "packer --no-sync": [*packer, "--no-sync"],
         "packer --no-sync --workers 1": [*packer, "--no-sync", "--workers", "1"],
+        "packer verify": [sys.executable, "-m", "packer", "verify", str(work / "same-bytes")],
     }
     if trl:
         commands["TRL pack_dataset"] = [sys.executable, "-c", TRL, str(work / "corpus"), str(max_len)]
