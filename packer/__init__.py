@@ -1,6 +1,7 @@
 """Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
 
     packer.pack("dataset", max_len=4096)         tokenized dataset -> dataset-packed-4096/; returns the manifest
+    packer.pack("chats.jsonl", max_len=4096, tokenizer="Qwen/Qwen3-0.6B")        the same from text
     packer.load("dataset-packed-4096")           rows by number, memory-mapped
     packer.batches(dataset, rows=4)              batches for varlen attention: no document sees another
     packer.BatchSampler(dataset, ...)            the same over ranks and workers, with a state
@@ -12,6 +13,7 @@
 The way of the data, and where each stretch of it lives:
 
     sources/     files and Hugging Face datasets -> documents
+    text/        texts and chats -> tokens and labels
     plan/        documents -> segments, histogram; patterns -> which segment goes to which row
     algorithms/  histogram -> patterns, and lower bounds
     gather/      tokens -> rows, at memcpy speed
@@ -139,7 +141,7 @@ def pack(
     align: int = 1,
     untrained: Literal["keep", "drop", "error"] = "keep",
     seed: int = 0,
-    pad_id: int = 0,
+    pad_id: int | None = None,
     labels: bool = True,
     position_ids: bool = False,
     shard_size: int | str = "512MB",
@@ -148,12 +150,17 @@ def pack(
     labels_column: str = "labels",
     keep: Sequence[str] = (),
     keep_tokens: Sequence[str] = (),
+    tokenizer: str | None = None,
+    text_column: str | None = None,
+    train_on: Literal["all", "completion", "assistant"] | None = None,
+    chat_template: str | None = None,
+    eos: bool = True,
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> Manifest:
-    """Pack a tokenized dataset; return the manifest. The same call resumes what was interrupted.
+    """Pack a dataset; return the manifest. The same call resumes what was interrupted.
 
     Args:
         source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`).
@@ -170,7 +177,7 @@ def pack(
         align: every segment is padded to a multiple of it, which divides max_len.
         untrained: what happens to segments of which nothing is trained.
         seed: another seed is another packing of as many rows.
-        pad_id: token id of the padding.
+        pad_id: token id of the padding; by default 0, with a tokenizer its padding or end of sequence.
         labels: write the `labels` column; without it only `packer.load` is safe to train from.
         position_ids: write the `position_ids` column, for trainers that read the shards themselves.
         shard_size: bytes of a shard at most, or a size like "512MB".
@@ -179,6 +186,11 @@ def pack(
         labels_column: name of the column of labels, if there is one.
         keep: columns of the source that are kept, a value for each segment.
         keep_tokens: columns of lists that are kept, a value for each token.
+        tokenizer: of a source of text: a folder, a tokenizer.json or a Hub id.
+        text_column: the column of text or messages, or two, joined by a comma: of the prompt and of the completion.
+        train_on: by default the assistant's turns of chats, completions of prompts, all of a text.
+        chat_template: a Jinja template in place of the tokenizer's own.
+        eos: end texts and completions with the end-of-sequence token.
         workers: shards written at a time; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace what is at `output`, at one stroke when the new dataset is whole.
@@ -212,6 +224,11 @@ def pack(
         labels_column=labels_column,
         keep=tuple(keep),
         keep_tokens=tuple(keep_tokens),
+        tokenizer=tokenizer,
+        text_column=text_column,
+        train_on=train_on,
+        chat_template=chat_template,
+        eos=eos,
     )
     return run(
         source, output, options=options, workers=workers, sync=sync, overwrite=overwrite, progress=progress
@@ -219,12 +236,16 @@ def pack(
 
 
 def verify(
-    packed: str | Path, source: str | Path | Dataset | DatasetDict | None = None, *, progress: Progress = silent
+    packed: str | Path,
+    source: str | Path | Dataset | DatasetDict | None = None,
+    *,
+    tokenizer: str | None = None,
+    progress: Progress = silent,
 ) -> Iterator[str]:
     """Yield what is wrong with a packed dataset, a sentence each; see `packer.pipeline.verify`."""
     from packer.pipeline import verify as run
 
-    return run(packed, source, progress=progress)
+    return run(packed, source, tokenizer=tokenizer, progress=progress)
 
 
 def export(

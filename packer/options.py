@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,15 +19,21 @@ from packer.errors import PackerError, SourceError
 from packer.plan.cutting import cut_documents
 from packer.plan.segments import LONG_POLICIES, TRUNCATE_SIDES, LongPolicy, Segments, TruncateSide
 from packer.shards.columns import RESERVED_COLUMNS, SEGMENT_COLUMNS, TOKEN_COLUMNS, RowFormat
+from packer.text import TRAIN_ON, TrainOn, tokenizer_name
 
 SplitAt = Literal["tokens", "turns"]
 SPLIT_AT: tuple[str, ...] = get_args(SplitAt)
 EMITTED = ("labels", "position_ids")
 Untrained = Literal["keep", "drop", "error"]
 UNTRAINED: tuple[str, ...] = get_args(Untrained)
-_ADDED = ("gap", "time_limit", "overlap", "split_at", "truncate_side", "align", "untrained", "keep", "keep_tokens")
+_TEXT = ("text_column", "train_on", "chat_template", "eos")
+_ADDED = (
+    *("gap", "time_limit", "overlap", "split_at", "truncate_side", "align", "untrained", "keep", "keep_tokens"),
+    *("tokenizer", *_TEXT),
+)
 """Options that a manifest has where they are used: so that packs without them stay as they were."""
 
+TRAIN_CHOICES = tuple(dict.fromkeys(chain.from_iterable(TRAIN_ON.values())))
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _LARGEST = 2**31 - 1
 _LONGEST_ROW = 2**24  # 16 million tokens: what is kept per length (histograms) stays within memory
@@ -76,8 +83,8 @@ class PackOptions:
     seed: int = 0
     """Of every permutation, 0..2^63-1."""
 
-    pad_id: int = 0
-    """Token id of the padding."""
+    pad_id: int | None = None
+    """Token id of the padding; None: 0, or that of the tokenizer once it is open."""
 
     labels: bool = True
     """Whether the `labels` column is written."""
@@ -103,7 +110,25 @@ class PackOptions:
     keep_tokens: tuple[str, ...] = ()
     """Columns of the source that are kept, a value for each token."""
 
+    tokenizer: str | None = None
+    """Path or Hub id of the tokenizer of a source of text; None for one of tokens. Dictionaries have its name alone."""
+
+    text_column: str | None = None
+    """Column of text, or two joined by a comma, of prompt and completion; None for those with the usual names."""
+
+    train_on: TrainOn | None = None
+    """What of a text is trained; None: the assistant's turns of chats, completions of prompts, all of a text."""
+
+    chat_template: str | None = None
+    """A Jinja template in place of the tokenizer's own."""
+
+    eos: bool = True
+    """End texts and completions with the end-of-sequence token."""
+
     def __post_init__(self) -> None:
+        self._check_text()
+        if self.pad_id is None and self.tokenizer is None:
+            object.__setattr__(self, "pad_id", 0)
         algorithm = get_algorithm(self.algorithm)
         for name, most in (("gap", 1.0), ("time_limit", float("inf"))):
             limit = getattr(self, name)
@@ -132,11 +157,29 @@ class PackOptions:
             ("pad_id", self.pad_id, 0, _LARGEST),
             ("shard_size", self.shard_size, 1, 2**63 - 1),
         ):
-            if value is None and name == "max_segments":
+            if value is None and name in ("max_segments", "pad_id"):
                 continue
             if type(value) is not int or not least <= value <= most:
                 raise PackerError(f"{name} is {value!r}: it must be a whole number from {least} to {most}")
         self._check_pieces(keeps_whole=isinstance(algorithm, Algorithm) or algorithm.keeps_whole)
+
+    def _check_text(self) -> None:
+        """Check the options of text: they need a tokenizer, which has no use for those of tokens."""
+        defaults = {field.name: field.default for field in fields(self)}
+        given = next((name for name in _TEXT if getattr(self, name) != defaults[name]), None)
+        if given and self.tokenizer is None:
+            value = str(getattr(self, given))[:40]
+            raise PackerError(f"{given} is {value!r}, and there is no tokenizer: give one by --tokenizer")
+        if self.train_on not in (None, *TRAIN_CHOICES):
+            raise PackerError(f"train_on is {self.train_on!r}: choose one of {', '.join(TRAIN_CHOICES)}")
+        if self.tokenizer is not None and (self.keep or self.keep_tokens):
+            raise PackerError(f"keep {[*self.keep, *self.keep_tokens][0]!r}: of text no columns are kept; leave it out")
+        for name, usual in (("input_column", "input_ids"), ("labels_column", "labels")):
+            if self.tokenizer is not None and getattr(self, name) != usual:
+                raise PackerError(
+                    f"{name} is {getattr(self, name)}, and there is a tokenizer, which makes tokens "
+                    "and labels of text: name the text with --text-column, or leave --tokenizer out"
+                )
 
     def _check_pieces(self, *, keeps_whole: bool) -> None:
         """Check the options that shape pieces of documents against each other."""
@@ -218,6 +261,8 @@ class PackOptions:
         for field in fields(self):
             if field.name in _ADDED and options[field.name] == field.default:
                 del options[field.name]
+        if self.tokenizer is not None:
+            options["tokenizer"] = tokenizer_name(self.tokenizer)
         lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}  # as JSON has them
         return {**options, **lists, "algorithm": get_algorithm(self.algorithm).name}
 

@@ -211,13 +211,20 @@ def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh:
 
 def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
     """Say how what is there differs from what is asked for: "with max_len 2048, not 4096"."""
-    for name, value in request["options"].items():
-        there = begun["options"].get(name)
-        if there != value:
-            return f"with {name} {there}, not {value}"
+    for part in ("options", "text"):
+        asked, made = request.get(part, {}), begun.get(part, {})
+        for name in dict.fromkeys([*asked, *made]):
+            if made.get(name) != asked.get(name):
+                return f"with {name} {_short(made.get(name))}, not {_short(asked.get(name))}"
     if [file["name"] for file in begun["files"]] != [file["name"] for file in request["files"]]:
         return "of other source files"
     return "of a source that has changed since"
+
+
+def _short(value: object) -> str:
+    """A value in one line; a chat template has many."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def beside(out: Path) -> Path:

@@ -293,7 +293,7 @@ def test_the_output_of_this_folder_or_the_one_above_lies_beside_it(tmp_path, mon
 def test_a_glob_or_an_object_needs_an_output(source):
     result = run("pack", "*.arrow", "--max-len", 64)
     assert result.exit_code == 1
-    assert result.stderr == "packer: *.arrow is a glob: name the packed dataset with --output\n"
+    assert result.stderr == "packer: *.arrow is a glob: name the output with --output\n"
     assert "Written to out" in succeeded("pack", "*.arrow", "--max-len", 64, "-o", "out")
     with pytest.raises(packer.PackerError, match="no name: say where"):
         names_output(object())

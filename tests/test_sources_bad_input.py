@@ -170,7 +170,8 @@ def test_a_missing_column_names_those_found(tmp_path, name):
     else:
         save_table(path, pa.table({"tokens": [[1]], "text": ["a"]}))
     assert refused(path, tmp_path) == (
-        f"{name}: no column 'input_ids' (found: tokens, text); name the tokens' column with --input-column"
+        f"{name}: no column 'input_ids' (found: tokens, text); name the tokens' column with --input-column, "
+        "or give --tokenizer to pack text"
     )
     message = refused(path, tmp_path, input_column="tokens", labels_column="mask")
     assert "no labels column 'mask'" in message

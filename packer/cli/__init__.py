@@ -15,6 +15,7 @@ from packer.cli.export import export
 from packer.cli.pack import pack
 from packer.cli.show import show
 from packer.cli.stats import stats
+from packer.cli.tokenize import tokenize
 from packer.cli.verify import verify
 
 
@@ -26,10 +27,11 @@ def main() -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def cli() -> None:
-    """Pack a tokenized dataset once, offline, into fixed-length rows with explicit document boundaries.
+    """Pack a dataset once, offline, into fixed-length rows with explicit document boundaries.
 
     \b
     packer pack dataset --max-len 4096        writes dataset-packed-4096/
+    packer pack chats.jsonl --tokenizer Qwen/Qwen3-0.6B --max-len 4096
     packer stats dataset                      padding now, and packed
     packer compare dataset --max-len 4096     every algorithm, side by side
     packer verify dataset-packed-4096 --source dataset
@@ -39,5 +41,5 @@ def cli() -> None:
     """  # noqa: D301  (an escaped b is how click is told to keep lines)
 
 
-for command in (pack, stats, compare, verify, show, export, check, demo):
+for command in (pack, tokenize, stats, compare, verify, show, export, check, demo):
     cli.add_command(command)

@@ -13,6 +13,7 @@ from packer.cli.shared import (
     one_line_errors,
     progress_bars,
     shared_options,
+    text_options,
 )
 
 
@@ -22,6 +23,7 @@ from packer.cli.shared import (
 @click.option("--algorithm", "algorithms", type=ALGORITHM_NAMES, multiple=True,
               help="Only this one; repeat it for several [default: all].")  # fmt: skip
 @batch_size_option
+@text_options
 @shared_options
 def compare(
     dataset: str, algorithms: tuple[str, ...], batch_size: int, as_json: bool, debug: bool, **options: Any

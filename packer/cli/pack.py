@@ -1,4 +1,4 @@
-"""`packer pack`: a tokenized dataset to rows."""
+"""`packer pack`: a dataset to rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from packer.cli.shared import algorithm_options, one_line_errors, progress_bars, shared_options
+from packer.cli.shared import algorithm_options, one_line_errors, progress_bars, shared_options, text_options
 from packer.errors import PackerError
 
 
@@ -18,10 +18,12 @@ from packer.errors import PackerError
 @click.option("--max-len", type=click.IntRange(1), required=True, metavar="N", help="Tokens of a row.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write [default: DATASET-packed-N].")
 @algorithm_options
+@text_options
 @shared_options
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
               help="Another seed is another packing of as many rows.")  # fmt: skip
-@click.option("--pad-id", type=click.IntRange(0), default=0, show_default=True, help="Token id of the padding.")
+@click.option("--pad-id", type=click.IntRange(0), metavar="ID",
+              help="Token id of the padding [default: 0; with --tokenizer its padding or end token].")  # fmt: skip
 @click.option("--emit", default="labels", show_default=True, metavar="COLUMNS",
               help="Token columns beside input_ids; labels,position_ids adds positions.")  # fmt: skip
 @click.option("--keep", multiple=True, metavar="COLUMN",
@@ -56,7 +58,8 @@ def pack(
     """Pack DATASET into rows of exactly --max-len tokens.
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet or JSONL file (.gz, .zst), a folder or glob of
-    these, or a Hub id. Killed at any instant, the same command goes on where it stopped.
+    these, or a Hub id; of tokens, or with --tokenizer of text. Killed at any instant, the same command goes on where it
+    stopped.
     """
     with one_line_errors(debug=debug, resumes=True), progress_bars() as progress:
         from packer import pipeline

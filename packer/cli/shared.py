@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+TRAIN_NAMES = ("all", "completion", "assistant")  # as in packer.text, which imports numpy; a test compares them
 LONG_NAMES = ("split", "truncate", "drop", "error")  # as in packer.plan, which imports numpy; a test compares them
 ALGORITHM_NAMES = click.Choice([*ALGORITHMS, *ALIASES])
 
@@ -43,6 +45,34 @@ def algorithm_options(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def text_options(command: Command) -> Command:
+    """Declare what makes tokens of text, in every command that reads a source; a template arrives as its content."""
+    options = (
+        click.option("--tokenizer", metavar="PATH_OR_ID",
+                     help="Of a DATASET of text: a folder, a tokenizer.json or a Hub id. A column input_ids is then "
+                     "refused, unless --text-column says what to take."),
+        click.option("--text-column", metavar="NAME",
+                     help="Column of text or messages, or two as in question,answer "
+                     "[default: text; prompt and completion; messages; or conversations]."),
+        click.option("--train-on", type=click.Choice(TRAIN_NAMES),
+                     help="What is trained [default: assistant for chats, completion for prompts, all for texts]."),
+        click.option("--chat-template", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                     callback=_read_template, help="Jinja file in place of the tokenizer's own."),
+        click.option("--no-eos", "eos", flag_value=False, default=True,
+                     help="Do not end texts and completions with the end-of-sequence token."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _read_template(context: click.Context, parameter: click.Parameter, path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path} cannot be read: {error}", context, parameter) from error
 
 
 batch_size_option = click.option(

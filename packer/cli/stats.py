@@ -15,6 +15,7 @@ from packer.cli.shared import (
     one_line_errors,
     progress_bars,
     shared_options,
+    text_options,
 )
 
 
@@ -24,6 +25,7 @@ from packer.cli.shared import (
               help="Tokens of a row; a packed dataset has its own.")  # fmt: skip
 @batch_size_option
 @algorithm_options
+@text_options
 @shared_options
 def stats(dataset: str, batch_size: int, as_json: bool, debug: bool, **options: Any) -> None:
     """Show the padding ratio of DATASET now and what packing makes of it, or how full a packed dataset is."""

@@ -1,12 +1,23 @@
 """The way of the data: source, lengths, histogram, patterns, plan, shards. No click, no printing.
 
-`pack.py` is the whole way, `planning.py` and `writing.py` are two stretches of it; `statistics.py` is the way without
-tokens, `comparing.py` that way with every algorithm, `verifying.py` the way back.
+`pack.py` is the whole way, `opening.py`, `planning.py` and `writing.py` are stretches of it; `statistics.py` is the way
+without tokens, `comparing.py` that way with every algorithm, `verifying.py` the way back. `tokenizing.py` stops where
+text has become tokens.
 """
 
 from packer.pipeline.comparing import compare
 from packer.pipeline.pack import PackResult, pack
 from packer.pipeline.statistics import dataset_statistics, packed_statistics
+from packer.pipeline.tokenizing import TokenizeResult, tokenize
 from packer.pipeline.verifying import verify
 
-__all__ = ["PackResult", "compare", "dataset_statistics", "pack", "packed_statistics", "verify"]
+__all__ = [
+    "PackResult",
+    "TokenizeResult",
+    "compare",
+    "dataset_statistics",
+    "pack",
+    "packed_statistics",
+    "tokenize",
+    "verify",
+]

@@ -15,7 +15,8 @@ from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorith
 from packer.algorithms.bounds import lower_bound
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.pipeline.planning import cut_by_policy, open_with
+from packer.pipeline.opening import open_with
+from packer.pipeline.planning import cut_by_policy
 from packer.plan import Segments
 from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent

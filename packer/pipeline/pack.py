@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from packer import workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
-from packer.pipeline.planning import cut_lengths, make_plan, open_with
+from packer.pipeline.opening import names_and_sizes, open_with, source_files
+from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.plan import Plan
@@ -53,7 +54,7 @@ def pack(
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> PackResult:
-    """Pack a tokenized dataset into `output`; killed at any instant, the same call goes on from there.
+    """Pack a dataset into `output`; killed at any instant, the same call goes on from there.
 
     Args:
         source: a path, glob, Hub id, or a `datasets` object.
@@ -69,11 +70,15 @@ def pack(
         PackerError: anything in the user's hands, in one line.
     """
     opened = open_with(source, options)
+    if opened.tokenized is not None and options.pad_id is None:
+        options = replace(options, pad_id=opened.tokenized.pad_id)
     out = Path(output) if output is not None else default_output(source, options)
     if out.is_symlink():  # build and swap where the dataset is, not where the link is
         out = out.resolve()
-    _refuse_inside(source, out)
-    request = {"options": options.to_dict(), "files": _source_files(opened)}
+    refuse_inside(source, out)
+    request: dict[str, Any] = {"options": options.to_dict(), "files": source_files(opened)}
+    if opened.tokenized is not None:
+        request["text"] = dict(opened.tokenized.identity)
     with system_errors(out, resumes=True):
         workspace.restore(out)
         target = out
@@ -94,25 +99,30 @@ def pack(
 
 
 def default_output(source: str | Path | Dataset | DatasetDict, options: PackOptions) -> Path:
-    """Name the output after the source: rows.jsonl.gz -> rows-packed-4096, with the split between if one is given.
+    """Name the output after the source: rows.jsonl.gz -> rows-packed-4096."""
+    return name_after(source, options, f"packed-{options.max_len}")
+
+
+def name_after(source: str | Path | Dataset | DatasetDict, options: PackOptions, what: str) -> Path:
+    """Name an output after the source, with the split between if one is given.
 
     Raises:
         PackerError: the source has no name.
     """
     if not isinstance(source, str | Path):
-        raise PackerError("a dataset in memory has no name: say where the packed one goes with output=...")
+        raise PackerError("a dataset in memory has no name: say where the output goes with output=...")
     path = Path(source)
     if any(letter in str(source) for letter in "*?["):
-        raise PackerError(f"{source} is a glob: name the packed dataset with --output")
+        raise PackerError(f"{source} is a glob: name the output with --output")
     if path.name in ("", ".."):
         path = path.resolve()
     name = path.name if path.is_dir() else ENDINGS.sub("", path.name)
     split = f"-{options.split}" if options.split else ""
     folder = path.parent if path.exists() else Path()  # a Hub id: here
-    return folder / f"{name}{split}-packed-{options.max_len}"
+    return folder / f"{name}{split}-{what}"
 
 
-def _refuse_inside(source: str | Path | Dataset | DatasetDict, out: Path) -> None:
+def refuse_inside(source: str | Path | Dataset | DatasetDict, out: Path) -> None:
     """Refuse an output that the same command, repeated, would read as part of the source."""
     if isinstance(source, str | Path) and Path(source).is_dir() and Path(source).resolve() in out.resolve().parents:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
@@ -125,8 +135,10 @@ def _same_pack(
     manifest = read_manifest(out)
     if overwrite:
         return None
-    there = {"options": dict(manifest.options), "files": _names_and_sizes(manifest.source["files"])}
-    asked = {"options": request["options"], "files": _names_and_sizes(request["files"])}
+    there = {"options": dict(manifest.options), "files": names_and_sizes(manifest.source["files"])}
+    asked = {**request, "files": names_and_sizes(request["files"])}
+    if "text" in manifest.source:
+        there["text"] = manifest.source["text"]
     same = there == asked
     if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
         same = scan(opened, progress).identity == manifest.source
@@ -136,22 +148,6 @@ def _same_pack(
             "choose another --output, or replace it with --overwrite"
         )
     return manifest
-
-
-def _source_files(opened: Source) -> list[dict[str, Any]]:
-    """Return what tells a changed source from the one an unfinished pack was begun with."""
-    return [
-        {
-            "name": given.file.name,
-            "bytes": given.file.bytes,
-            "mtime_ns": given.path.stat().st_mtime_ns if given.path is not None else None,
-        }
-        for given in opened.inputs
-    ]
-
-
-def _names_and_sizes(files: Any) -> list[dict[str, Any]]:
-    return [{"name": file["name"], "bytes": file["bytes"]} for file in files]
 
 
 def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers: int, progress: Progress) -> Manifest:
@@ -181,12 +177,23 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
             **totals,
             "tokens_trained": sum(entry.trained for entry in entries),
             "segments_untrained": sum(entry.untrained_segments for entry in entries),
+            **_text_totals(mapped),
         },
         shards=tuple(entries),
         files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
     )
     claimed.finish(manifest, files)
     return manifest
+
+
+def _text_totals(spilled: Source) -> dict[str, int]:
+    """What was counted while text was tokenized."""
+    if spilled.tokenized is None:
+        return {}
+    return {
+        "documents_straddling": spilled.tokenized.straddling,
+        "documents_untrained": spilled.tokenized.untrained,
+    }
 
 
 def _kept_plan(

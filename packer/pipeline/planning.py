@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,7 @@ from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import LONG_POLICIES, Plan, Segments, deal, plan_in_order
 from packer.progress import Progress, silent
-from packer.sources import Source, TokenTable, open_source
-
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+from packer.sources import TokenTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,23 +44,6 @@ class Cut:
         if not self.keeps_whole:
             return cut_bound(self.policy.histogram, max_segments)
         return max(proven, lower_bound(self.policy.histogram, max_segments))
-
-
-def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) -> Source:
-    """Open a source as the options say.
-
-    Raises:
-        PackerError: it is not there, not readable, or lacks a column.
-    """
-    return open_source(
-        source,
-        split=options.split,
-        input_column=options.input_column,
-        labels_column=options.labels_column,
-        keep=options.keep,
-        keep_tokens=options.keep_tokens,
-        turns=options.split_at == "turns",
-    )
 
 
 def cut_by_policy(

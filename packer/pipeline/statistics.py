@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
-from packer.pipeline.planning import cut_lengths, open_with
+from packer.pipeline.opening import open_with
+from packer.pipeline.planning import cut_lengths
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest

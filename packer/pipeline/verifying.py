@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.arrow import as_arrow, as_numpy
+from packer.errors import PackerError
 from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
 from packer.options import PackOptions
-from packer.pipeline.planning import open_with
+from packer.pipeline.opening import open_with
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
@@ -26,6 +27,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.verify import verify_packed
 from packer.sources import Source, TokenTable
+from packer.text import LIBRARIES
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -34,12 +36,17 @@ _COMPARED_TOGETHER = 4 << 20  # tokens
 
 
 def verify(
-    packed: str | Path, source: str | Path | Dataset | DatasetDict | None = None, *, progress: Progress = silent
+    packed: str | Path,
+    source: str | Path | Dataset | DatasetDict | None = None,
+    *,
+    tokenizer: str | None = None,
+    progress: Progress = silent,
 ) -> Iterator[str]:
     """Yield what is wrong with a packed dataset, a sentence each; nothing when it is right.
 
     Without `source`: hashes and structure. With it, every token of the source, too: it stands at the place that
-    doc_ids and doc_starts say, once, with its label; or the long-document policy leaves it out.
+    doc_ids and doc_starts say, once, with its label; or the long-document policy leaves it out. Text is tokenized
+    again, as the manifest says; `tokenizer` is where its tokenizer is, if the name in the manifest does not tell.
 
     Raises:
         PackerError: there is no packed dataset or no source to read.
@@ -52,8 +59,38 @@ def verify(
     if source is None or faults:
         return
     manifest = read_manifest(folder)
-    opened = open_with(source, PackOptions.from_dict(manifest.options))
+    opened = open_with(source, _options(folder, manifest, tokenizer))
+    if opened.tokenized is not None:
+        difference = _other_text(manifest.source.get("text") or {}, opened.tokenized.identity)
+        if difference:
+            yield difference
+            return
     yield from _verify_source(folder, manifest, opened, progress)
+
+
+def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOptions:
+    """The options of the pack, with the tokenizer at its place.
+
+    Raises:
+        PackerError: it is not known, or there was none.
+    """
+    options = PackOptions.from_dict(manifest.options)
+    if tokenizer is None:
+        name = options.tokenizer
+        if name is not None and "/" not in name and not Path(name).exists():
+            raise PackerError(f"{folder} was packed with the tokenizer {name}: say where it is by --tokenizer")
+        return options
+    if options.tokenizer is None:
+        raise PackerError(f"{folder} was packed from tokens: leave --tokenizer {tokenizer} out")
+    return replace(options, tokenizer=tokenizer)
+
+
+def _other_text(packed: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
+    """Say in what the text is tokenized otherwise than it was; versions of libraries are no matter here."""
+    for name in dict.fromkeys([*packed, *found]):
+        if name not in LIBRARIES and packed.get(name) != found.get(name):
+            return f"it was packed with another {name}: {packed.get(name)}, here {found.get(name)}"
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 - `text`: columns, bars and numbers
 - `datasets`: `render_stats` and `render_packed_stats`
-- `packing`: `render_manifest_summary`, `render_export` and `render_row`
+- `packing`: `render_manifest_summary`, `render_tokenized`, `render_export` and `render_row`
 - `comparison`: `render_comparison`
 """
 
@@ -14,7 +14,7 @@ from packer.report.datasets import (
     render_padding,
     render_stats,
 )
-from packer.report.packing import render_export, render_manifest_summary, render_row
+from packer.report.packing import render_export, render_manifest_summary, render_row, render_tokenized
 from packer.report.text import (
     can_draw_blocks,
     count_of,
@@ -42,4 +42,5 @@ __all__ = [
     "render_row",
     "render_stats",
     "render_table",
+    "render_tokenized",
 ]

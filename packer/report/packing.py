@@ -5,6 +5,7 @@ from typing import Any
 
 from packer.options import byte_size
 from packer.report.text import count_of, duration, number, percent, render_table
+from packer.text.records import TEMPLATE_KWARGS, TOOLS
 
 
 def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds: float) -> str:
@@ -33,6 +34,8 @@ def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds:
             "No labels were written: only packer.load is safe.",
             "Other trainers would train on padding and across the boundaries of documents.",
         ]
+    if "tokenizer" in options:
+        lines.append(f"Tokenized with {options['tokenizer']}, {_text_identity(summary['source']['text'])}")
     return "\n".join([*lines, f"Written to {output}"])
 
 
@@ -55,6 +58,40 @@ def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> 
     return "\n".join([*lines, f"{count_of(len(files), 'file')}, {size}{compression}", f"Written to {output}"])
 
 
+def render_tokenized(report: Mapping[str, Any], *, output: str, seconds: float) -> str:
+    """Say at the end of `packer tokenize` what became of the documents.
+
+    Args:
+        report: The content of tokenized.json.
+        output: The folder as the user named it.
+        seconds: What tokenizing took.
+    """
+    source = report["source"]
+    counts = f"{count_of(source['documents'], 'document')} into {count_of(source['tokens'], 'token')}"
+    facts = _text_facts(report)
+    return "\n".join(
+        [
+            f"Tokenized {counts} in {duration(seconds)}",
+            *([render_table(facts, align="<><")] if facts else []),
+            f"With {report['tokenizer']}, {_text_identity(report['text'])}",
+            f"Written to {output}",
+        ]
+    )
+
+
+def _text_identity(text: Mapping[str, Any]) -> str:
+    columns = "+".join(column for column in text["columns"] if column not in (TOOLS, TEMPLATE_KWARGS))
+    return f"training on {text['train_on']} of {columns} (tokenizer {text['tokenizer'][:8]})"
+
+
+def _text_facts(totals: Mapping[str, Any]) -> list[list[str]]:
+    facts = [
+        ["  nothing to train on", f"{totals.get('documents_untrained', 0):,}", ""],
+        ["  straddling", f"{totals.get('documents_straddling', 0):,}", "a token across a border of what is trained"],
+    ]
+    return [fact for fact in facts if fact[1] != "0"]
+
+
 def _document_facts(totals: Mapping[str, Any]) -> list[list[str]]:
     dropped = totals["documents_dropped"]
     return [
@@ -62,6 +99,7 @@ def _document_facts(totals: Mapping[str, Any]) -> list[list[str]]:
         ["  split", f"{totals['documents_split']:,}", f"{count_of(totals['segments'], 'segment')} in all"],
         ["  truncated", f"{totals['documents_truncated']:,}", ""],
         *([f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()),
+        *_text_facts(totals),
     ]
 
 

@@ -1,6 +1,7 @@
 """Where documents come from: Hugging Face datasets, Arrow, Parquet and JSONL, read in one fixed order.
 
     source = open_source("data/", split=None)     what is there, which columns, which files
+    source = open_text("data/", options)          the same of text, with a tokenizer
     source.spill_size(folder)                     what that is going to take on disk
     source = source.spill(folder, progress)       decode once what cannot be mapped
     counts = scan(source, progress)               every length, the token total, the identity
@@ -10,7 +11,7 @@
 saved datasets, `datasets.Dataset` objects and the Hub; `documents.py` and `checking.py` check what they yield,
 `source.py` strings it together and `scanning.py` counts it. `spill.py` decodes pieces of the inputs side by side
 (`crew.py`: the threads), `streams.py` writes them and `sizing.py` foresees their size. `length_counts.py` reads a
-histogram in place of documents.
+histogram in place of documents. `text.py` tokenizes what `records.py` and `arrow_records.py` read.
 A new input is one class with the attributes of `Input` and one line in `opening.py`.
 """
 
@@ -18,5 +19,16 @@ from packer.sources.documents import TURN_STARTS, SourceFile, TokenTable, value_
 from packer.sources.opening import open_source
 from packer.sources.scanning import Scan, scan
 from packer.sources.source import Source
+from packer.sources.text import open_text
 
-__all__ = ["TURN_STARTS", "Scan", "Source", "SourceFile", "TokenTable", "open_source", "scan", "value_message"]
+__all__ = [
+    "TURN_STARTS",
+    "Scan",
+    "Source",
+    "SourceFile",
+    "TokenTable",
+    "open_source",
+    "open_text",
+    "scan",
+    "value_message",
+]

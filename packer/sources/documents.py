@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ LONGEST = 2**31 - 1
 
 TURN_STARTS = "turn_starts"
 """The column with the places where the turns of a chat begin: lists of token numbers, ascending."""
+
+_TEXT = {"text", "prompt", "messages", "conversations"}  # columns that a tokenizer makes documents of
 
 TAKEN = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
 
@@ -76,6 +78,26 @@ class Columns(NamedTuple):
         return (self.input_ids, *((self.labels,) if has_labels else ()), *self.extra)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tokenized:
+    """What is known of a source whose documents are text, beside them."""
+
+    identity: Mapping[str, Any]
+    """What shapes the tokens; for the manifest."""
+
+    pad_id: int
+    """The tokenizer's padding, or its end of a sequence."""
+
+    fingerprint: str | None = None
+    """Of a dataset in memory: another for other content."""
+
+    straddling: int = 0
+    """Documents in which a token holds characters of both what is trained and what is not; known once it is spilled."""
+
+    untrained: int = 0
+    """Documents with tokens, none of which is trained; known once it is spilled."""
+
+
 class DecodedSize(NamedTuple):
     """What documents come to as lists of int32."""
 
@@ -95,6 +117,8 @@ class Batch(NamedTuple):
     labels: list[pa.Array] | None
     done: int  # bytes of the input's file, or of its piece, read when this batch ends
     extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed) chunk i of each belongs to chunk i of input_ids
+    straddling: int = 0  # of text: documents in which a token holds characters of both what is trained and what is not
+    untrained: int = 0  # of text: documents of which nothing is trained
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, columns: Columns, done: int, *, has_labels: bool) -> Batch:
@@ -229,9 +253,10 @@ def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
     """Raise if the column with the tokens is not among the names found in a file."""
     if columns.input_ids not in names:
         found = ", ".join(names) or "none"
-        raise PackerError(
-            f"{name}: no column '{columns.input_ids}' (found: {found}); name the tokens' column with --input-column"
-        )
+        remedy = "name the tokens' column with --input-column"
+        if _TEXT & set(names):
+            remedy += ", or give --tokenizer to pack text"
+        raise PackerError(f"{name}: no column '{columns.input_ids}' (found: {found}); {remedy}")
 
 
 def null_message(column: str) -> str:

@@ -1,4 +1,4 @@
-"""Hugging Face datasets: saved folders, `datasets.Dataset` objects, and the Hub."""
+"""Hugging Face datasets: saved folders, `datasets.Dataset` objects, and the Hub. What they consist of is a `Found`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
-from packer.sources.documents import Columns, SourceFile, find_columns, reading
-from packer.sources.ipc import MappedLists, open_ipc, read_indices, schema_names
-from packer.sources.masks import apply_masks, with_masks
-from packer.sources.source import Source
+from packer.sources.documents import reading
+from packer.sources.ipc import read_indices
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -28,18 +26,37 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 _PATIENCE = 10  # seconds in which the Hub must answer
 
 
-def open_saved(folder: Path, split: str | None, columns: Columns) -> Source:
-    """Map the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
+class Found(NamedTuple):
+    """What a source consists of, not opened yet."""
+
+    name: str
+    files: list[tuple[Path, str]]
+    """Where each is, and its name in the source."""
+
+    saved: bool = False
+    """Whether `save_to_disk` wrote the files: Arrow streams."""
+
+    indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
+    """Which rows are its documents; None: all."""
+
+    table: pa.Table | None = None
+    """In place of files."""
+
+    fingerprint: str | None = None
+    """Of a dataset in memory: another for other content."""
+
+
+def find_saved(folder: Path, split: str | None) -> Found:
+    """Find the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
 
     An indices mapping, as old versions of `datasets` saved beside the data, is honoured.
 
     Args:
         folder: holds `dataset_dict.json` or `state.json`.
         split: which dataset of a dictionary; may be None where there is one.
-        columns: the columns to take.
 
     Raises:
-        PackerError: no such split or column.
+        PackerError: no such split.
         SourceError: a file is missing, truncated or corrupt.
     """
     inside = ""
@@ -52,15 +69,12 @@ def open_saved(folder: Path, split: str | None, columns: Columns) -> Source:
     if not inside and split is not None and split != state.get("_split"):
         raise PackerError(f"--split {split}: {folder} is a single dataset without splits; leave --split out")
     names = _file_names(folder / inside / STATE, state.get("_data_files"))
-    found = schema_names(folder / inside / names[0], inside + names[0]) if names else []
-    read = with_masks(columns, found)
-    opened = [open_ipc(folder / inside / name, inside + name, read) for name in names]
-    inputs = apply_masks(opened, columns, read)
+    files = [(folder / inside / name, inside + name) for name in names]
     indices = None
     if state.get("_indices_data_files"):
         names = _file_names(folder / inside / STATE, state["_indices_data_files"])
         indices = _indices(read_indices([folder / inside / name for name in names]))
-    return Source(str(folder / inside), inputs, columns, indices)
+    return Found(str(folder / inside), files, saved=True, indices=indices)
 
 
 def is_dataset(source: object) -> bool:
@@ -69,37 +83,23 @@ def is_dataset(source: object) -> bool:
     return datasets is not None and isinstance(source, (datasets.Dataset, datasets.DatasetDict))
 
 
-def open_dataset(dataset: Dataset | DatasetDict, split: str | None, columns: Columns, name: str = "dataset") -> Source:
+def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "dataset") -> Found:
     """Take the Arrow chunks of a `datasets` object as they are, and its indices mapping after shuffle or filter.
 
     Raises:
-        PackerError: no such split or column.
-        SourceError: the columns are of a type that is not taken.
+        PackerError: no such split.
     """
     if isinstance(dataset, dict):
         chosen = choose_split(name, list(dataset), split)
-        return open_dataset(dataset[chosen], None, columns, f"{name}/{chosen}")
+        return find_table(dataset[chosen], None, f"{name}/{chosen}")
     if split is not None and split != str(dataset.split):
         raise PackerError(f"--split {split}: {name} is a single dataset without splits; leave --split out")
-    table: pa.Table = dataset.data.table
-    read = with_masks(columns, table.column_names)
-    has_labels = find_columns(table.schema, name, read)
-    table = table.select(list(read.wanted(has_labels=has_labels)))
-    batches = table.to_batches()  # aligns the chunks of both columns without copying
-    lists = MappedLists(
-        file=SourceFile(name=name, bytes=table.nbytes),
-        path=None,
-        input_ids=tuple(batch.column(0) for batch in batches),
-        labels=tuple(batch.column(1) for batch in batches) if has_labels else None,
-        extra={name: tuple(batch.column(name) for batch in batches) for name in read.extra},
-    )
-    inputs = apply_masks([lists], columns, read)
     indices = _indices(dataset._indices.table.column(0).chunks) if dataset._indices is not None else None
-    return Source(name, inputs, columns, indices)
+    return Found(name, [], indices=indices, table=dataset.data.table, fingerprint=dataset._fingerprint)
 
 
-def open_hub(hub_id: str, split: str | None, columns: Columns) -> Source:
-    """Download a dataset of the Hugging Face Hub through `datasets` (or find it in its cache) and map it.
+def find_on_hub(hub_id: str, split: str | None) -> Found:
+    """Download a dataset of the Hugging Face Hub through `datasets`, or find it in its cache.
 
     Raises:
         PackerError: the Hub cannot be reached, or has no such dataset or split.
@@ -120,7 +120,7 @@ def open_hub(hub_id: str, split: str | None, columns: Columns) -> Source:
         dataset = datasets.load_dataset(hub_id, split=split)
     except Exception as error:
         raise PackerError(f"{missing} that can be loaded ({_first_line(error)})") from error
-    return open_dataset(dataset, split, columns, hub_id)
+    return find_table(dataset, split, hub_id)
 
 
 def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:

@@ -106,10 +106,10 @@ class CompressedIpc:
 
     def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield one batch for each record batch."""
-        buffer = _map(self.path)
+        buffer = map_file(self.path)
         wanted = self.columns.wanted(has_labels=self.has_labels)
         done = 0
-        for batch in _record_batches(buffer, self.file.name, self.columns, only=wanted):
+        for batch in record_batches(buffer, self.file.name, wanted, only=wanted):
             done += len(batch)
             share = self.file.bytes * done // max(self.rows, 1)
             yield Batch.of(batch, self.columns, share, has_labels=self.has_labels)
@@ -137,12 +137,13 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
             raise SourceError(
                 f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again"
             )
-        buffer = _map(path)
+        buffer = map_file(path)
         batches = []
-        rows, inside, has_labels = 0, True, columns.labels in _schema(buffer).names
-        for batch in _record_batches(buffer, name, columns):
+        rows, inside, has_labels = 0, True, find_columns(schema_of(buffer), name, columns)
+        wanted = columns.wanted(has_labels=has_labels)
+        for batch in record_batches(buffer, name, wanted):
             rows += len(batch)
-            inside = inside and _lies_in(buffer, batch, columns)
+            inside = inside and lies_in(buffer, batch, wanted)
             if inside:
                 batches.append(batch)
             else:
@@ -161,7 +162,7 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
 def schema_names(path: Path, name: str) -> list[str]:
     """The names of the columns of a stream or file."""
     with reading(name):
-        return list(_schema(_map(path)).names) if path.stat().st_size else []
+        return list(schema_of(map_file(path)).names) if path.stat().st_size else []
 
 
 def read_indices(paths: list[Path]) -> list[pa.Array]:
@@ -173,7 +174,7 @@ def read_indices(paths: list[Path]) -> list[pa.Array]:
     chunks: list[pa.Array] = []
     for path in paths:
         with reading(path.name):
-            buffer = _map(path)
+            buffer = map_file(path)
             found = pa.ipc.open_stream(buffer).schema.types
             if len(found) != 1 or not pa.types.is_integer(found[0]) or {chunk.type for chunk in chunks} - set(found):
                 raise SourceError(
@@ -188,25 +189,26 @@ def read_indices(paths: list[Path]) -> list[pa.Array]:
     return chunks
 
 
-def _map(path: Path) -> pa.Buffer:
+def map_file(path: Path) -> pa.Buffer:
+    """Map a file."""
     with pa.memory_map(str(path)) as file:  # closing gives the file descriptor back; the mapping lives in the buffer
         return file.read_buffer()
 
 
-def _schema(buffer: pa.Buffer) -> pa.Schema:
+def schema_of(buffer: pa.Buffer) -> pa.Schema:
+    """The schema of a mapped stream or file."""
     is_file = buffer.slice(0, len(MAGIC)).to_pybytes() == MAGIC
     return pa.ipc.open_file(buffer).schema if is_file else pa.ipc.open_stream(buffer).schema
 
 
-def _record_batches(
-    buffer: pa.Buffer, name: str, columns: Columns, only: tuple[str, ...] | None = None
+def record_batches(
+    buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a mapped stream or file, and make sure that it is whole.
 
     `only` leaves other columns undecoded. A file's reader copies when it is given, so mapping goes without.
     """
-    schema = _schema(buffer)
-    find_columns(schema, name, columns)
+    schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
     if buffer.slice(0, len(MAGIC)).to_pybytes() == MAGIC:
         file = pa.ipc.open_file(buffer, options=options)
@@ -247,18 +249,16 @@ def _stream_batches(
         )
 
 
-def _check_structure(batch: pa.RecordBatch, columns: Columns) -> None:
+def _check_structure(batch: pa.RecordBatch, columns: Sequence[str]) -> None:
     """Raise where the wanted columns are of another length than the batch, or claim more than their buffers hold.
 
     What is counted, sliced and paired from here on relies on it; the offsets in between are checked by every pass.
     """
-    wanted = columns.wanted(has_labels=columns.labels in batch.schema.names)
-    batch.select([column for column in wanted if column in batch.schema.names]).validate()
+    batch.select([column for column in columns if column in batch.schema.names]).validate()
 
 
-def _lies_in(buffer: pa.Buffer, batch: pa.RecordBatch, columns: Columns) -> bool:
-    """Whether the lists of a record batch lie inside the mapped file, that is, were not decompressed."""
-    names = columns.wanted(has_labels=columns.labels in batch.schema.names)
-    parts = [part for name in names for part in batch.column(name).buffers() if part is not None and part.size]
+def lies_in(buffer: pa.Buffer, batch: pa.RecordBatch, columns: Sequence[str]) -> bool:
+    """Whether the columns of a record batch lie inside the mapped file, that is, were not decompressed."""
+    parts = [part for name in columns for part in batch.column(name).buffers() if part is not None and part.size]
     end = buffer.address + buffer.size
     return all(buffer.address <= part.address and part.address + part.size <= end for part in parts)

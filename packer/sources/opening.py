@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
-from packer.sources.documents import TURN_STARTS, Columns, Input, reading
-from packer.sources.hugging_face import SPLITS, STATE, is_dataset, open_dataset, open_hub, open_saved
+from packer.sources.documents import TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
+from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset
 from packer.sources.masks import MASKS, apply_masks, with_masks
 from packer.sources.source import Source
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from datasets import Dataset, DatasetDict
 
 ENDINGS = re.compile(r"\.(arrow|ipc|feather|parquet|(jsonl|ndjson|json)(\.gz|\.zst)?)$")
@@ -60,18 +61,34 @@ def open_source(
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
     places = (TURN_STARTS,) if turns and TURN_STARTS not in keep else ()
     columns = Columns(input_column, labels_column, (*keep, *keep_tokens, *places), tuple(keep_tokens))
+    found = find(source, split)
+    read = with_masks(columns, _names_in(found))
+    if found.table is not None:
+        opened: list[Input] = [_open_table(found.table, found.name, read)]
+    elif found.saved:
+        opened = [ipc.open_ipc(path, name, read) for path, name in found.files]
+    else:
+        opened = [_open_file(path, name, read) for path, name in found.files]
+    inputs = apply_masks(opened, columns, read)
+    if not found.saved:
+        _check_labels(inputs, columns)
+    whole = Source(found.name, inputs, columns, found.indices)
+    if labels_column != "labels" and not whole.has_labels:
+        raise PackerError(f"{whole.name}: no labels column '{labels_column}'; name one that is there")
+    return whole
+
+
+def find(source: str | Path | Dataset | DatasetDict, split: str | None) -> Found:
+    """Find what a source consists of.
+
+    Raises:
+        PackerError: no such path or split.
+        SourceError: a folder of `save_to_disk` is damaged.
+    """
     if not isinstance(source, (str, Path)):
         if not is_dataset(source):
             raise PackerError(f"a source of type {type(source).__name__}; taken are a path, a Dataset or a DatasetDict")
-        opened = open_dataset(source, split, columns)
-    else:
-        opened = _open_path(source, split, columns)
-    if labels_column != "labels" and not opened.has_labels:
-        raise PackerError(f"{opened.name}: no labels column '{labels_column}'; name one that is there")
-    return opened
-
-
-def _open_path(source: str | Path, split: str | None, columns: Columns) -> Source:
+        return find_table(source, split)
     path = Path(source)
     if path.is_dir():
         if _is_packed(path):
@@ -79,7 +96,7 @@ def _open_path(source: str | Path, split: str | None, columns: Columns) -> Sourc
         if (path / _UNFINISHED).is_dir():
             raise PackerError(f"{path} is an unfinished pack; give the dataset it is packed from")
         if (path / STATE).exists() or (path / SPLITS).exists():
-            return open_saved(path, split, columns)
+            return find_saved(path, split)
         root, files = path, sorted(_walk(path), key=os.fsencode)
     elif path.exists():
         root, files = path.parent, [path]
@@ -89,38 +106,56 @@ def _open_path(source: str | Path, split: str | None, columns: Columns) -> Sourc
         found = {file for match in matches for file in (_walk(match) if match.is_dir() else [match])}
         files = sorted(found, key=os.fsencode)
     elif _HUB_ID.fullmatch(str(source)):
-        return open_hub(str(source), split, columns)
+        return find_on_hub(str(source), split)
     else:
         raise PackerError(f"{source}: no such file or folder, and not a Hub id like org/name; check the path")
     if not files:
         raise PackerError(f"{source}: no file to read; taken are {_FORMATS}")
     if split is not None:
         raise PackerError(f"--split {split}: {source} consists of files without splits; leave --split out")
-    named = [(file, file.relative_to(root).as_posix()) for file in files]
-    read = with_masks(columns, _names_in(*named[0]))
-    inputs = apply_masks([_open_file(file, name, read) for file, name in named], columns, read)
-    _check_labels(inputs, columns)
-    return Source(str(source), inputs, columns)
+    return Found(str(source), [(file, file.relative_to(root).as_posix()) for file in files])
+
+
+def _open_table(table: pa.Table, name: str, columns: Columns) -> ipc.MappedLists:
+    has_labels = find_columns(table.schema, name, columns)
+    table = table.select(list(columns.wanted(has_labels=has_labels)))
+    batches = table.to_batches()  # aligns the chunks of both columns without copying
+    return ipc.MappedLists(
+        file=SourceFile(name=name, bytes=table.nbytes),
+        path=None,
+        input_ids=tuple(batch.column(0) for batch in batches),
+        labels=tuple(batch.column(1) for batch in batches) if has_labels else None,
+        extra={name: tuple(batch.column(name) for batch in batches) for name in columns.extra},
+    )
 
 
 def _open_file(path: Path, name: str, columns: Columns) -> Input:
     """Open one file."""
-    kind = _format_of(path, name)
+    kind = format_of(path, name)
     if kind is jsonl:
         return jsonl.JsonLines.open(path, name, columns)
     return parquet.ParquetFile.open(path, name, columns) if kind is parquet else ipc.open_ipc(path, name, columns)
 
 
-def _names_in(path: Path, name: str) -> list[str]:
-    """The names of a file's columns, as far as its beginning tells."""
-    kind = _format_of(path, name)
+def _names_in(found: Found) -> list[str]:
+    """The names of the first file's columns, as far as its beginning tells."""
+    if found.table is not None:
+        return list(found.table.column_names)
+    if not found.files:
+        return []
+    path, name = found.files[0]
+    kind = ipc if found.saved else format_of(path, name)
     if kind is jsonl:
         return list(jsonl.first_record(path, name)[1] or ())
     return parquet.schema_names(path, name) if kind is parquet else ipc.schema_names(path, name)
 
 
-def _format_of(path: Path, name: str) -> ModuleType:
-    """The module that reads a file: JSON lines by its ending, Arrow and Parquet by their first bytes."""
+def format_of(path: Path, name: str) -> ModuleType:
+    """The module that reads a file: JSON lines by its ending, Arrow and Parquet by their first bytes.
+
+    Raises:
+        PackerError: there is none, or the file cannot be read.
+    """
     ending = ENDINGS.search(path.name)
     if ending and ending[1].startswith(("json", "ndjson")):
         return jsonl

@@ -28,7 +28,7 @@ class Scan:
     """Files (name, bytes, rows, tokens), documents, tokens, labels, and a hash of the lengths; for the manifest.
 
     Where an indices mapping selects documents, a file's rows and tokens are those selected from it, and the mapping
-    is hashed, too.
+    is hashed, too. Of text, what shapes its tokens is under "text".
     """
 
 
@@ -64,6 +64,8 @@ def scan(source: Source, progress: Progress = silent) -> Scan:
     }
     if source.columns.extra:
         identity["columns"] = list(source.columns.extra)
+    if source.tokenized is not None:
+        identity["text"] = dict(source.tokenized.identity)
     if source.indices is not None:
         # equal lengths in another order are other documents
         digest = xxhash.xxh3_128()

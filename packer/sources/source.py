@@ -15,7 +15,7 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
-from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, TokenTable, reading
+from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.ipc import MappedLists
 from packer.sources.lengths import document_lengths, fault_of_row
 from packer.sources.sizing import SpillSize, spill_size
@@ -36,11 +36,13 @@ class Source:
         inputs: tuple[Input, ...],
         columns: Columns,
         indices: NDArray[np.int64] | NDArray[np.uint64] | None = None,
+        tokenized: Tokenized | None = None,
     ) -> None:
         self.name = name
         self.inputs = inputs
         self.columns = columns
         self.indices = indices
+        self.tokenized = tokenized
         self._rows = [given.rows for given in inputs]  # None until it has been read to its end
         if indices is not None:
             _check_indices(name, indices, self._rows)
@@ -69,7 +71,7 @@ class Source:
         """Yield all documents in order, checked, in tables of bounded memory.
 
         Args:
-            progress: told of "lengths" or, where something is decoded, of "decode", in bytes of the files.
+            progress: told of "lengths", "decode" or "tokenize", in bytes of the files.
 
         Raises:
             SourceError: a document is wrong, or a file is truncated or corrupt.
@@ -77,7 +79,7 @@ class Source:
         if self.indices is not None:
             yield from self._mapped_tables(self.indices, progress)
             return
-        stage = "lengths" if self.mapped else "decode"
+        stage = "lengths" if self.mapped else "tokenize" if self.tokenized else "decode"
         total = sum(file.bytes for file in self.files)
         first_document = finished = 0
         for number, given in enumerate(self.inputs):
@@ -131,15 +133,18 @@ class Source:
 
         Args:
             folder: made if it does not exist.
-            progress: told of "decode", in bytes of the original files.
+            progress: told of "decode" or "tokenize", in bytes of the original files.
             workers: threads at work; the streams are the same for any number, and so is what is raised.
 
         Raises:
             SourceError: a document is wrong, holds a value outside int32, or a file is truncated or corrupt.
             PackerError: the folder cannot be written.
         """
-        inputs = spill_inputs(self, folder, progress, workers)
-        return Source(self.name, inputs, Columns("input_ids", "labels", self.columns.extra), self.indices)
+        inputs, counts = spill_inputs(self, folder, progress, workers)
+        tokenized = self.tokenized
+        if tokenized is not None:
+            tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
+        return Source(self.name, inputs, Columns("input_ids", "labels", self.columns.extra), self.indices, tokenized)
 
     def _extra(self) -> dict[str, pa.ChunkedArray]:
         """The other columns of a mapped source.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from packer.progress import Progress
 from packer.sources.checking import checked
 from packer.sources.crew import Crew
-from packer.sources.documents import Batch, Columns, DocumentError, Input
+from packer.sources.documents import Batch, DocumentError, Input
 from packer.sources.ipc import MappedLists, open_ipc
 from packer.sources.streams import COLUMNS, appearing, write_stream
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _PIECE = 32 << 20  # bytes; small enough that cores end together, large enough that files are few
 _PIECES = 1 << 12  # of a source, beyond its files: a process may map 65,530
+_COUNTED = ("straddling", "untrained")  # by batches of text
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -54,14 +55,19 @@ class Piece:
     def is_made(self) -> bool:
         """Whether the stream is there, whole, made from what the note says."""
         try:
-            return self.stream.exists() and bool(json.loads(self._note_path.read_bytes()) == self.note)
-        except (OSError, ValueError):
+            return self.stream.exists() and bool(self._read_note()["made_from"] == self.note)
+        except (OSError, ValueError, LookupError, TypeError):
             return False
 
-    def write_note(self) -> None:
-        """Say that the stream is whole."""
-        with appearing(self._note_path) as temporary:
-            temporary.write_text(json.dumps(self.note))
+    def write_note(self, counts: dict[str, int]) -> None:
+        """Say that the stream is whole, and what was counted while it was made."""
+        with appearing(self.note_path) as temporary:
+            temporary.write_text(json.dumps({"made_from": self.note, "counts": counts}))
+
+    def counts(self) -> dict[str, int]:
+        """What was counted while the stream was made."""
+        counts: dict[str, int] = self._read_note()["counts"]
+        return counts
 
     def open(self) -> MappedLists:
         """Map the stream."""
@@ -71,14 +77,19 @@ class Piece:
         return opened
 
     @property
-    def _note_path(self) -> Path:
+    def note_path(self) -> Path:
+        """Where the note is."""
         return self.stream.with_suffix(".json")
+
+    def _read_note(self) -> Any:
+        return json.loads(self.note_path.read_bytes())
 
 
 def cut_source(source: Source, folder: Path) -> list[Piece]:
     """Cut the inputs that are not mapped into pieces; a function of the files alone."""
     size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
     boot = _BOOT.read_text().strip() if _BOOT.exists() else str(uuid.uuid4())
+    fingerprint = source.tokenized.fingerprint if source.tokenized is not None else None
     pieces = []
     for number, given in enumerate(source.inputs):
         if given.mapped:
@@ -87,28 +98,37 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
         made_from = {
             "name": given.file.name,
             "bytes": stat.st_size if stat is not None else given.file.bytes,
-            "mtime_ns": stat.st_mtime_ns if stat is not None else str(uuid.uuid4()),  # in memory may be anything
+            "mtime_ns": stat.st_mtime_ns if stat is not None else fingerprint or str(uuid.uuid4()),  # may be anything
             "columns": [*source.columns[:2], *map(list, source.columns[2:])],
             "labels": bool(given.has_labels),
             "size": size,
             "boot": boot,
         }
+        if source.tokenized is not None:
+            made_from["text"] = dict(source.tokenized.identity)
         for part, piece in enumerate(given.cut(size)):
             stream = folder / f"{number:05d}-{part:05d}.arrow"
             pieces.append(Piece(number=number, given=piece, stream=stream, note=made_from))
     return pieces
 
 
-def spill_inputs(source: Source, folder: Path, progress: Progress, workers: int) -> tuple[Input, ...]:
-    """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`."""
+def spill_inputs(
+    source: Source, folder: Path, progress: Progress, workers: int
+) -> tuple[tuple[Input, ...], dict[str, int]]:
+    """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`.
+
+    Returns:
+        The inputs, and what was counted: "straddling" and "untrained" documents.
+    """
     for left in folder.glob(".*"):  # what a process was writing when it died
         left.unlink()
     pieces = cut_source(source, folder)
-    _Decoding(pieces, source.columns, progress).run(source, workers)
+    _Decoding(pieces, source, progress).run(workers)
     inputs = list(source.inputs)
     for number, parts in groupby(pieces, key=lambda piece: piece.number):
         inputs[number] = _joined(inputs[number], [part.open() for part in parts])
-    return tuple(inputs)
+    counts = [piece.counts() for piece in pieces]
+    return tuple(inputs), {name: sum(count[name] for count in counts) for name in _COUNTED}
 
 
 def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
@@ -131,16 +151,17 @@ class _Abandoned(Exception):  # noqa: N818 (no error: nobody sees it)
 class _Decoding:
     """Pieces under way. The first fault in the order of the source ends it, after those before it are through."""
 
-    def __init__(self, pieces: list[Piece], columns: Columns, progress: Progress) -> None:
+    def __init__(self, pieces: list[Piece], source: Source, progress: Progress) -> None:
         self._pieces = pieces
-        self._columns = columns
+        self._source = source
+        self._stage = "tokenize" if source.tokenized is not None else "decode"
         self._progress = progress
         self._lock = threading.Lock()
         self._first_fault = len(pieces)
         self._done = [piece.given.file.bytes if piece.is_made() else 0 for piece in pieces]
         self._total = sum(piece.given.file.bytes for piece in pieces)
 
-    def run(self, source: Source, workers: int) -> None:
+    def run(self, workers: int) -> None:
         missing = [number for number, piece in enumerate(self._pieces) if not piece.is_made()]
         if not missing:
             return
@@ -151,7 +172,7 @@ class _Decoding:
                     try:
                         future.result()
                     except DocumentError as fault:
-                        raise fault.in_source(self._documents_before(number, source)) from None
+                        raise fault.in_source(self._documents_before(number)) from None
             except BaseException:
                 self._stop(-1)
                 for future in futures.values():
@@ -162,11 +183,12 @@ class _Decoding:
         piece = self._pieces[number]
         try:
             with crew.working():
-                batches = self._told(number, crew)
+                counts = dict.fromkeys(_COUNTED, 0)
+                batches = self._told(number, crew, counts)
                 has_labels = bool(piece.given.has_labels)
                 with closing(batches):
-                    write_stream(piece.stream, batches, self._columns, has_labels=has_labels)
-                piece.write_note()
+                    write_stream(piece.stream, batches, self._source.columns, has_labels=has_labels)
+                piece.write_note(counts)
                 self._tell(number, piece.given.file.bytes)
         except BaseException as error:
             if isinstance(error, DocumentError):
@@ -174,25 +196,27 @@ class _Decoding:
             self._stop(number)
             raise
 
-    def _told(self, number: int, crew: Crew) -> Generator[Batch, None, None]:
-        for batch, _ in checked(self._pieces[number].given, self._columns, crew):
+    def _told(self, number: int, crew: Crew, counts: dict[str, int]) -> Generator[Batch, None, None]:
+        for batch, _ in checked(self._pieces[number].given, self._source.columns, crew):
             if number > self._first_fault:
                 raise _Abandoned
+            for name in _COUNTED:
+                counts[name] += getattr(batch, name)
             yield batch
             self._tell(number, batch.done)
 
     def _tell(self, number: int, done: int) -> None:
         with self._lock:
             self._done[number] = done
-            self._progress("decode", sum(self._done), self._total)
+            self._progress(self._stage, sum(self._done), self._total)
 
     def _stop(self, number: int) -> None:
         """Give up the pieces after this one."""
         with self._lock:
             self._first_fault = min(self._first_fault, number)
 
-    def _documents_before(self, number: int, source: Source) -> int:
+    def _documents_before(self, number: int) -> int:
         """Documents of the source before a piece, those before it decoded."""
         piece = self._pieces[number]
         earlier = [before.open().rows for before in self._pieces[:number]]
-        return sum(earlier) + sum(given.rows or 0 for given in source.inputs[: piece.number] if given.mapped)
+        return sum(earlier) + sum(given.rows or 0 for given in self._source.inputs[: piece.number] if given.mapped)

@@ -102,6 +102,9 @@ class Encoder:
         if records.conversational:
             self._template = ChatTemplate(tokenizer, options.chat_template)
             self.identity |= template_identity(self._template.sources)
+        end = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        self.pad_id = int(end) if end is not None else 0
+        """The padding token, or the end of a sequence, or 0."""
         self._tokens = TextTokens(tokenizer)
         self._ending = self._tokens.suffix
         if options.eos and not self._ending and not records.conversational:

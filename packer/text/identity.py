@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+LIBRARIES = ("tokenizers", "transformers", "jinja2")
+"""Whose versions an identity holds, under these names."""
 
 
 def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -24,6 +28,12 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         "tokenizers": tokenizers.__version__,
         "transformers": transformers.__version__,
     }
+
+
+def tokenizer_name(path_or_id: str) -> str:
+    """A tokenizer's name without the path: "/data/qwen3/" -> "qwen3", "org/name" on the Hub as it is."""
+    path = Path(path_or_id)
+    return path.resolve().name if path.exists() else path_or_id
 
 
 def template_identity(sources: dict[str, str]) -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""Options to an open source: of tokens, or of text with a tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer.options import PackOptions
+from packer.sources import Source, open_source, open_text
+from packer.text import TextOptions
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+
+def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) -> Source:
+    """Open a source as the options say; its documents are not read yet.
+
+    Raises:
+        PackerError: as `open_source` and `open_text`.
+    """
+    if options.tokenizer is None:
+        return open_source(
+            source,
+            split=options.split,
+            input_column=options.input_column,
+            labels_column=options.labels_column,
+            keep=options.keep,
+            keep_tokens=options.keep_tokens,
+            turns=options.split_at == "turns",
+        )
+    text = TextOptions(
+        tokenizer=options.tokenizer,
+        train_on=options.train_on,
+        chat_template=options.chat_template,
+        eos=options.eos,
+    )
+    return open_text(source, text, split=options.split, text_column=options.text_column)
+
+
+def source_files(opened: Source) -> list[dict[str, Any]]:
+    """Return what tells a changed source from the one that something unfinished was begun with."""
+    return [
+        {
+            "name": given.file.name,
+            "bytes": given.file.bytes,
+            "mtime_ns": given.path.stat().st_mtime_ns if given.path is not None else None,
+        }
+        for given in opened.inputs
+    ]
+
+
+def names_and_sizes(files: Any) -> list[dict[str, Any]]:
+    """Return what tells files from others wherever they lie."""
+    return [{"name": file["name"], "bytes": file["bytes"]} for file in files]

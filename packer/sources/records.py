@@ -1,0 +1,226 @@
+"""Records that hold text, a stretch at a time: what a reader of them is, those of JSON lines and of Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packer.errors import SourceError
+from packer.sources.documents import Columns, DocumentError, SourceFile, reading
+from packer.sources.jsonl import JsonLines
+from packer.sources.lines import lines_of, read_record
+
+_BLOCK = 1 << 20  # bytes of records encoded at once: some hundred thousand tokens
+ROWS = 1 << 12
+
+
+class Reader(Protocol):
+    """A file of records, or a piece of one."""
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size."""
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file is; None for data in memory."""
+
+    @property
+    def rows(self) -> int | None:
+        """Records; None where only reading tells."""
+
+    @property
+    def fields(self) -> pa.Schema | Mapping[str, Any] | None:
+        """The schema, or the first record; None where there is no record."""
+
+    def cut(self, size: int) -> Sequence[Reader]:
+        """Cut into pieces of about `size` bytes, a function of the file alone."""
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
+        """Yield stretches of records, undecoded where that takes long, and the bytes of the file up to their end."""
+
+    def records(self, block: Any, columns: Sequence[str]) -> pa.Table | list[dict[str, Any]]:
+        """Decode a stretch; raises `DocumentError` with a row of it."""
+
+    def place(self, row: int) -> str:
+        """Where a user finds this row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JsonRecords:
+    """A file with one JSON object on each line."""
+
+    lines: JsonLines
+    fields: Mapping[str, Any] | None = None
+    rows: int | None = None
+
+    @classmethod
+    def open(cls, path: Path, name: str) -> JsonRecords:
+        """Read the first line that is not blank.
+
+        Raises:
+            SourceError: it holds no object.
+            PackerError: the file cannot be read.
+        """
+        with reading(name):
+            file = SourceFile(name=name, bytes=path.stat().st_size)
+        lines = JsonLines(file=file, path=path, has_labels=None, columns=Columns("", ""), types={})
+        number = 1
+        for block, _ in lines.blocks(1 << 16):
+            for line in lines_of(block):
+                if line.strip():
+                    try:
+                        return cls(lines=lines, fields=read_record(line))
+                    except ValueError as error:
+                        raise SourceError(f"document 0 ({name} line {number}): {error}") from None
+                number += 1
+        return cls(lines=lines)
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size."""
+        return self.lines.file
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self.lines.path
+
+    def cut(self, size: int) -> Sequence[Reader]:
+        """Cut a plain file between lines."""
+        pieces = self.lines.cut(size)
+        return [replace(self, lines=piece) for piece in pieces if isinstance(piece, JsonLines)]
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
+        """Yield whole lines."""
+        return self.lines.blocks(_BLOCK)
+
+    def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Read every line that is not blank."""
+        records: list[dict[str, Any]] = []
+        for line in lines_of(block):
+            if line.strip():
+                try:
+                    records.append(read_record(line))
+                except ValueError as error:
+                    raise DocumentError(len(records), str(error)) from None
+        return records
+
+    def place(self, row: int) -> str:
+        """Name the line."""
+        return self.lines.place(row)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParquetRecords:
+    """A Parquet file, or a run of its row groups."""
+
+    file: SourceFile
+    path: Path
+    fields: pa.Schema
+    rows: int
+    sizes: tuple[tuple[int, int], ...]
+    """Rows and bytes, decompressed, of all row groups of the file."""
+
+    groups: range
+    """Those to read."""
+
+    at_once: int
+    """Rows of a stretch."""
+
+    first_row: int = 0
+    """Rows of the file before them."""
+
+    @classmethod
+    def open(cls, path: Path, name: str) -> ParquetRecords:
+        """Read the file's footer.
+
+        Raises:
+            SourceError: truncated or corrupt.
+        """
+        with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
+            sizes = []
+            for number in range(parquet.metadata.num_row_groups):
+                # pyarrow's own reader refuses a damaged entry; asking for it from Python ends the process
+                next(parquet.iter_batches(batch_size=1, row_groups=[number]), None)
+                group = parquet.metadata.row_group(number)
+                sizes.append((max(group.num_rows, 0), max(group.total_byte_size, 0)))
+            rows = sum(rows for rows, _ in sizes)
+            if rows != parquet.metadata.num_rows:
+                raise SourceError(
+                    f"{name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}"
+                )
+            file = SourceFile(name=name, bytes=path.stat().st_size)
+            longest = max([1, *(size // max(rows, 1) for rows, size in sizes)])
+            return cls(
+                file=file,
+                path=path,
+                fields=parquet.schema_arrow,
+                rows=rows,
+                sizes=tuple(sizes),
+                groups=range(len(sizes)),
+                at_once=min(max(_BLOCK // longest, 1), ROWS),
+            )
+
+    def cut(self, size: int) -> Sequence[Reader]:
+        """Cut between row groups: as many together as come to `size` when they are decompressed."""
+        pieces: list[Reader] = []
+        first = first_row = rows = content = 0
+        for number, (group_rows, group_bytes) in enumerate(self.sizes):
+            rows, content = rows + group_rows, content + group_bytes
+            if content >= size or number == len(self.sizes) - 1:
+                share = self._bytes_before(first_row + rows) - self._bytes_before(first_row)
+                file = SourceFile(name=self.file.name, bytes=share)
+                groups = range(first, number + 1)
+                pieces.append(replace(self, file=file, rows=rows, groups=groups, first_row=first_row))
+                first, first_row, rows, content = number + 1, first_row + rows, 0, 0
+        return pieces or (self,)
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.Table, int]]:
+        """Yield runs of rows, read page by page."""
+        there = [column for column in columns if column in self.fields.names]
+        with reading(self.file.name):
+            parquet = pq.ParquetFile(self.path, memory_map=True, pre_buffer=False)
+        with parquet:
+            batches = parquet.iter_batches(self.at_once, self.groups, there, use_threads=False)
+            done = 0
+            while True:
+                with reading(self.file.name):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                done += len(batch)
+                if done > self.rows:
+                    break
+                yield pa.Table.from_batches([batch]), self.file.bytes * done // max(self.rows, 1)
+            if done != self.rows:
+                raise SourceError(f"{self.file.name}: corrupt: its footer says {self.rows} rows, its pages hold others")
+
+    def records(self, block: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """They are Arrow's already; a column that is not there is null throughout."""
+        return with_columns(block, columns)
+
+    def place(self, row: int) -> str:
+        """Name the row."""
+        return f"{self.file.name} row {self.first_row + row}"
+
+    def _bytes_before(self, row: int) -> int:
+        return self.file.bytes * row // max(self.rows, 1)
+
+
+def rows_at_once(file: SourceFile, rows: int) -> int:
+    """How many rows come to about a block."""
+    return min(max(_BLOCK * rows // max(file.bytes, 1), 1), ROWS)
+
+
+def with_columns(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Add the columns that are not there: a file of conversations may have no tools where another has."""
+    for column in columns:
+        if column not in table.schema.names:
+            table = table.append_column(column, pa.nulls(len(table)))
+    return table

@@ -1,0 +1,196 @@
+"""Sources of text: opened with a tokenizer, their documents are lists of tokens like those of any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import xxhash
+
+from packer.errors import PackerError, SourceError
+from packer.sources import ipc, jsonl, parquet
+from packer.sources.arrow_records import ArrowRecords
+from packer.sources.crew import Crew
+from packer.sources.documents import Batch, DecodedSize, DocumentError, Input, SourceFile, Tokenized
+from packer.sources.hugging_face import Found
+from packer.sources.opening import find, format_of
+from packer.sources.records import JsonRecords, ParquetRecords, Reader
+from packer.sources.source import Source
+from packer.sources.streams import COLUMNS
+from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
+from packer.text.records import TEMPLATE_KWARGS, TOOLS
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+_THREADS = 2  # where nobody helps; the tokenizer has its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextInput:
+    """A file of text, or a piece of one; its documents are tokenized whenever they are read."""
+
+    reader: Reader
+    encoder: Encoder
+    mapped: bool = False
+    decoded: DecodedSize | None = None
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size."""
+        return self.reader.file
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file is; None for data in memory."""
+        return self.reader.path
+
+    @property
+    def rows(self) -> int | None:
+        """Documents; None where only reading tells."""
+        return self.reader.rows
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether some tokens are not trained."""
+        return self.encoder.has_labels
+
+    def cut(self, size: int) -> Sequence[Input]:
+        """Cut as the reader does."""
+        return [replace(self, reader=piece) for piece in self.reader.cut(size)]
+
+    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+        """Yield the documents of one stretch of records after the other; stretches are tokenized side by side.
+
+        Raises:
+            DocumentError: a record is wrong.
+        """
+        if crew is not None:
+            yield from self._batches(crew)
+            return
+        with closing(Crew(_THREADS)) as own, own.working():
+            yield from self._batches(own)
+
+    def place(self, row: int) -> str:
+        """Name the line or row."""
+        return self.reader.place(row)
+
+    def _batches(self, crew: Crew) -> Iterator[Batch]:
+        row = 0
+        stretches = crew.in_order(self._encode, self.reader.blocks(self.encoder.records.needed))
+        with closing(stretches):  # type: ignore[type-var]  # a generator
+            while True:
+                try:
+                    found, done = next(stretches, (None, 0))
+                except (DocumentError, TextError) as fault:
+                    raise DocumentError(row + fault.row, fault.message) from None
+                if found is None:
+                    return
+                labels = [found.labels] if found.labels is not None else None
+                yield Batch(
+                    [found.input_ids],
+                    labels,
+                    done,
+                    straddling=len(found.straddling),
+                    untrained=len(found.untrained),
+                )
+                row += len(found.input_ids)
+
+    def _encode(self, stretch: tuple[Any, int]) -> tuple[Encoded, int]:
+        block, done = stretch
+        return self.encoder.encode(self.reader.records(block, self.encoder.records.needed)), done
+
+
+def open_text(
+    source: str | Path | Dataset | DatasetDict,
+    options: TextOptions,
+    *,
+    split: str | None = None,
+    text_column: str | None = None,
+) -> Source:
+    """Open a dataset of text: see which files and columns are there, without reading the documents.
+
+    Args:
+        source: a file, folder, glob, folder of `save_to_disk`, `datasets` object, or Hub id ("org/name").
+        options: what shapes the tokens.
+        split: which split, where there are several.
+        text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
+            `text`, `prompt` and `completion`, `messages` or `conversations`, whichever is there.
+
+    Raises:
+        PackerError: no such path, split or column, an unknown format, or the tokenizer does not fit.
+        SourceError: a file is truncated or corrupt, or is no text.
+    """
+    found = find(source, split)
+    readers = _readers(found)
+    records = _common_records(readers, found.name, text_column)
+    encoder = Encoder(options, records)
+    identity = encoder.identity
+    if found.indices is not None:  # equal lengths in another order are other documents
+        digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
+        identity = {**identity, "indices_xxh3_128": digest}
+    tokenized = Tokenized(identity=identity, pad_id=encoder.pad_id, fingerprint=found.fingerprint)
+    inputs = tuple(TextInput(reader=reader, encoder=encoder) for reader in readers)
+    return Source(found.name, inputs, COLUMNS, tokenized=tokenized)
+
+
+def _readers(found: Found) -> list[Reader]:
+    if found.table is not None:
+        return [ArrowRecords.select(found)]
+    if found.saved:
+        saved = [ArrowRecords.open(path, name) for path, name in found.files]
+        return [*saved] if found.indices is None else [ArrowRecords.select(found, saved)]
+    formats: dict[ModuleType, type[JsonRecords | ParquetRecords | ArrowRecords]]
+    formats = {jsonl: JsonRecords, parquet: ParquetRecords, ipc: ArrowRecords}
+    return [formats[format_of(path, name)].open(path, name) for path, name in found.files]
+
+
+def _common_records(readers: list[Reader], name: str, text_column: str | None) -> Records:
+    """Tell what the files hold.
+
+    Raises:
+        PackerError: no text, or not the same in all of them.
+    """
+    known: dict[str, Records] = {}
+    for reader in readers:
+        if reader.fields is None:
+            continue
+        file = reader.file.name
+        _refuse_tokens(reader.fields, file, text_column)
+        known[file] = recognise(reader.fields, file, text_column)
+        if isinstance(reader.fields, pa.Schema):
+            for column in known[file].needed:
+                if reader.fields.names.count(column) > 1:
+                    raise SourceError(
+                        f"{file}: {reader.fields.names.count(column)} columns are named '{column}'; keep one"
+                    )
+    if not known:
+        raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
+    (first, records), *others = known.items()
+    for file, other in others:
+        if (other.columns, other.conversational) != (records.columns, records.conversational):
+            raise SourceError(
+                f"{first} holds {_shown(records)}, {file} {_shown(other)}: give files of one kind, or name the column "
+                "that all of them have with --text-column"
+            )
+    # a file may have tools where another has none, and a line where the first has none
+    return replace(records, template_columns=(TOOLS, TEMPLATE_KWARGS)) if records.conversational else records
+
+
+def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None) -> None:
+    columns = fields.names if isinstance(fields, pa.Schema) else fields
+    if text_column is None and COLUMNS.input_ids in columns:
+        raise PackerError(
+            f"{name}: has the column '{COLUMNS.input_ids}', so that it is tokenized already: leave --tokenizer out, or "
+            "name the column of text with --text-column"
+        )
+
+
+def _shown(records: Records) -> str:
+    columns = " and ".join(f"'{column}'" for column in records.columns)
+    return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"

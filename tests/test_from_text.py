@@ -1,0 +1,555 @@
+"""Text to rows in one command: what each document alone gives, from every kind of source, or an error in one line."""
+
+import gzip
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer import pipeline
+from packer.cli import cli
+from packer.cli.shared import TRAIN_NAMES
+from packer.options import TRAIN_CHOICES, PackOptions
+from packer.pipeline.tokenizing import REPORT, tokenize
+from packer.shards import read_manifest
+from packer.sources import records as records_module
+from packer.sources import spill as spill_module
+from packer.sources.text import TextInput
+from packer.text import open_tokenizer
+from tests import naive
+from tests.chat_templates import EXACT, REWRITING, WORDS, save_tokenizer, trained
+
+zstandard = pytest.importorskip("zstandard")
+pytest.importorskip("transformers")
+
+CHATML = EXACT["chatml"]
+MAX_LEN = 64
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces and stretches of a few documents."""
+    monkeypatch.setattr(spill_module, "_PIECE", 1500)
+    monkeypatch.setattr(records_module, "_BLOCK", 400)
+
+
+@cache
+def texts(count=60):
+    random = np.random.default_rng(5)
+    words = WORDS.split()
+    return [{"text": " ".join(random.choice(words, random.integers(1, 30)))} for _ in range(count)]
+
+
+@cache
+def chats(count=40):
+    random = np.random.default_rng(6)
+    words = WORDS.split()
+
+    def say(role):
+        return {"role": role, "content": " ".join(random.choice(words, random.integers(1, 9)))}
+
+    return [
+        {"messages": [say(role) for _ in range(random.integers(1, 4)) for role in ("user", "assistant")]}
+        for _ in range(count)
+    ]
+
+
+@cache
+def pairs(count=50):
+    random = np.random.default_rng(7)
+    words = WORDS.split()
+    draw = lambda: " ".join(random.choice(words, random.integers(1, 12)))  # noqa: E731
+    return [{"prompt": draw(), "completion": " " + draw()} for _ in range(count)]
+
+
+KINDS = {"texts": texts, "chats": chats, "pairs": pairs}
+
+
+def write_lines(path: Path, records) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def shards(manifest):
+    return [shard.xxh3_128 for shard in manifest.shards]
+
+
+def pack(source, out, tokenizer, **options):
+    options = {"max_len": MAX_LEN, "algorithm": "bfd", "sync": False, **options}
+    return packer.pack(source, out, tokenizer=tokenizer, **options)
+
+
+def documents_of(packed: Path) -> dict[int, tuple[list[int], list[int]]]:
+    """Tokens of every document and where they are trained, put together from its segments."""
+    pieces: dict[int, list] = {}
+    for row in packer.load(packed):
+        place = 0
+        for length, document, start in zip(row["seq_lengths"], row["doc_ids"], row["doc_starts"], strict=True):
+            part = slice(place, place + length)
+            if document >= 0:
+                pieces.setdefault(int(document), []).append((int(start), row["input_ids"][part], row["labels"][part]))
+            place += length
+    found = {}
+    for document, parts in pieces.items():
+        parts.sort(key=lambda part: part[0])
+        found[document] = tuple(np.concatenate([part[side] for part in parts]).tolist() for side in (1, 2))
+    return found
+
+
+def alone(tokenizer, record, template):
+    """What a document alone gives: its tokens, and the positions that are trained."""
+    if "messages" in record:
+
+        def render(messages, *, prompt):
+            (text,) = tokenizer.apply_chat_template(
+                [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt
+            )
+            return text
+
+        wanted = naive.assistant_characters(render, record["messages"])
+        return naive.tokens_of_characters(tokenizer, render(record["messages"], prompt=False), wanted)
+    prompt = record.get("prompt", "")
+    text = record["text"] if "text" in record else prompt + record["completion"]
+    adds = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+    front = adds[0].index(adds[1][0])
+    ids = tokenizer(text)["input_ids"]
+    if tokenizer.eos_token_id is not None:
+        ids = [*ids, tokenizer.eos_token_id]
+    if "text" in record:
+        return ids, list(range(len(ids)))
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    first = next((at for at, (_, end) in enumerate(offsets) if end > len(prompt)), len(offsets))
+    return ids, list(range(front + first, len(ids)))
+
+
+def assert_rows_hold(packed: Path, records, tokenizer, template=None, max_len=MAX_LEN):
+    found = documents_of(packed)
+    for number, record in enumerate(records):
+        ids, places = alone(tokenizer, record, template)
+        # the first token of a segment is never trained: its prediction would come from the document before
+        expected = [-100] * len(ids)
+        for place in places:
+            expected[place] = ids[place] if place % max_len else -100
+        assert found.pop(number) == (ids, expected), number
+    assert not found
+
+
+# ---- tokens and labels ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_hold_what_each_document_alone_gives(tmp_path, tokenizer, kind, small):
+    records = KINDS[kind]()
+    manifest = pack(write_lines(tmp_path / "rows.jsonl", records), tmp_path / "out", tokenizer)
+    assert_rows_hold(tmp_path / "out", records, open_tokenizer(tokenizer), CHATML)
+    assert manifest.totals["documents"] == len(records)
+    assert manifest.options["pad_id"] == trained().token_to_id("<|endoftext|>")
+    assert not list(packer.verify(tmp_path / "out", tmp_path / "rows.jsonl", tokenizer=tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("corpus", "every"), [("python_peps", 25), ("t0_train_50k", 150), ("gsm8k", 60), ("sgd_multiturn", 150)]
+)
+@pytest.mark.parametrize("name", ["qwen3", "bert_uncased"])
+def test_real_corpora_are_in_the_rows_as_each_document_alone(tmp_path, shared_data, corpus, every, name):
+    path = next((shared_data / "corpora").glob(f"{corpus}.jsonl*"))
+    with path.open("rb") if path.suffix == ".jsonl" else zstandard.open(path, "rb") as file:
+        records = [json.loads(line) for line in file.read().splitlines()[::every]]
+    source = write_lines(tmp_path / "rows.jsonl", records)
+    real = str(shared_data / "tokenizers" / name)
+    template = CHATML if "messages" in records[0] else None
+    manifest = pack(source, tmp_path / "out", real, max_len=1024, chat_template=template)
+    assert_rows_hold(tmp_path / "out", records, open_tokenizer(real), template, max_len=1024)
+    assert manifest.options["tokenizer"] == name
+    assert not list(packer.verify(tmp_path / "out", source, tokenizer=real))
+
+
+@pytest.mark.parametrize(("train_on", "records"), [("all", chats), ("all", pairs), ("assistant", chats)])
+def test_what_is_trained_can_be_chosen(tmp_path, tokenizer, train_on, records):
+    source = write_lines(tmp_path / "rows.jsonl", records())
+    totals = pack(source, tmp_path / "out", tokenizer, train_on=train_on, max_len=4096).totals
+    if train_on == "all":  # but for the first token of each document
+        assert totals["tokens_trained"] == totals["tokens_packed"] - totals["documents"]
+    else:
+        assert 0 < totals["tokens_trained"] < totals["tokens_packed"] - totals["documents"]
+
+
+def test_a_column_can_be_named_and_the_end_left_out(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", [{"content": record["text"], "text": "no"} for record in texts()])
+    pack(source, tmp_path / "out", tokenizer, text_column="content", eos=False, max_len=4096)
+    found = documents_of(tmp_path / "out")
+    opened = open_tokenizer(tokenizer)
+    assert [found[number][0] for number in range(60)] == [opened(record["text"])["input_ids"] for record in texts()]
+
+
+def test_tools_that_only_a_later_line_has_are_rendered(tmp_path, tokenizer):
+    template = "{% if tools %}TOOLS {{ tools | length }}\n{% endif %}" + CHATML
+    with_tools = {**chats()[1], "tools": [{"name": "dig"}, {"name": "run"}]}
+    write_lines(tmp_path / "rows.jsonl", [chats()[0], with_tools])
+    pack(tmp_path / "rows.jsonl", tmp_path / "out", tokenizer, chat_template=template, max_len=512)
+    text = open_tokenizer(tokenizer).decode(documents_of(tmp_path / "out")[1][0])
+    assert text.startswith("TOOLS 2\n")
+
+
+# ---- sources ----
+
+
+def write_formats(folder: Path, records) -> dict[str, object]:
+    """The same records in every form that is taken."""
+    table = pa.Table.from_pylist(records)
+    lines = write_lines(folder / "rows.jsonl", records)
+    made: dict[str, object] = {"jsonl": lines, "gz": folder / "rows.jsonl.gz", "zst": folder / "rows.jsonl.zst"}
+    made["gz"].write_bytes(gzip.compress(lines.read_bytes()))
+    made["zst"].write_bytes(zstandard.compress(lines.read_bytes()))
+    pq.write_table(table, folder / "rows.parquet", row_group_size=7)
+    for name, compression in (("stream", None), ("lz4", "lz4")):
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_stream(str(folder / f"{name}.arrow"), table.schema, options=options) as stream:
+            stream.write_table(table, max_chunksize=11)
+        made[name] = folder / f"{name}.arrow"
+    with pa.ipc.new_file(str(folder / "file.arrow"), table.schema) as file:
+        file.write_table(table, max_chunksize=11)
+    dataset = datasets.Dataset.from_list(records)
+    dataset.save_to_disk(folder / "saved", num_shards=3)
+    return {
+        **made,
+        "parquet": folder / "rows.parquet",
+        "file": folder / "file.arrow",
+        "saved": folder / "saved",
+        "object": dataset,
+        "indices": datasets.Dataset.from_list(records[::-1]).select(range(len(records) - 1, -1, -1)),
+        "mapped": datasets.load_from_disk(folder / "saved"),
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_same_rows(tmp_path, tokenizer, kind, small):
+    made = write_formats(tmp_path, KINDS[kind]())
+    hashes = {name: shards(pack(source, tmp_path / f"out-{name}", tokenizer)) for name, source in made.items()}
+    assert len(set(map(tuple, hashes.values()))) == 1, hashes
+
+
+def test_files_of_a_folder_and_a_glob_follow_each_other(tmp_path, tokenizer):
+    (tmp_path / "all").mkdir()
+    write_lines(tmp_path / "all" / "a.jsonl", texts()[:20])
+    pq.write_table(pa.Table.from_pylist(texts()[20:45]), tmp_path / "all" / "b.parquet")
+    (tmp_path / "all" / "c.jsonl").write_bytes(b"\n")
+    write_lines(tmp_path / "all" / "d.jsonl", texts()[45:])
+    whole = shards(pack(write_lines(tmp_path / "rows.jsonl", texts()), tmp_path / "out", tokenizer))
+    assert shards(pack(tmp_path / "all", tmp_path / "folder", tokenizer)) == whole
+    assert shards(pack(str(tmp_path / "all" / "*"), tmp_path / "glob", tokenizer)) == whole
+
+
+def test_an_indices_mapping_selects_and_repeats(tmp_path, tokenizer, small):
+    order = [5, 0, 4, 4, 31, 1]
+    dataset = datasets.Dataset.from_list(texts())
+    dataset.save_to_disk(tmp_path / "saved", num_shards=2)
+    state = json.loads((tmp_path / "saved" / "state.json").read_text())
+    with pa.ipc.new_stream(str(tmp_path / "saved" / "i.arrow"), pa.schema([("indices", pa.uint64())])) as stream:
+        stream.write_table(pa.table({"indices": pa.array(order, pa.uint64())}))
+    state["_indices_data_files"] = [{"filename": "i.arrow"}]
+    (tmp_path / "saved" / "state.json").write_text(json.dumps(state))
+    lines = write_lines(tmp_path / "rows.jsonl", [texts()[row] for row in order])
+    wanted = shards(pack(lines, tmp_path / "out", tokenizer))
+    assert shards(pack(tmp_path / "saved", tmp_path / "from-saved", tokenizer)) == wanted
+    assert shards(pack(dataset.select(order), tmp_path / "from-object", tokenizer)) == wanted
+    with pytest.raises(packer.PackerError, match="indices_xxh3_128"):  # of as many bytes, in another order
+        pack(dataset.select(order[::-1]), tmp_path / "from-object", tokenizer)
+    faulty = datasets.Dataset.from_list([*texts()[:3], {"text": None}])
+    pack(faulty.select([2, 0]), tmp_path / "without", tokenizer)
+    with pytest.raises(packer.SourceError, match=r"document 1 \(dataset row 3\): 'text' is null"):
+        pack(faulty.select([0, 3]), tmp_path / "with", tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["texts", "chats"])
+def test_workers_do_not_change_a_byte(tmp_path, tokenizer, kind, small):
+    source = write_lines(tmp_path / "rows.jsonl", KINDS[kind]())
+    made = [pack(source, tmp_path / f"out-{workers}", tokenizer, workers=workers) for workers in (1, 2, 7)]
+    assert len({manifest.to_bytes() for manifest in made}) == 1
+
+
+# ---- kept and resumed ----
+
+
+class Killed(BaseException):
+    pass
+
+
+def dies_after(monkeypatch, stretches: int):
+    """Have the tokenizer stop everything after so many stretches of records; count all."""
+    calls = []
+    encode = TextInput._encode
+
+    def limited(self, stretch):
+        calls.append(stretch)
+        if len(calls) == stretches:
+            raise Killed
+        return encode(self, stretch)
+
+    monkeypatch.setattr(TextInput, "_encode", limited)
+    return calls
+
+
+@pytest.mark.parametrize("command", ["pack", "tokenize"])
+def test_what_was_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, monkeypatch, small, command):
+    source = write_lines(tmp_path / "rows.jsonl", texts())
+    options = PackOptions(max_len=MAX_LEN, algorithm="bfd", tokenizer=tokenizer)
+
+    def run(out):
+        (pipeline.pack if command == "pack" else tokenize)(source, out, options=options, workers=1, sync=False)
+        return {path.name: path.read_bytes() for path in out.iterdir()}
+
+    with monkeypatch.context() as patch:
+        calls = dies_after(patch, -1)
+        whole = run(tmp_path / "whole")
+    sampling = 1 if command == "pack" else 0  # to foresee the size
+    assert len(calls) > 10
+    with monkeypatch.context() as patch:
+        dies_after(patch, 10)
+        with pytest.raises(Killed):
+            run(tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not (tmp_path / "out" / REPORT).exists()
+    with monkeypatch.context() as patch:
+        again = dies_after(patch, -1)
+        assert run(tmp_path / "out") == whole
+    assert sampling < len(again) < len(calls) - 3
+
+
+@pytest.mark.parametrize("source", ["file", "dataset in memory"])
+def test_only_what_was_tokenized_in_the_same_way_is_taken_up(tmp_path, tokenizer, monkeypatch, small, source):
+    given = write_lines(tmp_path / "rows.jsonl", pairs()) if source == "file" else datasets.Dataset.from_list(pairs())
+
+    def run(out, **options):
+        options = PackOptions(max_len=1, tokenizer=tokenizer, **options)
+        report = tokenize(given, out, options=options, workers=1, sync=False).report
+        return report, [path.read_bytes() for path in sorted(out.glob("*.arrow"))]
+
+    whole, other = run(tmp_path / "whole"), run(tmp_path / "other", eos=False)
+    assert whole[0]["documents_untrained"] == 0
+    for options, wanted, same in (({}, whole, True), ({"eos": False}, other, False)):
+        with monkeypatch.context() as patch:
+            dies_after(patch, 10)
+            with pytest.raises(Killed):
+                run(tmp_path / "out")
+        with monkeypatch.context() as patch:
+            again = dies_after(patch, -1)
+            assert run(tmp_path / "out", **options) == wanted
+            if same:
+                resumed = len(again)
+            else:
+                assert len(again) > resumed
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_counts_of_what_was_tokenized_before_a_kill_are_kept(tmp_path, tokenizer, monkeypatch, small):
+    source = write_lines(tmp_path / "rows.jsonl", [{"prompt": "The qui", "completion": "ck fox"}] * 40)
+    options = PackOptions(max_len=1, tokenizer=tokenizer)
+    with monkeypatch.context() as patch:
+        dies_after(patch, 4)
+        with pytest.raises(Killed):
+            tokenize(source, options=options, workers=1, sync=False)
+    assert tokenize(source, options=options, sync=False).report["documents_straddling"] == 40
+
+
+def test_tokenized_once_packs_to_the_same_rows(tmp_path, tokenizer, small):
+    for kind, records in KINDS.items():
+        source = write_lines(tmp_path / f"{kind}.jsonl", records())
+        result = tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), sync=False)
+        assert result.output == tmp_path / f"{kind}-tokenized"
+        direct = pack(source, tmp_path / f"{kind}-direct", tokenizer)
+        assert shards(
+            pack(result.output, tmp_path / f"{kind}-packed", None, pad_id=direct.options["pad_id"])
+        ) == shards(direct)
+        assert datasets.load_from_disk(str(result.output)).num_rows == len(records())
+        assert not list(tmp_path.glob(".*"))
+
+
+def test_a_tokenized_dataset_is_found_kept_and_replaced(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", texts())
+    run = lambda **more: CliRunner().invoke(  # noqa: E731
+        cli, ["tokenize", str(source), "--tokenizer", tokenizer, "--no-sync", *more.get("args", [])]
+    )
+    first = run()
+    assert first.exit_code == 0, first.output
+    assert "Tokenized 60 documents into" in first.stdout
+    assert "is complete, tokenized in the same way" in run().stdout
+    other = run(args=["--no-eos"])
+    assert (other.exit_code, "tokenized with eos True, not False" in other.stderr) == (1, True)
+    replaced = run(args=["--no-eos", "--overwrite", "--json"])
+    assert json.loads(replaced.stdout)["text"]["eos"] is False
+    tokens = sum(len(row["input_ids"]) for row in datasets.load_from_disk(str(tmp_path / "rows-tokenized")))
+    assert tokens == json.loads(replaced.stdout)["source"]["tokens"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x").touch()
+    refused = run(args=["-o", str(tmp_path / "other")])
+    assert "exists and is not a tokenized dataset" in refused.stderr
+
+
+def test_another_tokenizer_or_template_is_another_pack(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", chats())
+    manifest = pack(source, tmp_path / "out", tokenizer)
+    assert str(tmp_path.parent) not in manifest.to_bytes().decode()
+    assert manifest.source["text"]["tokenizer"]
+    other = save_tokenizer(tmp_path / "ours", template=EXACT["trims"])
+    with pytest.raises(packer.PackerError, match=r"with chat_template .*, not .*: choose another"):
+        pack(source, tmp_path / "out", other)
+    with pytest.raises(packer.PackerError, match=r"with chat_template None, not \{% for"):
+        pack(source, tmp_path / "out", tokenizer, chat_template=CHATML)
+    (fault,) = packer.verify(tmp_path / "out", source, tokenizer=other)
+    assert fault.startswith("it was packed with another chat_template")
+
+
+def test_verify_tokenizes_again_and_finds_what_differs(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", chats())
+    pack(source, tmp_path / "out", tokenizer, chat_template=EXACT["trims"])
+    with pytest.raises(packer.PackerError, match="packed with the tokenizer ours: say where it is by --tokenizer"):
+        list(packer.verify(tmp_path / "out", source))
+    assert not list(packer.verify(tmp_path / "out", source, tokenizer=tokenizer))
+    changed = json.loads(json.dumps(chats()))
+    changed[3]["messages"][1]["content"] = "x" + changed[3]["messages"][1]["content"][1:]
+    write_lines(source, changed)
+    (fault,) = packer.verify(tmp_path / "out", source, tokenizer=tokenizer)
+    assert "document 3 (rows.jsonl line 4)" in fault
+    pack(write_lines(tmp_path / "t.jsonl", [{"input_ids": [1, 2]}]), tmp_path / "tokens", None)
+    with pytest.raises(packer.PackerError, match="was packed from tokens"):
+        list(packer.verify(tmp_path / "tokens", tmp_path / "t.jsonl", tokenizer=tokenizer))
+
+
+def test_stats_and_compare_tell_what_packing_makes(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", pairs())
+    manifest = pack(source, tmp_path / "out", tokenizer)
+    for command in (["stats"], ["compare", "--algorithm", "bfd"]):
+        arguments = [str(source), "--tokenizer", tokenizer, "--max-len", str(MAX_LEN), "--json"]
+        done = CliRunner().invoke(cli, [*command, *arguments])
+        assert done.exit_code == 0, done.output
+        content = json.loads(done.stdout)
+        assert (content["documents"], content["tokens"]) == (50, manifest.totals["tokens"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "rows.jsonl"]
+
+
+# ---- counted and printed ----
+
+
+def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, tokenizer, small):
+    records = [{"prompt": "The qui", "completion": "ck fox"}, {"prompt": "The fox", "completion": ""}, *pairs()]
+    source = write_lines(tmp_path / "rows.jsonl", records)
+    arguments = ["pack", str(source), "--tokenizer", tokenizer, "--no-eos", "--max-len", "64", "--no-sync"]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    totals = read_manifest(tmp_path / "rows-packed-64").totals
+    ours = open_tokenizer(tokenizer)
+
+    def straddles(record):
+        offsets = ours(record["prompt"] + record["completion"], return_offsets_mapping=True)["offset_mapping"]
+        return any(start < len(record["prompt"]) < end for start, end in offsets)
+
+    assert totals["documents_straddling"] == sum(map(straddles, records)) > 0
+    assert totals["documents_untrained"] == 1
+    assert "nothing to train on" in done.stdout
+    assert "Tokenized with ours, training on completion of prompt+completion" in done.stdout
+
+
+# ---- what is wrong is named ----
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "words"),
+    [
+        ("texts", b'{"text": null}', "'text' is null where a string is expected"),
+        ("texts", b'{"text": "a\\ud800b"}', r"lone surrogate U\+D800 at character 1"),
+        ("texts", b'{"text": "\xff"}', "invalid UTF-8 at byte 10 of the line"),
+        ("texts", b'{"text": "a"', "not valid JSON"),
+        ("texts", b'["text"]', "an array where an object is expected"),
+        ("texts", b'{"text": "a", "text": "b"}', "a field is given twice: 'text'"),
+        ("chats", b'{"messages": "x"}', "'messages' is a str where a list of messages is expected"),
+        ("chats", b'{"messages": [{"role": "king", "content": ""}]}', "the role 'king'"),
+        ("pairs", b'{"prompt": "a"}', "'completion' is null"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_wrong_line_is_named_with_its_file(tmp_path, tokenizer, small, kind, line, words, workers):
+    lines = [json.dumps(record).encode() for record in KINDS[kind]()]
+    lines[31:31] = [b"", line]
+    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines))
+    with pytest.raises(packer.SourceError, match=rf"^document 31 \(rows.jsonl line 33\): .*{words}"):
+        pack(tmp_path / "rows.jsonl", tmp_path / "out", tokenizer, workers=workers)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(packer.SourceError, match="line 33"):
+        tokenize(tmp_path / "rows.jsonl", options=PackOptions(max_len=1, tokenizer=tokenizer))
+    assert not (tmp_path / "rows-tokenized").exists()
+
+
+def test_a_wrong_row_of_parquet_is_named(tmp_path, tokenizer):
+    table = pa.table({"text": [*(record["text"] for record in texts()), None]})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=7)
+    with pytest.raises(packer.SourceError, match=r"document 60 \(rows.parquet row 60\): 'text' is null"):
+        pack(tmp_path / "rows.parquet", tmp_path / "out", tokenizer)
+
+
+def refused(source, tokenizer, **options):
+    with pytest.raises(packer.PackerError) as caught:
+        pack(source, Path(source).parent / "out", tokenizer, **options)
+    assert not (Path(source).parent / "out").exists()
+    return str(caught.value)
+
+
+def test_what_cannot_be_done_is_said_before_anything_is_written(tmp_path, tokenizer):
+    chat = write_lines(tmp_path / "chats.jsonl", chats())
+    text = write_lines(tmp_path / "texts.jsonl", texts())
+    bare = save_tokenizer(tmp_path / "bare")
+    assert "neither a tokenizer folder" in refused(text, str(tmp_path / "none"))
+    assert "has no chat template; give one by --chat-template FILE" in refused(chat, bare)
+    assert "--train-on assistant does not fit documents of text" in refused(text, tokenizer, train_on="assistant")
+    assert "train_on is 'me': choose one of all, completion, assistant" in refused(text, tokenizer, train_on="me")
+    assert "or give --tokenizer to pack text" in refused(text, None)
+    assert "text_column is 'body', and there is no tokenizer: give one" in refused(text, None, text_column="body")
+    assert "eos is 'False', and there is no tokenizer" in refused(text, None, eos=False)
+    assert "input_column is ids, and there is a tokenizer" in refused(text, tokenizer, input_column="ids")
+    both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1], "text": "a"}])
+    assert "tokenized already: leave --tokenizer out" in refused(both, tokenizer)
+    empty = write_lines(tmp_path / "empty.jsonl", [])
+    assert "empty dataset: 0 documents in 1 file(s)" in refused(empty, tokenizer)
+    twice = tmp_path / "twice.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]), twice)
+    assert "2 columns are named 'text'" in refused(twice, tokenizer)
+
+
+def test_files_of_different_kinds_are_refused(tmp_path, tokenizer):
+    (tmp_path / "all").mkdir()
+    write_lines(tmp_path / "all" / "a.jsonl", texts())
+    write_lines(tmp_path / "all" / "b.jsonl", chats())
+    message = refused(tmp_path / "all", tokenizer)
+    assert "a.jsonl holds 'text' as strings, b.jsonl 'messages' as lists of messages" in message
+
+
+@pytest.mark.parametrize("name", REWRITING)
+def test_a_template_that_rewrites_turns_is_an_error_with_the_line(tmp_path, tokenizer, name):
+    turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    chat = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    source = write_lines(tmp_path / "rows.jsonl", [chat])
+    message = refused(source, tokenizer, chat_template=REWRITING[name])
+    assert message.startswith("document 0 (rows.jsonl line 1): the chat template renders")
+    assert pack(source, tmp_path / "out", tokenizer, chat_template=REWRITING[name], train_on="all").packs == 1
+
+
+def test_a_template_file_that_is_not_there_is_a_usage_error(tmp_path):
+    done = CliRunner().invoke(cli, ["pack", "x", "--max-len", "8", "--chat-template", str(tmp_path / "none")])
+    assert done.exit_code == 2
+
+
+def test_the_command_knows_what_can_be_trained():
+    assert set(TRAIN_NAMES) == set(TRAIN_CHOICES)
