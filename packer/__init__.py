@@ -155,6 +155,9 @@ def pack(
     train_on: Literal["all", "completion", "assistant"] | None = None,
     chat_template: str | None = None,
     eos: bool = True,
+    group_by: str | None = None,
+    group_mode: Literal["together", "apart"] = "together",
+    pairs: bool = False,
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
@@ -191,6 +194,10 @@ def pack(
         train_on: by default the assistant's turns of chats, completions of prompts, all of a text.
         chat_template: a Jinja template in place of the tokenizer's own.
         eos: end texts and completions with the end-of-sequence token.
+        group_by: column whose equal values make documents a group; null is no group.
+        group_mode: rows of one group alone, or none with two documents of a group.
+        pairs: rows of the source are preference pairs (`chosen_input_ids`, `rejected_input_ids`), never separated; the
+            kept column `role` says which is which.
         workers: shards written at a time; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace what is at `output`, at one stroke when the new dataset is whole.
@@ -229,6 +236,9 @@ def pack(
         train_on=train_on,
         chat_template=chat_template,
         eos=eos,
+        group_by=group_by,
+        group_mode=group_mode,
+        pairs=pairs,
     )
     return run(
         source, output, options=options, workers=workers, sync=sync, overwrite=overwrite, progress=progress

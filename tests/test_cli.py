@@ -86,7 +86,7 @@ def test_every_command_says_what_it_does_and_documents_every_option(name):
 
 def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in cli.commands["pack"].params}
-    renamed = {"labels": "no_labels", "position_ids": "emit"}
+    renamed = {"labels": "no_labels", "position_ids": "emit", "group_mode": "group_by"}
     shaping = {renamed.get(name, name) for name in PackOptions.__slots__}
     assert shaping <= options
     assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "no_sync", "overwrite"}

@@ -12,6 +12,8 @@ import click
 from packer.cli.shared import algorithm_options, one_line_errors, progress_bars, shared_options, text_options
 from packer.errors import PackerError
 
+GROUP_MODE_NAMES = ("together", "apart")  # as in packer.plan, which imports numpy; a test compares them
+
 
 @click.command()
 @click.argument("dataset")
@@ -36,6 +38,13 @@ from packer.errors import PackerError
               help="Leave out segments of which nothing is trained.")  # fmt: skip
 @click.option("--refuse-untrained", "untrained", flag_value="error",
               help="Segments of which nothing is trained are an error.")  # fmt: skip
+@click.option("--group-by", type=(str, click.Choice(GROUP_MODE_NAMES)), metavar="COLUMN together|apart",
+              help="Rows of one value of COLUMN only, or no two of a value in a row; null is no group.")  # fmt: skip
+@click.option(
+    "--pairs",
+    is_flag=True,
+    help="Rows are pairs, chosen_input_ids and rejected_input_ids, which stay together; role is kept.",
+)
 @click.option("--no-labels", is_flag=True, help="Leave out labels; only packer.load is safe then.")
 @click.option("--shard-size", default="512MB", show_default=True, metavar="SIZE", help="Size of a shard at most.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads at work [default: the cores].")
@@ -45,6 +54,7 @@ def pack(
     dataset: str,
     output: Path | None,
     emit: str,
+    group_by: tuple[str, str] | None,
     no_labels: bool,
     shard_size: str,
     workers: int | None,
@@ -69,6 +79,8 @@ def pack(
         unknown = [name for name in emitted if name not in EMITTED]
         if unknown:
             raise PackerError(f"--emit {emit}: no column {unknown[0]!r}; there are {', '.join(EMITTED)}")
+        if group_by is not None:
+            options["group_by"], options["group_mode"] = group_by
         begun = time.perf_counter()
         result = pipeline.pack(
             dataset,

@@ -25,9 +25,10 @@ def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) 
             split=options.split,
             input_column=options.input_column,
             labels_column=options.labels_column,
-            keep=options.keep,
+            keep=(*options.keep, *options.group_columns),
             keep_tokens=options.keep_tokens,
             turns=options.split_at == "turns",
+            pairs=options.pairs,
         )
     text = TextOptions(
         tokenizer=options.tokenizer,

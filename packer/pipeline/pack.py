@@ -13,6 +13,7 @@ from packer import workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.pipeline.grouping import document_groups
 from packer.pipeline.opening import names_and_sizes, open_with, source_files
 from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
@@ -161,7 +162,8 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
     cut = cut_lengths(scanned.lengths, options, table=table, threads=workers)
 
     def planned() -> tuple[Plan, dict[str, Any]]:
-        return make_plan(cut, options, threads=workers, progress=progress)
+        groups = document_groups(table, options)
+        return make_plan(cut, options, groups=groups, threads=workers, progress=progress)
 
     plan, totals = _kept_plan(claimed, scanned.identity, planned)
     check_writing(claimed, totals["packs"], options)

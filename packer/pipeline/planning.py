@@ -10,12 +10,26 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.algorithms.patterns import Patterns
 from packer.algorithms.sequential import OrderedRows
 from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
-from packer.plan import LONG_POLICIES, Plan, Segments, deal, plan_in_order
+from packer.plan import (
+    LONG_POLICIES,
+    NO_GROUP,
+    Plan,
+    Segments,
+    apart_bound,
+    deal,
+    deal_together,
+    items_of,
+    keep_apart,
+    plan_in_order,
+    together_bound,
+    with_both_of_each,
+)
 from packer.progress import Progress, silent
 from packer.sources import TokenTable
 
@@ -33,17 +47,20 @@ class Cut:
     segments: Segments
     """What is placed in rows."""
 
+    items: Segments
+    """What is dealt: the segments, or pairs of them as one."""
+
     rows: OrderedRows | None
     """The rows of an order algorithm; None where a histogram algorithm packs."""
 
     keeps_whole: bool
     """Whether documents are cut only where max_len demands it."""
 
-    def lower_bound(self, max_segments: int | None, proven: int = 0) -> int:
+    def lower_bound(self, max_items: int | None, proven: int = 0) -> int:
         """Packs that no packing goes below: the best bound that is cheap, or `proven`, what a solver has shown."""
         if not self.keeps_whole:
-            return cut_bound(self.policy.histogram, max_segments)
-        return max(proven, lower_bound(self.policy.histogram, max_segments))
+            return cut_bound(self.policy.histogram, max_items)
+        return max(proven, lower_bound(self.items.histogram, max_items))
 
 
 def cut_by_policy(
@@ -86,43 +103,95 @@ def cut_lengths(
         SourceError: as `cut_by_policy`.
     """
     whole, policy = cut_by_policy(lengths, options, table=table, threads=threads)
+    items = items_of(policy) if options.pairs else policy
     algorithm = get_algorithm(options.algorithm)
     if not isinstance(algorithm, OrderAlgorithm):
-        return Cut(whole=whole, policy=policy, segments=policy, rows=None, keeps_whole=True)
+        return Cut(whole=whole, policy=policy, segments=policy, items=items, rows=None, keeps_whole=True)
     if algorithm.keeps_whole:
-        rows = algorithm.arrange(policy.extents_in_order(), options.max_len, options.max_segments)
-        return Cut(whole=whole, policy=policy, segments=policy, rows=rows, keeps_whole=True)
+        rows = algorithm.arrange(items.extents_in_order(), options.max_len, options.max_items)
+        return Cut(whole=whole, policy=policy, segments=policy, items=items, rows=rows, keeps_whole=True)
     rows = algorithm.arrange(policy.kept_lengths(0, policy.documents), options.max_len, options.max_segments)
     segments = policy.cut_at(rows.cut_documents, rows.cut_starts)
-    return Cut(whole=whole, policy=policy, segments=segments, rows=rows, keeps_whole=False)
+    return Cut(whole=whole, policy=policy, segments=segments, items=segments, rows=rows, keeps_whole=False)
 
 
 def make_plan(
-    cut: Cut, options: PackOptions, *, threads: int = 1, progress: Progress = silent
+    cut: Cut,
+    options: PackOptions,
+    *,
+    groups: NDArray[np.int32] | None = None,
+    threads: int = 1,
+    progress: Progress = silent,
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan, and the totals of the manifest: every document and token accounted for.
 
     Args:
         cut: what is to be placed.
         options: what shapes the bytes.
+        groups: (documents,) the group of each, NO_GROUP for none, where `options.group_by` asks for it.
         threads: to plan with; the plan is the same for any number.
         progress: told of "plan" in segments.
     """
     rows_per_shard = max(1, options.shard_size // options.row_format.row_bytes)
+    of_items = groups[::2] if groups is not None and options.pairs else groups
+    packs = None
     if cut.rows is not None:
-        plan = plan_in_order(cut.segments, cut.rows, rows_per_shard=rows_per_shard)
-        return plan, _totals(cut, plan, cut.lower_bound(options.max_segments), options)
-    patterns = options.solve(cut.policy.histogram)
-    plan = deal(
-        cut.segments,
-        patterns,
+        plan = plan_in_order(cut.items, cut.rows, rows_per_shard=rows_per_shard)
+        bound = cut.lower_bound(options.max_items)
+    else:
+        patterns = options.solve(cut.items.histogram)
+        packs = patterns.packs
+        bound = cut.lower_bound(options.max_items, patterns.lower_bound)
+        plan, bound = _dealt(cut.items, patterns, bound, options, rows_per_shard, of_items, threads, progress)
+    if options.pairs:
+        plan = with_both_of_each(plan, cut.segments)
+    totals = _totals(cut, plan, bound, options)
+    return plan, totals if groups is None else {**totals, "groups": _group_facts(groups, packs)}
+
+
+def _dealt(
+    items: Segments,
+    patterns: Patterns,
+    bound: int,
+    options: PackOptions,
+    rows_per_shard: int,
+    groups: NDArray[np.int32] | None,
+    threads: int,
+    progress: Progress,
+) -> tuple[Plan, int]:
+    """Deal items to rows as groups ask for it; return the plan and packs that it cannot go below."""
+    if groups is not None and options.group_mode == "together":
+        together = deal_together(
+            items,
+            groups,
+            options.solve,
+            max_segments=options.max_items,
+            rows_per_shard=rows_per_shard,
+            seed=options.seed,
+        )
+        return together, together_bound(items, groups, options.max_items)
+    plan = deal(items, patterns, rows_per_shard=rows_per_shard, seed=options.seed, threads=threads, progress=progress)
+    if groups is None:
+        return plan, bound
+    apart = keep_apart(
+        plan,
+        items,
+        groups,
+        max_segments=options.max_items,
         rows_per_shard=rows_per_shard,
         seed=options.seed,
         threads=threads,
-        progress=progress,
     )
-    bound = cut.lower_bound(options.max_segments, patterns.lower_bound)
-    return plan, _totals(cut, plan, bound, options)
+    return apart, max(bound, apart_bound(items, groups))
+
+
+def _group_facts(groups: NDArray[np.int32], packs: int | None) -> dict[str, Any]:
+    """What the manifest says of groups; `packs` is what they would be without."""
+    return {
+        "groups": int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
+        "documents_without": int(np.count_nonzero(groups == NO_GROUP)),
+        "packs_ungrouped": packs,
+    }
 
 
 def _totals(cut: Cut, plan: Plan, bound: int, options: PackOptions) -> dict[str, Any]:
@@ -134,6 +203,9 @@ def _totals(cut: Cut, plan: Plan, bound: int, options: PackOptions) -> dict[str,
     once = segments.tokens - segments.repeated
     documents_dropped = {"empty": segments.empty_documents, "too_long": long["drop"]}
     tokens_dropped = {"too_long": segments.long_tokens if segments.long == "drop" else 0}
+    if options.pairs:
+        documents_dropped["unpaired"] = segments.unpaired_documents
+        tokens_dropped["unpaired"] = segments.unpaired_tokens
     if options.untrained == "drop":
         documents_dropped["untrained"] = cut.whole.documents_placed - segments.documents_placed
         tokens_dropped["untrained"] = cut.whole.tokens - cut.whole.repeated - once

@@ -38,13 +38,13 @@ def dataset_statistics(
     if cut.rows is not None:
         packs, proven = cut.rows.packs, 0
     else:
-        patterns = options.solve(cut.policy.histogram)
+        patterns = options.solve(cut.items.histogram)
         packs, proven = patterns.packs, patterns.lower_bound
     return dataset_stats(
         lengths=cut.policy.lengths,
         histogram=cut.policy.histogram,
         packs=packs,
-        lower_bound=cut.lower_bound(options.max_segments, proven),
+        lower_bound=cut.lower_bound(options.max_items, proven),
         algorithm=get_algorithm(options.algorithm).name,
         max_segments=options.max_segments,
         documents_per_step=documents_per_step,

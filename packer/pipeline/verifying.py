@@ -124,7 +124,7 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
         name: (TokenColumn.from_arrow([batch[name] for batch in batches]), batches[0][name].type.value_type)
         for name in options.keep_tokens
     }
-    kept: dict[str, list[pa.Array]] = {name: [] for name in options.keep}
+    kept: dict[str, list[pa.Array]] = {name: [] for name in options.kept}
     count = sum(int(np.count_nonzero(as_numpy(batch["doc_ids"].values) != PADDING)) for batch in batches)
     documents, places = np.empty(count, np.int64), np.empty(count, np.int64)
     starts, lengths = np.empty(count, np.int32), np.empty(count, np.int32)

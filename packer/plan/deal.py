@@ -142,14 +142,19 @@ def deal(
             groups, grouped, given.astype(np.int32), pool[given], patterns.offsets, patterns.extents,
             row, int(first_slots[-1]), partitions, np.uint64(seed), row_starts, slots, slots[:0],
         )  # fmt: skip
-    pool_shards = -(-pool_packs // rows_per_shard)
-    pool_rows = [row + pool_packs * (shard + 1) // pool_shards for shard in range(pool_shards)]
+    pool_rows = even_cuts(row, pool_packs, rows_per_shard)
     return Plan(
         shard_rows=np.unique(np.array([*first_rows, *pool_rows], np.int64)),  # a partition without rows has no shard
         row_starts=row_starts,
         slots=slots,
         pool_packs=pool_packs,
     )
+
+
+def even_cuts(first_row: int, rows: int, rows_per_shard: int) -> list[int]:
+    """Where shards of about the same size begin, and where the last ends: 0, 7, 3 -> 0, 2, 4, 7."""
+    shards = -(-rows // rows_per_shard)
+    return [first_row, *(first_row + rows * (shard + 1) // shards for shard in range(shards))]
 
 
 def _share_patterns(

@@ -222,16 +222,16 @@ def group_numbers(
 ) -> None:
     """Group segments given by number; otherwise as `group_documents`."""
     for i in range(len(numbers)):
-        out_groups[_extent(numbers[i], tails, head_lengths, align)] += 1
+        out_groups[segment_extent(numbers[i], tails, head_lengths, align)] += 1
     _to_ends(out_groups)
     for i in range(len(numbers) - 1, -1, -1):
-        extent = _extent(numbers[i], tails, head_lengths, align)
+        extent = segment_extent(numbers[i], tails, head_lengths, align)
         out_groups[extent] -= 1
         out_grouped[out_groups[extent]] = numbers[i]
 
 
 @jit
-def _extent(number: int, tails: NDArray[np.int32], head_lengths: NDArray[np.int32], align: int) -> Any:
+def segment_extent(number: int, tails: NDArray[np.int32], head_lengths: NDArray[np.int32], align: int) -> Any:
     """The extent of a segment given by number."""
     number = np.int64(number)
     return extent_of(tails[number] if number < len(tails) else head_lengths[number - len(tails)], align)

@@ -18,6 +18,10 @@ DEAL_ROTATION = 1  # at which partition the dealing of a pattern begins
 EQUAL_LENGTHS = 2  # which of the segments of equal extent comes first, within a partition or the pool
 ROWS = 3  # the order of rows
 SEGMENTS_IN_ROW = 4  # the order of segments within a row
+SWAPS = 5  # where the search begins for a segment that takes the place of one of a group that is to be kept apart
+EXCHANGES = 6  # which rows are looked at for two segments to be exchanged, to the same end
+REPAIRED_ROWS = 7  # the order of the pool's rows, once rows were added to keep groups apart
+REPAIRED_SEGMENTS = 8  # the order of segments within a row that took one more
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -81,6 +81,12 @@ class Segments:
     empty_documents: int
     """Documents of no tokens; they have no segment."""
 
+    unpaired_documents: int = 0
+    """Documents left out as what they are paired with is empty."""
+
+    unpaired_tokens: int = 0
+    """Tokens in them."""
+
     @property
     def documents(self) -> int:
         """The number of documents in the source, empty and dropped ones included."""

@@ -128,9 +128,23 @@ def _row_facts(summary: Mapping[str, Any]) -> list[list[str]]:
     gap = f"; gap {percent((totals['packs'] - bound) / bound)}" if totals["packs"] > bound else ""
     return [
         ["rows", f"{totals['packs']:,}", f"no packing needs fewer than {bound:,}{gap}"],
+        *_group_rows(summary),
         ["  pool", f"{totals['pool_packs']:,}", f"{pool_share} of the rows, filled across partitions"],
         ["shards", f"{len(shards):,}", byte_size(sum(shard["bytes"] for shard in shards))],
     ]
+
+
+def _group_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    options, groups = summary["options"], summary["totals"].get("groups")
+    if groups is None:
+        return []
+    extra = summary["totals"]["packs"] - groups["packs_ungrouped"]
+    cost = f"{count_of(extra, 'row')} more than ungrouped, {percent(extra / groups['packs_ungrouped'])}"
+    free = groups["documents_without"]
+    held = f"{count_of(groups['groups'], 'group')} of {options['group_by']}"
+    held += f"; {count_of(free, 'document')} of none" if free else ""
+    mode = options.get("group_mode", "together")
+    return [[f"  {mode}", f"{extra:+,}", f"{cost}; {held}"]]
 
 
 def _documents_packed(totals: Mapping[str, Any]) -> int:

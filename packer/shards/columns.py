@@ -17,6 +17,9 @@ TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
 SEGMENT_COLUMNS = {"seq_lengths": pa.int32(), "seq_tokens": pa.int32(), "doc_ids": pa.int64(), "doc_starts": pa.int32()}
 """Columns of one value per segment (a padding tail is one), in the order on disk."""
 
+ROLE = "role"
+"""The kept column of preference pairs: "chosen" or "rejected"."""
+
 RESERVED_COLUMNS = ("source_ids", "copy")
 """Names that no kept column may have."""
 

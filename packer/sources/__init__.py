@@ -11,7 +11,8 @@
 saved datasets, `datasets.Dataset` objects and the Hub; `documents.py` and `checking.py` check what they yield,
 `source.py` strings it together and `scanning.py` counts it. `spill.py` decodes pieces of the inputs side by side
 (`crew.py`: the threads), `streams.py` writes them and `sizing.py` foresees their size. `length_counts.py` reads a
-histogram in place of documents. `text.py` tokenizes what `records.py` and `arrow_records.py` read.
+histogram in place of documents. `text.py` tokenizes what `records.py` and `arrow_records.py` read, and `pairs.py` reads
+the two lists of a preference pair as two documents.
 A new input is one class with the attributes of `Input` and one line in `opening.py`.
 """
 

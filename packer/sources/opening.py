@@ -16,6 +16,7 @@ from packer.sources import ipc, jsonl, parquet
 from packer.sources.documents import TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
 from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset
 from packer.sources.masks import MASKS, apply_masks, with_masks
+from packer.sources.pairs import open_pairs
 from packer.sources.source import Source
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def open_source(
     keep: Sequence[str] = (),
     keep_tokens: Sequence[str] = (),
     turns: bool = False,
+    pairs: bool = False,
 ) -> Source:
     """Open a tokenized dataset: see which files and columns are there, without reading the documents.
 
@@ -51,6 +53,8 @@ def open_source(
         keep: columns with a value for each document, to be read beside the tokens.
         keep_tokens: columns with a value for each token, to be read beside the tokens.
         turns: read where the turns of chats begin, too, from the column "turn_starts".
+        pairs: whether rows are preference pairs, of columns `chosen_input_ids` and `rejected_input_ids`, and labels
+            of such names, where they are there: two documents a row, and the column `role` says which is which.
 
     Raises:
         PackerError: no such path, split or column, or an unknown format.
@@ -59,8 +63,17 @@ def open_source(
     for name in (*keep, *keep_tokens):
         if name in MASKS:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
+    if pairs:
+        return open_pairs(lambda columns: _opened(source, split, columns), tuple(keep))
     places = (TURN_STARTS,) if turns and TURN_STARTS not in keep else ()
     columns = Columns(input_column, labels_column, (*keep, *keep_tokens, *places), tuple(keep_tokens))
+    opened = _opened(source, split, columns)
+    if labels_column != "labels" and not opened.has_labels:
+        raise PackerError(f"{opened.name}: no labels column '{labels_column}'; name one that is there")
+    return opened
+
+
+def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, columns: Columns) -> Source:
     found = find(source, split)
     read = with_masks(columns, _names_in(found))
     if found.table is not None:
@@ -72,10 +85,7 @@ def open_source(
     inputs = apply_masks(opened, columns, read)
     if not found.saved:
         _check_labels(inputs, columns)
-    whole = Source(found.name, inputs, columns, found.indices)
-    if labels_column != "labels" and not whole.has_labels:
-        raise PackerError(f"{whole.name}: no labels column '{labels_column}'; name one that is there")
-    return whole
+    return Source(found.name, inputs, columns, found.indices)
 
 
 def find(source: str | Path | Dataset | DatasetDict, split: str | None) -> Found:

@@ -154,14 +154,14 @@ class Source:
         """
         columns = {}
         for name in self.columns.extra:
-            chunks = {given.file.name: given.extra[name] for given in self._mapped_inputs()}
-            types = {chunk.type: file for file, parts in chunks.items() for chunk in parts}
+            chunks = [(given.file.name, given.extra[name]) for given in self._mapped_inputs()]
+            types = {chunk.type: file for file, parts in chunks for chunk in parts}
             if len(types) > 1:
                 (one, there), (other, here) = list(types.items())[:2]
                 raise SourceError(
                     f"{self.name}: column '{name}' is {one} in {there}, {other} in {here}; make them alike"
                 )
-            columns[name] = pa.chunked_array([chunk for parts in chunks.values() for chunk in parts], *types)
+            columns[name] = pa.chunked_array([chunk for _, parts in chunks for chunk in parts], *types)
         return columns
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:

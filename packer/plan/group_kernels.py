@@ -1,0 +1,222 @@
+"""Numba kernels of groups: their segments sorted, packed on their own, and dealt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+from packer.algorithms.open_packs import COUNT, NONE, SEGMENTS, OpenPacks, detach, next_key, push
+from packer.plan.kernels import segment_extent
+from packer.plan.permute import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW, permute, stream_key
+
+
+@jit
+def group_of(number: int, groups: NDArray[np.int32], head_documents: NDArray[np.int64]) -> Any:
+    """The group of the document that a segment, given by number, is a piece of."""
+    number = np.int64(number)
+    return groups[number if number < len(groups) else head_documents[number - len(groups)]]
+
+
+@jit
+def no_packs(keys: int, packs: int) -> OpenPacks:
+    """Stacks for the keys 0 to keys - 1 with nothing in them, and room for so many packs."""
+    words = (keys + 63) >> 6
+    return OpenPacks(
+        np.zeros((packs, 4), np.int64),
+        np.full(keys, NONE),
+        np.zeros(words, np.uint64),
+        np.zeros((words + 63) >> 6, np.uint64),
+    )
+
+
+@jit
+def sort_by_group(
+    by_extent: NDArray[np.int64],
+    out_grouped: NDArray[np.uint32],
+    groups: NDArray[np.int32],
+    head_documents: NDArray[np.int64],
+    seed: np.uint64,
+    out_starts: NDArray[np.int64],
+    out_numbers: NDArray[np.uint32],
+) -> None:
+    """Sort segments by group, within a group the longest first; those of equal extent are permuted.
+
+    Args:
+        by_extent: (max_len + 2,) where each extent begins in `out_grouped`.
+        out_grouped: (segments,) segment numbers by extent; permuted within each.
+        groups: (documents,) the group of each, -1 for none.
+        head_documents: (heads,) the document of each head.
+        seed: of the pack.
+        out_starts: (groups + 2,) all zero; then group g is out_numbers[out_starts[g]:out_starts[g + 1]], and the last
+            one holds the segments without a group.
+        out_numbers: (segments,) the numbers.
+    """
+    count = len(out_starts) - 2
+    for extent in range(1, len(by_extent) - 1):
+        if by_extent[extent + 1] - by_extent[extent] > 1:
+            permute(out_grouped, by_extent[extent], by_extent[extent + 1], stream_key(seed, EQUAL_LENGTHS, extent))
+    last = by_extent[len(by_extent) - 1]
+    for i in range(last):
+        group = group_of(out_grouped[i], groups, head_documents)
+        out_starts[group if group >= 0 else count] += 1
+    for group in range(1, count + 2):
+        out_starts[group] += out_starts[group - 1]
+    # from the back of each group and the shortest, so that an end becomes a begin
+    for i in range(last):
+        group = np.int64(group_of(out_grouped[i], groups, head_documents))
+        group = group if group >= 0 else count
+        out_starts[group] -= 1
+        out_numbers[out_starts[group]] = out_grouped[i]
+
+
+@jit
+def pack_groups(
+    numbers: NDArray[np.uint32],
+    starts: NDArray[np.int64],
+    is_left_out: NDArray[np.bool_],
+    tails: NDArray[np.int32],
+    head_lengths: NDArray[np.int32],
+    align: int,
+    max_len: int,
+    limit: int,
+    out_rows: NDArray[np.uint32],
+) -> Any:
+    """Pack every group on its own by best-fit decreasing; returns how many rows that makes.
+
+    Args:
+        numbers: (segments,) by group, in each the longest first.
+        starts: (groups + 1,) where each group begins.
+        is_left_out: (groups,) the groups that are packed elsewhere.
+        tails: (documents,) tokens in each tail.
+        head_lengths: (heads,) tokens in each head.
+        align: extents are multiples of it.
+        max_len: tokens of a row.
+        limit: the most segments in a row.
+        out_rows: (segments,) the row of each segment, from 0 on.
+    """
+    most = np.int64(0)
+    for group in range(len(starts) - 1):
+        if not is_left_out[group]:
+            most = max(most, starts[group + 1] - starts[group])
+    open_rows = no_packs(max_len + 1, most)
+    rows = np.int64(0)
+    for group in range(len(starts) - 1):
+        if is_left_out[group]:
+            continue
+        first_row = rows
+        for i in range(starts[group], starts[group + 1]):
+            extent = segment_extent(numbers[i], tails, head_lengths, align)
+            room = next_key(open_rows, extent)
+            if room <= max_len:
+                row = detach(open_rows, room, 1, 0)
+                open_rows.groups[row, SEGMENTS] += 1
+            else:
+                room = max_len
+                row = rows - first_row
+                open_rows.groups[row, COUNT] = 1
+                open_rows.groups[row, SEGMENTS] = 1
+                rows += 1
+            out_rows[i] = first_row + row
+            if room > extent and open_rows.groups[row, SEGMENTS] < limit:
+                push(open_rows, room - extent, row)
+        room = next_key(open_rows, 0)
+        while room <= max_len:
+            detach(open_rows, room, 1, 0)
+            room = next_key(open_rows, room)
+    return rows
+
+
+@jit
+def follow_patterns(
+    segment_extents: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    extents: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    first_row: int,
+    out_rows: NDArray[np.uint32],
+) -> None:
+    """Give each segment its row as the patterns say.
+
+    Args:
+        segment_extents: (segments,) descending.
+        offsets: (patterns + 1,) see `Patterns`, which packs exactly these segments.
+        extents: (offsets[-1],)
+        counts: (patterns,)
+        first_row: number of the first row.
+        out_rows: (segments,) the row of each segment.
+    """
+    taken = np.zeros(segment_extents[0] + 1, np.int64)
+    for i in range(len(segment_extents) - 1, -1, -1):
+        taken[segment_extents[i]] = i
+    row = np.int64(first_row)
+    for pattern in range(len(counts)):
+        for _ in range(counts[pattern]):
+            for e in range(offsets[pattern], offsets[pattern + 1]):
+                out_rows[taken[extents[e]]] = row
+                taken[extents[e]] += 1
+            row += 1
+
+
+@jit
+def permuted_ranks(out: NDArray[np.uint32], seed: np.uint64) -> NDArray[np.uint32]:
+    """The numbers 0..len(out) - 1 in random order, in `out`."""
+    for rank in range(len(out)):
+        out[rank] = rank
+    permute(out, 0, len(out), stream_key(seed, ROWS, 0))
+    return out
+
+
+@jit
+def collect_rows(
+    numbers: NDArray[np.uint32],
+    rows: NDArray[np.uint32],
+    ranks: NDArray[np.uint32],
+    seed: np.uint64,
+    out_row_starts: NDArray[np.int64],
+    out_slots: NDArray[np.uint32],
+) -> None:
+    """Write the segments of every row, in random order: row `ranks[row]` on disk is `row` in `rows`.
+
+    Args:
+        numbers: (segments,)
+        rows: (segments,) the row of each.
+        ranks: (packs,)
+        seed: of the pack.
+        out_row_starts: (packs + 1,) all zero.
+        out_slots: (segments,)
+    """
+    for i in range(len(rows)):
+        out_row_starts[ranks[rows[i]]] += 1
+    for row in range(1, len(out_row_starts)):
+        out_row_starts[row] += out_row_starts[row - 1]
+    for i in range(len(rows) - 1, -1, -1):
+        row = np.int64(ranks[rows[i]])
+        out_row_starts[row] -= 1
+        out_slots[out_row_starts[row]] = numbers[i]
+    for row in range(len(out_row_starts) - 1):
+        permute(out_slots, out_row_starts[row], out_row_starts[row + 1], stream_key(seed, SEGMENTS_IN_ROW, row))
+
+
+@jit
+def bound_of_groups(
+    tails: NDArray[np.int32],
+    head_lengths: NDArray[np.int32],
+    head_documents: NDArray[np.int64],
+    align: int,
+    max_len: int,
+    groups: NDArray[np.int32],
+    out: NDArray[np.int64],
+) -> None:
+    """Add up (place, segments, segments above half a row) of every group, (groups + 1, 3); the last: of none."""
+    for number in range(len(tails) + len(head_documents)):
+        extent = segment_extent(number, tails, head_lengths, align)
+        if extent == 0:
+            continue
+        group = np.int64(group_of(number, groups, head_documents))
+        group = group if group >= 0 else len(out) - 1
+        out[group, 0] += extent
+        out[group, 1] += 1
+        out[group, 2] += 2 * extent > max_len

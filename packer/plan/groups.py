@@ -1,0 +1,119 @@
+"""Groups of documents, and rows of one group only (`together`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.patterns import Patterns
+from packer.plan.deal import Plan, even_cuts
+from packer.plan.group_kernels import (
+    bound_of_groups,
+    collect_rows,
+    follow_patterns,
+    pack_groups,
+    permuted_ranks,
+    sort_by_group,
+)
+from packer.plan.kernels import group_documents
+from packer.plan.segments import Segments
+
+GroupMode = Literal["together", "apart"]
+GROUP_MODES: tuple[str, ...] = get_args(GroupMode)
+
+NO_GROUP = -1
+"""The group of a document without one."""
+
+MOST_SOLVED = 64
+"""Groups, those of most segments, that the chosen algorithm packs; best fit packs the others in one compiled pass."""
+
+
+def deal_together(
+    segments: Segments,
+    groups: NDArray[np.int32],
+    solve: Callable[[NDArray[np.int64]], Patterns],
+    *,
+    max_segments: int | None,
+    rows_per_shard: int,
+    seed: int,
+) -> Plan:
+    """Pack every group on its own: no row holds segments of two groups.
+
+    Documents without a group share rows with each other alone. The rows of all groups are dealt to shards in random
+    order: all are of the pool.
+
+    Args:
+        segments: what is to be placed, as `cut_documents` made it.
+        groups: (documents,) the group of each, 0..groups - 1, or NO_GROUP.
+        solve: packs the histogram of one of the MOST_SOLVED largest groups.
+        max_segments: the most in a row; None for no limit.
+        rows_per_shard: the most rows of a shard.
+        seed: 0..2^64-1.
+    """
+    count = int(groups.max(initial=NO_GROUP)) + 1
+    placed = int(segments.histogram.sum())
+    number_type = np.uint32 if segments.count < 2**32 else np.int64
+    by_extent = np.zeros(segments.max_len + 2, np.int64)
+    grouped = np.empty(segments.count, number_type)
+    heads = len(segments.head_documents)
+    group_documents(
+        segments.tails, 0, segments.documents, segments.head_lengths, 0, heads, segments.align, by_extent, grouped
+    )
+    # the last group is that of the documents without one
+    starts = np.zeros(count + 2, np.int64)
+    numbers = np.empty(placed, number_type)
+    sort_by_group(by_extent, grouped, groups, segments.head_documents, np.uint64(seed), starts, numbers)
+    del grouped
+    pieces = segments.tails, segments.head_lengths, segments.align
+
+    sizes = np.diff(starts)
+    solved = np.argsort(-sizes, kind="stable")[:MOST_SOLVED]
+    is_solved = np.zeros(count + 1, np.bool_)
+    is_solved[solved] = True
+    limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
+    rows = np.empty(placed, number_type)
+    packs = pack_groups(numbers, starts, is_solved, *pieces, segments.max_len, limit, rows)
+    for group in solved:
+        first, last = int(starts[group]), int(starts[group + 1])
+        if first == last:
+            continue
+        extents = segments.extents_of(segments.locate(numbers[first:last])[2])
+        patterns = solve(np.bincount(extents, minlength=segments.max_len + 1))
+        follow_patterns(extents, patterns.offsets, patterns.extents, patterns.counts, packs, rows[first:last])
+        packs += patterns.packs
+
+    ranks = permuted_ranks(np.empty(packs, number_type), np.uint64(seed))
+    row_starts = np.zeros(packs + 1, np.int64)
+    slots = np.empty(placed, number_type)
+    collect_rows(numbers, rows, ranks, np.uint64(seed), row_starts, slots)
+    return Plan(
+        shard_rows=np.array(even_cuts(0, packs, rows_per_shard), np.int64),
+        row_starts=row_starts,
+        slots=slots,
+        pool_packs=packs,
+    )
+
+
+def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: int | None) -> int:
+    """Packs that no packing with rows of one group goes below: the sum of the bounds of the groups.
+
+    A group's bound is the best of its tokens over max_len, its segments over `max_segments`, and those above half.
+    """
+    count = int(groups.max(initial=NO_GROUP)) + 1
+    facts = np.zeros((count + 1, 3), np.int64)
+    limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
+    bound_of_groups(
+        segments.tails, segments.head_lengths, segments.head_documents, segments.align, segments.max_len, groups, facts
+    )
+    tokens, number, large = facts.T
+    return int(np.maximum(np.maximum(-(-tokens // segments.max_len), -(-number // limit)), large).sum())
+
+
+def apart_bound(segments: Segments, groups: NDArray[np.int32]) -> int:
+    """Packs that no packing with groups kept apart goes below: the segments of the largest group."""
+    count = int(groups.max(initial=NO_GROUP)) + 1
+    of_segments = np.concatenate([groups[segments.tails > 0], groups[segments.head_documents]])
+    return int(np.bincount(of_segments[of_segments != NO_GROUP], minlength=count).max(initial=0))

@@ -1,0 +1,98 @@
+"""Preference pairs: documents 2i and 2i + 1 are one item, of summed extent, and never separated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.plan.cutting import cut_documents
+from packer.plan.deal import Plan
+from packer.plan.segments import LongPolicy, Segments, TruncateSide
+
+
+def cut_pairs(
+    lengths: NDArray[np.int32],
+    max_len: int,
+    long: LongPolicy,
+    *,
+    truncate_side: TruncateSide = "right",
+    align: int = 1,
+    threads: int = 1,
+) -> Segments:
+    """Apply the long-document policy to pairs: what is long is a pair whose two extents exceed a row.
+
+    `truncate` leaves each side what it has up to half a row, and the longer one also what the shorter does not take;
+    `drop` leaves both out. A pair of which one side is empty is left out by every policy; the other side is counted
+    as unpaired.
+
+    Args:
+        lengths: (2 * pairs,) tokens of each document; documents 2i and 2i + 1 are a pair.
+        max_len: tokens of a row, at least 2 * align.
+        long: truncate, drop or error; pairs are not split.
+        truncate_side: left or right: the side that goes.
+        align: extents are rounded up to a multiple of it; it divides max_len.
+        threads: to look through the lengths with.
+
+    Raises:
+        SourceError: `long` is "error" and a pair is longer than max_len.
+    """
+    assert len(lengths) % 2 == 0
+    assert long != "split"
+    assert max_len >= 2 * align
+    pairs = lengths.reshape(-1, 2)
+    extents = -(-pairs.astype(np.int64) // align) * align
+    places = extents.sum(axis=1)
+    is_whole = np.minimum(pairs[:, 0], pairs[:, 1]) > 0
+    is_long = is_whole & (places > max_len)
+    if long == "error" and is_long.any():
+        first = int(np.argmax(is_long))
+        raise SourceError(
+            f"pair {first} takes {places[first]:,} tokens and max_len is {max_len:,} "
+            f"({np.count_nonzero(is_long):,} pairs are longer); choose --long truncate or drop"
+        )
+    tails = np.where(is_whole[:, None], pairs, np.int32(0))
+    if long == "truncate":
+        half = max_len // 2 // align * align
+        others = extents[:, ::-1]
+        room = np.where(others <= half, max_len - others, half)
+        tails[is_long] = np.minimum(tails, room)[is_long]
+    else:
+        tails[is_long] = 0
+    tails = tails.reshape(-1)
+    is_cut = (tails < lengths) & (tails > 0)
+    was_long = is_cut if long == "truncate" else np.repeat(is_long, 2)
+    unpaired = (lengths > 0) & np.repeat(~is_whole, 2)
+    cut = np.flatnonzero(is_cut) if truncate_side == "left" else np.empty(0, np.int64)
+    # a row's worth of nothing: what is counted is counted anew
+    empty = cut_documents(np.zeros_like(lengths), max_len, "drop", align=align, threads=threads)
+    return replace(
+        empty,
+        lengths=lengths,
+        long=long,
+        tails=tails,
+        cut_documents=cut,
+        tail_starts=lengths[cut] - tails[cut],
+        long_documents=int(np.count_nonzero(was_long)),
+        long_tokens=int(lengths[was_long].sum(dtype=np.int64)),
+        empty_documents=int(np.count_nonzero(lengths == 0)),
+        unpaired_documents=int(np.count_nonzero(unpaired)),
+        unpaired_tokens=int(lengths[unpaired].sum(dtype=np.int64)),
+    ).counted()
+
+
+def items_of(segments: Segments) -> Segments:
+    """Pairs as one document each, of the place that both take: what is dealt to rows."""
+    places = segments.extents_of(segments.tails.astype(np.int64)).reshape(-1, 2).sum(axis=1)
+    return cut_documents(places.astype(np.int32), segments.max_len, "error")
+
+
+def with_both_of_each(plan: Plan, segments: Segments) -> Plan:
+    """The plan of documents that a plan of pairs stands for: pair i becomes documents 2i and 2i + 1, side by side."""
+    slots: NDArray[Any] = np.repeat(plan.slots.astype(np.uint32 if segments.count < 2**32 else np.int64), 2)
+    slots *= 2
+    slots[1::2] += 1
+    return replace(plan, row_starts=plan.row_starts * 2, slots=slots)

@@ -1,0 +1,456 @@
+"""Rows of one group, rows with no two of a group, and pairs that stay together."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.algorithms import get_algorithm
+from packer.cli import cli
+from packer.cli.pack import GROUP_MODE_NAMES
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.pipeline.planning import cut_lengths, make_plan
+from packer.plan import (
+    GROUP_MODES,
+    NO_GROUP,
+    apart_bound,
+    cut_documents,
+    cut_pairs,
+    deal,
+    deal_together,
+    groups,
+    keep_apart,
+    together_bound,
+)
+from tests import naive
+from tests.test_kept import write
+from tests.test_plan import int32s, located, real_like_lengths, rows_of
+
+some_documents = st.lists(st.tuples(st.integers(0, 25), st.integers(NO_GROUP, 6)), min_size=1, max_size=60)
+
+
+def solver(max_segments, algorithm="bfd"):
+    return lambda histogram: get_algorithm(algorithm).solve(histogram, max_segments)
+
+
+def cut_and_group(documents, max_len, long="split", align=1):
+    lengths, of_documents = zip(*documents, strict=True)
+    segments = cut_documents(int32s(lengths), max_len, long, align=align)
+    assume(segments.tokens)
+    return segments, int32s(of_documents)
+
+
+def row_groups(segments, plan, of_documents):
+    """The groups of the segments of every row."""
+    documents = segments.locate(plan.slots)[0]
+    return [
+        of_documents[documents[a:b]].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)
+    ]
+
+
+def check_rows(segments, plan, *, max_segments, rows_per_shard):
+    assert sorted(plan.slots.tolist()) == sorted(segments.numbers().tolist())
+    for row in rows_of(plan):
+        assert 0 < segments.extents_of(segments.locate(np.array(row))[2]).sum() <= segments.max_len
+        assert len(row) <= (max_segments or segments.max_len)
+    assert plan.shard_rows[0] == 0
+    assert plan.shard_rows[-1] == len(plan.row_starts) - 1
+    assert np.diff(plan.shard_rows).min() > 0
+    assert np.diff(plan.shard_rows).max() <= rows_per_shard
+
+
+@settings(deadline=None)
+@given(
+    some_documents, st.integers(1, 12), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
+    st.integers(1, 6), st.none() | st.integers(1, 4), st.integers(0, 3), st.sampled_from([0, 2, 64]),
+)  # fmt: skip
+def test_together_every_row_is_of_one_group(
+    documents, pieces, long, align, rows_per_shard, max_segments, seed, most_solved
+):
+    segments, of_documents = cut_and_group(documents, pieces * align, long, align)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "MOST_SOLVED", most_solved)
+        plan = deal_together(
+            segments, of_documents, solver(max_segments),
+            max_segments=max_segments, rows_per_shard=rows_per_shard, seed=seed,
+        )  # fmt: skip
+    check_rows(segments, plan, max_segments=max_segments, rows_per_shard=rows_per_shard)
+    found = row_groups(segments, plan, of_documents)
+    assert all(len(set(row)) == 1 for row in found)
+    # as many rows as every group makes on its own
+    of_group = defaultdict(list)
+    for document, _, length in located(segments, segments.numbers()):
+        of_group[of_documents[document]].append(-(-length // align) * align)
+    expected = {
+        group: len(naive.best_fit_decreasing(extents, pieces * align, max_segments))
+        for group, extents in of_group.items()
+    }
+    assert Counter(row[0] for row in found) == expected
+    assert together_bound(segments, of_documents, max_segments) <= sum(expected.values())
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    some_documents, st.integers(1, 40), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
+    st.integers(1, 6), st.none() | st.integers(1, 4), st.integers(0, 3),
+)  # fmt: skip
+def test_apart_no_row_has_two_of_a_group(documents, pieces, long, align, rows_per_shard, max_segments, seed):
+    segments, of_documents = cut_and_group(documents, pieces * align, long, align)
+    dealt = deal(segments, solver(max_segments)(segments.histogram), rows_per_shard=rows_per_shard, seed=seed)
+    before = dealt.slots.copy()
+    plan = keep_apart(
+        dealt, segments, of_documents, max_segments=max_segments, rows_per_shard=rows_per_shard, seed=seed
+    )
+    assert np.array_equal(dealt.slots, before)
+    check_rows(segments, plan, max_segments=max_segments, rows_per_shard=rows_per_shard)
+    for row in row_groups(segments, plan, of_documents):
+        held = [group for group in row if group != NO_GROUP]
+        assert len(held) == len(set(held))
+    packs = len(plan.row_starts) - 1
+    clashes = sum(
+        len(held) - len(set(held))
+        for row in row_groups(segments, dealt, of_documents)
+        if (held := [group for group in row if group != NO_GROUP])
+    )
+    assert apart_bound(segments, of_documents) <= packs
+    assert len(dealt.row_starts) - 1 <= packs <= len(dealt.row_starts) - 1 + clashes  # each in a row of its own
+    if not clashes:
+        assert plan is dealt
+
+
+def apart_of_many(of_documents, lengths, *, threads=1, seed=0, rows_per_shard=1000):
+    segments = cut_documents(lengths, 2048, "split")
+    dealt = deal(segments, solver(None)(segments.histogram), rows_per_shard=rows_per_shard, seed=seed)
+    plan = keep_apart(
+        dealt, segments, of_documents, max_segments=None, rows_per_shard=rows_per_shard, seed=seed, threads=threads
+    )
+    return segments, dealt, plan
+
+
+def grouped_lengths():
+    """Documents of which ten in a row are of a group, some of none; half of them in order of length."""
+    lengths = real_like_lengths(60_000)
+    lengths[30_000:].sort()
+    of_documents = (np.arange(60_000) // 10).astype(np.int32)
+    of_documents[::7] = NO_GROUP
+    return of_documents, lengths
+
+
+def test_few_clashes_cost_no_packs_and_leave_the_rest_where_it_was():
+    of_documents, lengths = grouped_lengths()
+    of_documents[of_documents >= 300] = NO_GROUP
+    segments, dealt, plan = apart_of_many(of_documents, lengths)
+    assert len(plan.row_starts) == len(dealt.row_starts)
+    changed = sum(sorted(row) != sorted(other) for row, other in zip(rows_of(plan), rows_of(dealt), strict=True))
+    assert 0 < changed < len(plan.row_starts) // 10
+    for row in row_groups(segments, plan, of_documents):
+        assert max(Counter(group for group in row if group >= 0).values(), default=1) == 1
+
+
+def test_plans_by_group_do_not_depend_on_threads_and_do_on_the_seed():
+    of_documents, lengths = grouped_lengths()
+    plans = [apart_of_many(of_documents, lengths, threads=threads)[2] for threads in (1, 2, 5)]
+    segments, _, other = apart_of_many(of_documents, lengths, seed=1)
+    for plan in plans[1:]:
+        for name in ("shard_rows", "row_starts", "slots"):
+            assert np.array_equal(getattr(plan, name), getattr(plans[0], name))
+    assert not np.array_equal(other.slots, plans[0].slots)
+    together = [
+        deal_together(segments, of_documents, solver(None), max_segments=None, rows_per_shard=1000, seed=seed).slots
+        for seed in (0, 0, 1)
+    ]
+    assert np.array_equal(together[0], together[1])
+    assert not np.array_equal(together[0], together[2])
+
+
+def test_a_group_of_most_documents_needs_as_many_rows():
+    lengths = np.full(1000, 100, np.int32)
+    of_documents = np.where(np.arange(1000) < 700, 0, NO_GROUP).astype(np.int32)
+    segments, dealt, plan = apart_of_many(of_documents, lengths)
+    assert len(dealt.row_starts) - 1 == 50
+    assert len(plan.row_starts) - 1 == apart_bound(segments, of_documents) == 700
+
+
+def test_rows_by_group_have_no_bias_of_order():
+    # the mean place of a document in the order on disk does not depend on its place in the source, nor on its length
+    of_documents, lengths = grouped_lengths()
+    segments, _, apart = apart_of_many(of_documents, lengths, rows_per_shard=10**9)
+    together = deal_together(segments, of_documents, solver(None), max_segments=None, rows_per_shard=10**9, seed=0)
+    for plan in (apart, together):
+        documents = segments.locate(plan.slots)[0]
+        order = np.arange(len(documents))
+        within = order - np.repeat(plan.row_starts[:-1], np.diff(plan.row_starts))
+        share = within / np.repeat(np.maximum(np.diff(plan.row_starts) - 1, 1), np.diff(plan.row_starts))
+        rows = np.repeat(np.arange(len(plan.row_starts) - 1), np.diff(plan.row_starts))
+        deep = np.repeat(np.diff(plan.row_starts), np.diff(plan.row_starts)) > 1
+        for values in (documents, lengths[documents]):
+            assert abs(np.corrcoef(values[deep], share[deep])[0, 1]) < 0.02
+        assert abs(np.corrcoef(documents, rows)[0, 1]) < 0.02
+
+
+def test_swapped_segments_come_from_anywhere():
+    # which of the segments of equal length changes places with one that clashes is drawn: none is preferred
+    lengths = np.full(4000, 512, np.int32)
+    of_documents = np.full(4000, NO_GROUP, np.int32)
+    of_documents[::10] = np.arange(400) // 2
+    places = Counter()
+    for seed in range(30):
+        _, dealt, plan = apart_of_many(of_documents, lengths, seed=seed, rows_per_shard=10**9)
+        rows = zip(rows_of(dealt), rows_of(plan), strict=True)
+        places.update(number * 4 // 4000 for before, after in rows for number in set(after) - set(before))
+    total = sum(places.values())
+    assert total >= 2
+    assert all(abs(places[quarter] / total - 0.25) < 4 * (0.1875 / total) ** 0.5 for quarter in range(4))
+
+
+def grouped_source(documents=400, seed=0):
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, 50, documents).tolist()
+    source = [f"s{number // 5 % 30}" if number % 7 != 3 else None for number in range(documents)]
+    return {
+        "input_ids": [random.integers(1, 1000, length).tolist() for length in lengths],
+        "source": source,
+        "weight": [float(number) for number in range(documents)],
+    }
+
+
+def groups_on_disk(out):
+    """The sources of the segments of every row, as kept."""
+    rows = packer.load(out)
+    shards = [pa.ipc.open_stream(path).read_all() for path in sorted(out.glob("*.arrow"))]
+    found = []
+    for table in shards:
+        for ids, sources in zip(table["doc_ids"].to_pylist(), table["source"].to_pylist(), strict=True):
+            found.append([name for document, name in zip(ids, sources, strict=True) if document >= 0])
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
+@pytest.mark.parametrize("mode", GROUP_MODES)
+def test_a_column_of_the_source_groups_its_documents(kind, mode, tmp_path):
+    columns = grouped_source()
+    source = write(tmp_path, kind, columns)
+    out = tmp_path / "packed"
+    options = {"max_len": 100, "shard_size": 20_000, "long": "truncate"}
+    manifest = packer.pack(source, out, keep=["source"], group_by="source", group_mode=mode, **options)
+    rows = groups_on_disk(out)
+    for row in rows:
+        held = [name for name in row if name is not None]
+        assert len(set(row)) == 1 if mode == "together" else len(set(held)) == len(held)
+    plain = packer.pack(source, tmp_path / "plain", **options)
+    assert manifest.totals["groups"] == {
+        "groups": 30,
+        "documents_without": columns["source"].count(None),
+        "packs_ungrouped": plain.totals["packs"],
+    }
+    assert manifest.totals["lower_bound"] <= manifest.totals["packs"] == len(rows)
+    assert list(packer.verify(out, source)) == []
+
+
+def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
+    columns = grouped_source()
+    source = write(tmp_path, "parquet", columns)
+    manifest = packer.pack(source, tmp_path / "out", max_len=100, group_by="weight", group_mode="apart")
+    assert manifest.totals["groups"]["packs_ungrouped"] == manifest.totals["packs"]
+    assert "weight" not in packer.load(tmp_path / "out")[0]
+    assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).options
+
+
+def test_the_command_says_what_groups_cost(tmp_path):
+    source = write(tmp_path, "parquet", grouped_source())
+    command = ["pack", str(source), "--max-len", "100", "-o", str(tmp_path / "out"), "--group-by", "source"]
+    done = CliRunner().invoke(cli, [*command, "together"])
+    assert done.exit_code == 0, done.output
+    line = next(line for line in done.output.splitlines() if line.strip().startswith("together"))
+    assert "more than ungrouped" in line
+    assert "30 groups of source; 57 documents of none" in line
+    assert CliRunner().invoke(cli, [*command, "near"]).exit_code == 2
+    assert GROUP_MODE_NAMES == GROUP_MODES
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group_by": "source", "algorithm": "sequential"}, "keeps the order of the source: choose another algorithm"),
+        ({"group_by": "source", "group_mode": "near"}, "choose together or apart"),
+        ({"group_mode": "apart"}, "say with group_by which column"),
+        ({"group_by": "input_ids"}, "a column of tokens: name one with a value per document"),
+        ({"group_by": "nowhere"}, "nowhere"),
+        ({"group_by": "empty"}, "is null in every document; name another"),
+        ({"group_by": "kinds"}, "which does not group; save it as strings or integers"),
+    ],
+)
+def test_columns_that_cannot_group_are_refused_in_one_line(options, message, tmp_path):
+    table = pa.table({
+        "input_ids": [[1, 2], [3]],
+        "source": ["a", "b"],
+        "empty": pa.array([None, None], pa.string()),
+        "kinds": [[1], [2]],
+    })  # fmt: skip
+    path = tmp_path / "source.arrow"
+    with pa.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table)
+    with pytest.raises(PackerError, match=message):
+        packer.pack(path, tmp_path / "out", max_len=10, **options)
+
+
+some_pairs = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), min_size=1, max_size=30)
+
+
+def naive_pairs(pairs, max_len, long, side, align):
+    """(document, start, length) of every segment."""
+    segments = []
+    for number, pair in enumerate(pairs):
+        kept = list(pair)
+
+        def place(lengths):
+            return sum(-(-length // align) * align for length in lengths)
+
+        if 0 in pair or (long == "drop" and place(pair) > max_len):
+            continue
+        while place(kept) > max_len:  # a token off the side that takes more, if it is above its half
+            half = max_len // 2 // align * align
+            extents = [-(-length // align) * align for length in kept]
+            kept[extents.index(max(extents))] -= 1
+            assert max(extents) > half
+        for which in (0, 1):
+            start = pair[which] - kept[which] if side == "left" else 0
+            segments.append((2 * number + which, start, kept[which]))
+    return segments
+
+
+@settings(deadline=None)
+@given(
+    some_pairs, st.integers(2, 12), st.sampled_from(["truncate", "drop"]), st.sampled_from(["left", "right"]),
+    st.integers(1, 3), st.sampled_from(["bfd", "sequential"]), st.sampled_from([None, 2, 3, 4]),
+    st.sampled_from([None, "together", "apart"]), st.integers(0, 3),
+)  # fmt: skip
+def test_pairs_stand_side_by_side_and_are_treated_alike(
+    pairs, pieces, long, side, align, algorithm, max_segments, mode, seed
+):
+    max_len = pieces * align
+    lengths = int32s([length for pair in pairs for length in pair])
+    side = side if long == "truncate" else "right"
+    mode = mode if algorithm == "bfd" else None
+    options = PackOptions(
+        max_len=max_len, long=long, truncate_side=side, align=align, algorithm=algorithm, max_segments=max_segments,
+        pairs=True, seed=seed, shard_size=3 * 8 * max_len, group_by="x" if mode else None,
+        group_mode=mode or "together",
+    )  # fmt: skip
+    expected = naive_pairs(pairs, max_len, long, side, align)
+    assume(expected)
+    cut = cut_lengths(lengths, options)
+    of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2) if mode else None
+    plan, totals = make_plan(cut, options, groups=of_documents)
+    check_rows(cut.segments, plan, max_segments=max_segments, rows_per_shard=3)
+    if long == "drop":
+        assert sorted(located(cut.segments, plan.slots)) == expected
+    else:  # where both are cut, which has a token more is not said
+        by_pair = defaultdict(list)
+        for document, start, length in located(cut.segments, plan.slots):
+            assert start == (lengths[document] - length if side == "left" else 0)
+            by_pair[document // 2].append(length)
+        assert sorted(by_pair) == sorted({document // 2 for document, _, _ in expected})
+        for number, kept in by_pair.items():
+            naive_kept = [length for document, _, length in expected if document // 2 == number]
+            assert abs(sum(kept) - sum(naive_kept)) <= align
+            assert sorted(kept)[0] >= min(*pairs[number], max_len // 2 // align * align)
+    for row in rows_of(plan):
+        assert all(document % 2 == 0 for document in row[::2])
+        assert row[1::2] == [document + 1 for document in row[::2]]
+        if mode:
+            held = [document // 2 % 3 for document in row[::2]]
+            assert len(set(held)) == (1 if mode == "together" else len(held))
+    dropped = totals["documents_dropped"]
+    assert totals["documents"] == totals["segments"] + sum(dropped.values())
+    assert totals["tokens"] == (
+        totals["tokens_packed"] + totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
+    )
+    assert totals["tokens_truncated"] >= 0
+    assert totals["lower_bound"] <= totals["packs"]
+
+
+def test_a_pair_gives_each_side_its_share():
+    # 10 and 4 in 8: the shorter is at its half; 10 and 2: the longer takes what the shorter leaves; 9 and 7: halves
+    segments = cut_pairs(int32s([10, 4, 2, 10, 9, 7, 5, 3, 0, 6]), 8, "truncate")
+    assert segments.tails.tolist() == [4, 4, 2, 6, 4, 4, 5, 3, 0, 0]
+    assert (segments.unpaired_documents, segments.unpaired_tokens, segments.empty_documents) == (1, 6, 1)
+    assert (segments.long_documents, segments.long_tokens) == (4, 10 + 10 + 9 + 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "pairs are never split: choose long truncate, drop or error"),
+        ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and algorithm wrapped cuts documents"),
+        ({"long": "drop", "max_segments": 1}, "a pair is two segments; allow 2 at least"),
+        ({"long": "drop", "align": 8}, "a pair takes 16 at least"),
+        ({"long": "drop", "untrained": "drop"}, "may leave out one side of a pair"),
+    ],
+)
+def test_options_that_part_pairs_are_refused(options, message):
+    with pytest.raises(PackerError, match=message):
+        PackOptions(max_len=8, pairs=True, **options)
+
+
+def test_long_pairs_are_refused_by_name():
+    with pytest.raises(PackerError, match=r"pair 1 takes 9 tokens and max_len is 8 \(1 pairs are longer\)"):
+        cut_pairs(int32s([4, 4, 5, 4]), 8, "error")
+
+
+def paired_source(pairs=150, seed=0):
+    random = np.random.default_rng(seed)
+    columns = {"source": [f"s{number % 9}" for number in range(pairs)]}
+    for role in ("chosen", "rejected"):
+        columns[f"{role}_input_ids"] = [
+            random.integers(1, 1000, length).tolist() for length in random.integers(1, 70, pairs)
+        ]
+        columns[f"{role}_labels"] = [[-100, *ids[1:]] for ids in columns[f"{role}_input_ids"]]
+    return columns
+
+
+@pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
+@pytest.mark.parametrize("mode", [None, *GROUP_MODES])
+def test_pairs_of_a_source_stand_side_by_side(kind, mode, tmp_path):
+    columns = paired_source()
+    types = {name: pa.string() if name == "source" else pa.list_(pa.int32()) for name in columns}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.test_kept.TYPES", types)
+        source = write(tmp_path, kind, columns)
+    out = tmp_path / "packed"
+    grouping = {"group_by": "source", "group_mode": mode} if mode else {}
+    manifest = packer.pack(
+        source, out, max_len=100, long="drop", shard_size=20_000, pairs=True, keep=["source"], **grouping
+    )
+    table = pa.concat_tables([pa.ipc.open_stream(path).read_all() for path in sorted(out.glob("*.arrow"))])
+    found = {}
+    for row in table.to_pylist():
+        place, held = 0, []
+        for number, document in enumerate(row["doc_ids"]):
+            end = place + row["seq_lengths"][number]
+            if document >= 0:
+                role = row["role"][number]
+                assert role == ("rejected" if document % 2 else "chosen")
+                found[document // 2, role] = row["input_ids"][place:end], row["labels"][place:end]
+                held.append((document, row["source"][number]))
+            place = end
+        assert [document for document, _ in held[1::2]] == [document + 1 for document, _ in held[::2]]
+        sources = [name for _, name in held[::2]]
+        if mode:
+            assert len(set(sources)) == (1 if mode == "together" else len(sources))
+    chosen, rejected = columns["chosen_input_ids"], columns["rejected_input_ids"]
+    kept = [number for number in range(150) if len(chosen[number]) + len(rejected[number]) <= 100]
+    assert sorted(found) == [(number, role) for number in kept for role in ("chosen", "rejected")]
+    for (number, role), (tokens, labels) in found.items():
+        assert tokens == columns[f"{role}_input_ids"][number]
+        assert labels == columns[f"{role}_labels"][number]
+    assert manifest.totals["documents_dropped"] == {"empty": 0, "too_long": 300 - 2 * len(kept), "unpaired": 0}
+    if kind not in ("parquet", "jsonl"):
+        assert list(packer.verify(out, source)) == []
