@@ -126,7 +126,7 @@ def __dir__() -> list[str]:
 
 
 def pack(
-    source: str | Path | Dataset | DatasetDict,
+    source: str | Path | Dataset | DatasetDict | Sequence[tuple[str | Path | Dataset | DatasetDict, float]],
     output: str | Path | None = None,
     *,
     max_len: int,
@@ -158,6 +158,8 @@ def pack(
     group_by: str | None = None,
     group_mode: Literal["together", "apart"] = "together",
     pairs: bool = False,
+    mix_unit: Literal["tokens", "epochs"] = "tokens",
+    mix_tokens: int | None = None,
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
@@ -166,7 +168,8 @@ def pack(
     """Pack a dataset; return the manifest. The same call resumes what was interrupted.
 
     Args:
-        source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`).
+        source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`); or a mixture of
+            them, a list of pairs with weights: [("web", 0.7), ("code", 0.3)].
         output: folder to write; by default the source's name with "-packed-MAX_LEN".
         max_len: tokens of a row.
         algorithm: how documents share rows; `packer pack --help` lists the names.
@@ -198,6 +201,9 @@ def pack(
         group_mode: rows of one group alone, or none with two documents of a group.
         pairs: rows of the source are preference pairs (`chosen_input_ids`, `rejected_input_ids`), never separated; the
             kept column `role` says which is which.
+        mix_unit: what the weights of a mixture are: "tokens" for shares of its tokens, "epochs" for how often a source
+            is seen (0.5 is a sample of half its tokens, 2 is everything twice).
+        mix_tokens: tokens of the mixture; by default as many as there are without repeating a source.
         workers: shards written at a time; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace what is at `output`, at one stroke when the new dataset is whole.
@@ -208,7 +214,9 @@ def pack(
     """
     from packer.options import PackOptions, parse_size
     from packer.pipeline import pack as run
+    from packer.pipeline.mixing import split_weights
 
+    sources, weights = split_weights(source)
     options = PackOptions(
         max_len=max_len,
         algorithm=algorithm,
@@ -239,15 +247,18 @@ def pack(
         group_by=group_by,
         group_mode=group_mode,
         pairs=pairs,
+        weights=weights,
+        mix_unit=mix_unit,
+        mix_tokens=mix_tokens,
     )
     return run(
-        source, output, options=options, workers=workers, sync=sync, overwrite=overwrite, progress=progress
+        sources, output, options=options, workers=workers, sync=sync, overwrite=overwrite, progress=progress
     ).manifest
 
 
 def verify(
     packed: str | Path,
-    source: str | Path | Dataset | DatasetDict | None = None,
+    source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict] | None = None,
     *,
     tokenizer: str | None = None,
     progress: Progress = silent,

@@ -485,3 +485,40 @@ def masked_segment(tokens, document, start, *, mlm, epoch):
         elif share < mlm.mask_share + mlm.random_share:
             hidden[place] = ordinary[mixed(draws[place] ^ 0x5851F42D4C957F2D) % 2**32 * len(ordinary) >> 32]
     return hidden, labels
+
+
+# ---- mixtures ----
+
+
+def take_documents(kept, target, order):
+    """How often each document comes: all as often as they fit, then those of `order` up to nearest to `target`."""
+    times = [int(target // sum(kept))] * len(kept)
+    rest = round(target - times[0] * sum(kept))
+    sums = [sum(kept[document] for document in order[:count]) for count in range(len(kept) + 1)]
+    count = next(count for count, done in enumerate(sums) if done >= rest)
+    if count and sums[count] - rest >= rest - sums[count - 1]:
+        count -= 1
+    if sums[count] == sum(kept):
+        count = len(kept)
+    for document in order[:count]:
+        times[document] += 1
+    return times
+
+
+def interleave(kept, times):
+    """(source, document, copy) in order: next is the source of which the smallest share has come."""
+    streams = [
+        [(document, copy) for copy in range(max(each)) for document in range(len(each)) if copy < each[document]]
+        for each in times
+    ]
+    whole = [sum(of[document] for document, _ in stream) for of, stream in zip(kept, streams, strict=True)]
+    done, mixture = [0] * len(streams), []
+    while any(streams):
+        source = min(
+            (source for source, stream in enumerate(streams) if stream),
+            key=lambda source: done[source] / max(whole[source], 1),
+        )
+        document, copy = streams[source].pop(0)
+        done[source] += kept[source][document]
+        mixture.append((source, document, copy))
+    return mixture

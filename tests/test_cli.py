@@ -86,7 +86,7 @@ def test_every_command_says_what_it_does_and_documents_every_option(name):
 
 def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in cli.commands["pack"].params}
-    renamed = {"labels": "no_labels", "position_ids": "emit", "group_mode": "group_by"}
+    renamed = {"labels": "no_labels", "position_ids": "emit", "group_mode": "group_by", "weights": "sources"}
     shaping = {renamed.get(name, name) for name in PackOptions.__slots__}
     assert shaping <= options
     assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "no_sync", "overwrite"}
@@ -113,7 +113,7 @@ def test_names_that_are_written_down_twice_agree():
     [
         ((), "Usage:"),
         (("frobnicate",), "No such command 'frobnicate'"),
-        (("pack",), "Missing argument 'DATASET'"),
+        (("pack", "--max-len", 64), "Give a DATASET, or several with --source PATH:WEIGHT."),
         (("pack", "rows.arrow"), "Missing option '--max-len'"),
         (("pack", "rows.arrow", "--max-len", 0), "'--max-len': 0 is not in the range"),
         (("pack", "rows.arrow", "--max-len", "many"), "'--max-len'"),

@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.shards.columns import SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.shards.columns import TOKEN_COLUMNS
 from packer.shards.manifest import MANIFEST
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, make, rows_on_disk, segments_of, tokens_of
 
@@ -62,7 +62,7 @@ def test_a_row_that_is_not_there_is_an_index_error(dataset):
 
 def test_columns_have_the_documented_types_and_names(dataset):
     row = dataset[0]
-    expected = [*TOKEN_COLUMNS, *(name for name in SEGMENT_COLUMNS if name != "seq_tokens")]
+    expected = [*TOKEN_COLUMNS, "seq_lengths", "doc_ids", "doc_starts"]
     assert dataset.column_names == list(row) == expected
     assert {name: values.dtype.name for name, values in row.items()} == {
         "input_ids": "int32",

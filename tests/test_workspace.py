@@ -70,7 +70,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, call: int
 
 
 INSTANTS = {
-    "before the scan": (pack_module, "scan", 0, False),
+    "before the scan": (pack_module, "read_documents", 0, False),
     "before the plan": (pack_module, "make_plan", 0, False),
     "before the plan is kept": (Workspace, "save_plan", 0, False),
     "when the plan is kept": (Workspace, "save_plan", 0, True),

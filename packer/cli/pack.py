@@ -16,7 +16,13 @@ GROUP_MODE_NAMES = ("together", "apart")  # as in packer.plan, which imports num
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", required=False)
+@click.option("--source", "sources", multiple=True, metavar="PATH:WEIGHT",
+              help="In place of DATASET, a source of a mixture; repeat it for each. Without a weight: 1.")  # fmt: skip
+@click.option("--mix-unit", type=click.Choice(["tokens", "epochs"]), default="tokens", show_default=True,
+              help="What weights are: shares of the mixture's tokens, or how often each source is seen.")  # fmt: skip
+@click.option("--mix-tokens", type=click.IntRange(1), metavar="N",
+              help="Tokens of the mixture [default: as many as there are without repeating a source].")  # fmt: skip
 @click.option("--max-len", type=click.IntRange(1), required=True, metavar="N", help="Tokens of a row.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write [default: DATASET-packed-N].")
 @algorithm_options
@@ -51,7 +57,8 @@ GROUP_MODE_NAMES = ("together", "apart")  # as in packer.plan, which imports num
 @click.option("--no-sync", is_flag=True, help="Skip fsync: faster, not safe against a power failure.")
 @click.option("--overwrite", is_flag=True, help="Replace the output, at one stroke when the new dataset is whole.")
 def pack(
-    dataset: str,
+    dataset: str | None,
+    sources: tuple[str, ...],
     output: Path | None,
     emit: str,
     group_by: tuple[str, str] | None,
@@ -71,6 +78,8 @@ def pack(
     these, or a Hub id; of tokens, or with --tokenizer of text. Killed at any instant, the same command goes on where it
     stopped.
     """
+    if (dataset is None) == (not sources):
+        raise click.UsageError("Give a DATASET, or several with --source PATH:WEIGHT.")
     with one_line_errors(debug=debug, resumes=True), progress_bars() as progress:
         from packer import pipeline
         from packer.options import EMITTED, PackOptions, parse_size
@@ -82,14 +91,16 @@ def pack(
         if group_by is not None:
             options["group_by"], options["group_mode"] = group_by
         begun = time.perf_counter()
+        mixture = [_weighted(source) for source in sources]
         result = pipeline.pack(
-            dataset,
+            dataset if dataset is not None else [path for path, _ in mixture],
             output,
             options=PackOptions(
                 labels=not no_labels,
                 position_ids="position_ids" in emitted,
                 shard_size=parse_size(shard_size),
                 untrained=untrained or "keep",
+                weights=tuple(weight for _, weight in mixture),
                 **options,
             ),
             workers=workers,
@@ -107,3 +118,18 @@ def pack(
         from packer.report import render_manifest_summary
 
         click.echo(render_manifest_summary(result.manifest.to_dict(), output=str(result.output), seconds=seconds))
+
+
+def _weighted(source: str) -> tuple[str, float]:
+    """(path, weight) of PATH:WEIGHT; a path may have colons.
+
+    Raises:
+        PackerError: what follows the last colon is no number.
+    """
+    path, colon, weight = source.rpartition(":")
+    if not colon:
+        return source, 1.0
+    try:
+        return path, float(weight)
+    except ValueError:
+        raise PackerError(f"--source {source}: {weight!r} is no weight; write PATH:WEIGHT, as in web:0.7") from None

@@ -13,16 +13,18 @@ from packer.cli.shared import one_line_errors, progress_bars
 
 @click.command()
 @click.argument("packed", type=click.Path(path_type=Path))
-@click.option("--source", metavar="DATASET", help="Compare every token with what was packed.")
+@click.option("--source", "sources", multiple=True, metavar="DATASET",
+              help="Compare every token with what was packed; of a mixture, repeat it for each, in order.")  # fmt: skip
 @click.option("--tokenizer", metavar="PATH_OR_ID", help="Where the tokenizer of a --source of text is.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
-def verify(packed: Path, source: str | None, tokenizer: str | None, as_json: bool, debug: bool) -> None:
+def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_json: bool, debug: bool) -> None:
     """Check the hashes and the structure of a PACKED dataset and, with --source, every token."""
     with one_line_errors(debug=debug), progress_bars() as progress:
         from packer import pipeline
         from packer.shards import read_manifest
 
+        source = sources[0] if len(sources) == 1 else list(sources) or None
         faults = list(pipeline.verify(packed, source, tokenizer=tokenizer, progress=progress))
         manifest = None if faults else read_manifest(packed)
     if as_json:

@@ -70,6 +70,8 @@ class PackedDataset:
         seq_tokens                        int32, shape (segments,): tokens in each extent, with `--align` only
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
         doc_starts                        int32, shape (segments,): where in its document the segment starts
+        source_ids, copy                  int32, shape (segments,): of a mixture, the source (-1 for padding), in which
+                                          doc_ids count, and which repetition of the document it is
 
     and every other column of numbers that has max_len values a row or one per segment.
 
@@ -163,7 +165,8 @@ class PackedDataset:
 
     def _padding_row(self) -> Row:
         views = self._view(0, 0)
-        pads, extent = {"input_ids": self.pad_id, "labels": NO_LOSS}, {"seq_lengths": self.max_len, "doc_ids": PADDING}
+        pads = {"input_ids": self.pad_id, "labels": NO_LOSS}
+        extent = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
         row = {name: np.full(self.max_len, pads.get(name, 0), each.dtype) for name, each in views.tokens.items()}
         if "position_ids" in row:
             row["position_ids"] = np.arange(self.max_len, dtype=np.int32)

@@ -15,6 +15,7 @@ from packer.loader.segments import (
     boundaries_of,
     check_column,
     copy_rows,
+    document_keys,
     restart_positions,
     segment_values,
     weights_of,
@@ -30,7 +31,7 @@ TOKEN_TYPES = "token_type_ids"
 def encoder_batch(rows: Rows, options: FormatOptions) -> dict[str, Any]:
     """Rows as they are [B, L], for BERT and its like, with a mask of each row's segments; see `collate`."""
     lengths = np.concatenate([row["seq_lengths"] for row in rows], dtype=np.int64)
-    doc_ids = np.concatenate([row["doc_ids"] for row in rows], dtype=np.int64)
+    doc_ids = np.concatenate([document_keys(row) for row in rows], dtype=np.int64)
     boundaries = boundaries_of(lengths)
     shape = len(rows), len(rows[0]["input_ids"])
     places = [shape[1]] * len(rows)
@@ -91,7 +92,7 @@ def segments_of(
 ) -> dict[str, NDArray[Any]]:
     """What is known of each segment, shape (segments,), padding left out: where it begins, its document, columns."""
     real = doc_ids != PADDING
-    found = {"pooling_positions": boundaries[:-1][real], "doc_ids": doc_ids[real]}
+    found = {"pooling_positions": boundaries[:-1][real], "doc_ids": segment_values("doc_ids", rows)}
     return found | {name: segment_values(name, rows) for name in keep}
 
 

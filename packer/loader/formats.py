@@ -17,6 +17,7 @@ from packer.loader.segments import (
     LossWeights,
     boundaries_of,
     copy_rows,
+    document_keys,
     labels_of_tokens,
     real_segments,
     restart_positions,
@@ -272,7 +273,7 @@ def make_batch(rows: Rows, *, format: str, options: FormatOptions) -> Any:
 
 def _grid(rows: Rows) -> _Grid:
     lengths = np.concatenate([row["seq_lengths"] for row in rows], dtype=np.int64)
-    doc_ids = np.concatenate([row["doc_ids"] for row in rows], dtype=np.int64)
+    doc_ids = np.concatenate([document_keys(row) for row in rows], dtype=np.int64)
     input_ids = np.stack([row["input_ids"] for row in rows]).astype(np.int32, copy=False)
     if "labels" in rows[0]:
         labels = np.stack([row["labels"] for row in rows]).astype(np.int32, copy=False)

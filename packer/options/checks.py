@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from packer.algorithms import Algorithm, get_algorithm
 from packer.errors import PackerError
 from packer.plan.groups import GROUP_MODES
+from packer.plan.mixing import MIX_UNITS
 from packer.plan.segments import LONG_POLICIES, TRUNCATE_SIDES
-from packer.shards.columns import RESERVED_COLUMNS, ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.shards.columns import ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.text import TRAIN_ON
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def check(options: PackOptions) -> None:
         if type(value) is not int or not least <= value <= most:
             raise PackerError(f"{name} is {value!r}: it must be a whole number from {least} to {most}")
     _check_pieces(options, keeps_whole=isinstance(algorithm, Algorithm) or algorithm.keeps_whole)
+    _check_mixture(options)
     _check_groups(options, is_ordered=not isinstance(algorithm, Algorithm))
     if options.pairs and not (isinstance(algorithm, Algorithm) or algorithm.keeps_whole):
         raise PackerError(f"pairs are never cut, and algorithm {algorithm.name} cuts documents: choose another")
@@ -97,6 +99,31 @@ def _check_groups(options: PackOptions, *, is_ordered: bool) -> None:
         )
 
 
+def _check_mixture(options: PackOptions) -> None:
+    """Check the weights of sources, and what they are weights of."""
+    unit, tokens = options.mix_unit, options.mix_tokens
+    for weight in options.weights:
+        if type(weight) not in (int, float) or not 0 < weight < float("inf"):  # NaN is not, either
+            raise PackerError(f"a source has weight {weight!r}: it must be a number above 0; leave out what is 0")
+    if unit not in MIX_UNITS:
+        raise PackerError(f"mix_unit is {unit!r}: choose one of {', '.join(MIX_UNITS)}")
+    if options.weights and options.tokenizer is not None:
+        raise PackerError("sources of text are not mixed: tokenize each with `packer tokenize`, and mix these")
+    if options.weights and options.pairs:
+        raise PackerError("pairs are not mixed: pack each source of pairs by itself")
+    if not options.weights and (unit != "tokens" or tokens is not None):
+        name = "mix_tokens" if tokens is not None else "mix_unit"
+        raise PackerError(f"{name} is {getattr(options, name)}, and there is no mixture: give sources with weights")
+    if tokens is None:
+        return
+    if type(tokens) is not int or not 1 <= tokens < 2**63:
+        raise PackerError(f"mix_tokens is {tokens!r}: it must be a whole number from 1 to {2**63 - 1}")
+    if unit == "epochs":
+        raise PackerError(
+            f"mix_tokens is {tokens}, and weights are epochs, which say it already: choose one of the two"
+        )
+
+
 def _check_text(options: PackOptions) -> None:
     """Check the options of text: they need a tokenizer, which has no use for those of tokens."""
     defaults = {field.name: field.default for field in fields(options)}
@@ -122,7 +149,7 @@ def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
     """Check the options that shape pieces of documents against each other."""
     given = [*options.keep, *options.keep_tokens]
     for name in given:
-        if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column, *RESERVED_COLUMNS):
+        if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column):
             raise PackerError(f"keep {name!r}: the rows have a column of that name; rename it in the source")
         if given.count(name) > 1:
             raise PackerError(f"keep {name!r}: it is given {given.count(name)} times; give it once")

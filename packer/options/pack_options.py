@@ -17,6 +17,7 @@ from packer.options.checks import OF_TEXT, check
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import GroupMode
 from packer.plan.items import cut_pairs
+from packer.plan.mixing import MixUnit
 from packer.plan.segments import LongPolicy, Segments, TruncateSide
 from packer.shards.columns import ROLE, RowFormat
 from packer.text import TrainOn, tokenizer_name
@@ -26,6 +27,7 @@ Untrained = Literal["keep", "drop", "error"]
 _ADDED = (
     *("gap", "time_limit", "overlap", "split_at", "truncate_side", "align", "untrained"),
     *("keep", "keep_tokens", "group_by", "group_mode", "pairs", "tokenizer", *OF_TEXT),
+    *("weights", "mix_unit", "mix_tokens"),
 )
 """Options that a manifest has where they are used: so that packs without them stay as they were."""
 
@@ -125,6 +127,15 @@ class PackOptions:
     pairs: bool = False
     """Whether rows of the source are preference pairs, of which both answers, documents 2i and 2i + 1, are one item."""
 
+    weights: tuple[float, ...] = ()
+    """Of each source of a mixture; none where there is one source."""
+
+    mix_unit: MixUnit = "tokens"
+    """What a weight is: a share of the mixture's tokens, or how often the source is seen."""
+
+    mix_tokens: int | None = None
+    """Tokens of the mixture; None for as many as there are without repeating a source."""
+
     def __post_init__(self) -> None:
         if self.pad_id is None and self.tokenizer is None:
             object.__setattr__(self, "pad_id", 0)
@@ -182,6 +193,21 @@ class PackOptions:
             align=self.align,
             threads=threads,
         )
+
+    def kept_lengths(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Tokens of documents that reach the rows, counted once: int32, shape (documents,).
+
+        Raises:
+            SourceError: `long` is "error" and a document is longer than max_len.
+        """
+        kept = lengths
+        if self.long == "truncate":
+            kept = np.minimum(lengths, np.int32(self.max_len))
+        elif self.long == "drop":
+            kept = np.where(lengths > self.max_len, np.int32(0), lengths)
+        elif self.long == "error":
+            self.cut(lengths)
+        return kept
 
     def solve(self, histogram: NDArray[np.int64]) -> Patterns:
         """Pack a histogram with the histogram algorithm of these options: int64, shape (max_len + 1,)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.options import PackOptions
 from packer.sources import Source, open_source, open_text
+from packer.sources.mixture import Mixture
 from packer.text import TextOptions
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) 
     return open_text(source, text, split=options.split, text_column=options.text_column)
 
 
-def source_files(opened: Source) -> list[dict[str, Any]]:
+def source_files(opened: Source | Mixture) -> list[dict[str, Any]]:
     """Return what tells a changed source from the one that something unfinished was begun with."""
     return [
         {

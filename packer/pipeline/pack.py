@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xxhash
 
@@ -14,7 +14,8 @@ from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
 from packer.pipeline.grouping import document_groups
-from packer.pipeline.opening import names_and_sizes, open_with, source_files
+from packer.pipeline.mixing import Given, open_sources, read_documents
+from packer.pipeline.opening import names_and_sizes, source_files
 from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.writing import ShardMaker, write_shards
@@ -22,13 +23,11 @@ from packer.plan import Plan
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
-from packer.sources import Source, scan
+from packer.sources import Source
+from packer.sources.mixture import Mixture
 from packer.sources.opening import ENDINGS
 from packer.system_errors import system_errors
 from packer.workspace import Workspace
-
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +45,7 @@ class PackResult:
 
 
 def pack(
-    source: str | Path | Dataset | DatasetDict,
+    source: Given | Sequence[Given],
     output: str | Path | None = None,
     *,
     options: PackOptions,
@@ -58,7 +57,7 @@ def pack(
     """Pack a dataset into `output`; killed at any instant, the same call goes on from there.
 
     Args:
-        source: a path, glob, Hub id, or a `datasets` object.
+        source: a path, glob, Hub id, or a `datasets` object; or a list of these, to be mixed by `options.weights`.
         output: folder to write; by default the source's name with "-packed-MAX_LEN".
         options: what shapes the bytes.
         workers: threads that decode, plan and write; by default the cores this process may use. Does not change
@@ -70,13 +69,14 @@ def pack(
     Raises:
         PackerError: anything in the user's hands, in one line.
     """
-    opened = open_with(source, options)
+    opened = open_sources(source, options)
     if opened.tokenized is not None and options.pad_id is None:
         options = replace(options, pad_id=opened.tokenized.pad_id)
     out = Path(output) if output is not None else default_output(source, options)
     if out.is_symlink():  # build and swap where the dataset is, not where the link is
         out = out.resolve()
-    refuse_inside(source, out)
+    for each in source if isinstance(source, (list, tuple)) else [source]:
+        refuse_inside(each, out)
     request: dict[str, Any] = {"options": options.to_dict(), "files": source_files(opened)}
     if opened.tokenized is not None:
         request["text"] = dict(opened.tokenized.identity)
@@ -99,17 +99,19 @@ def pack(
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
-def default_output(source: str | Path | Dataset | DatasetDict, options: PackOptions) -> Path:
+def default_output(source: Given | Sequence[Given], options: PackOptions) -> Path:
     """Name the output after the source: rows.jsonl.gz -> rows-packed-4096."""
     return name_after(source, options, f"packed-{options.max_len}")
 
 
-def name_after(source: str | Path | Dataset | DatasetDict, options: PackOptions, what: str) -> Path:
+def name_after(source: Given | Sequence[Given], options: PackOptions, what: str) -> Path:
     """Name an output after the source, with the split between if one is given.
 
     Raises:
         PackerError: the source has no name.
     """
+    if isinstance(source, (list, tuple)):
+        raise PackerError("a mixture has no name: say where the packed one goes with --output")
     if not isinstance(source, str | Path):
         raise PackerError("a dataset in memory has no name: say where the output goes with output=...")
     path = Path(source)
@@ -123,14 +125,14 @@ def name_after(source: str | Path | Dataset | DatasetDict, options: PackOptions,
     return folder / f"{name}{split}-{what}"
 
 
-def refuse_inside(source: str | Path | Dataset | DatasetDict, out: Path) -> None:
+def refuse_inside(source: Given, out: Path) -> None:
     """Refuse an output that the same command, repeated, would read as part of the source."""
     if isinstance(source, str | Path) and Path(source).is_dir() and Path(source).resolve() in out.resolve().parents:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
 
 
 def _same_pack(
-    out: Path, opened: Source, request: dict[str, Any], *, overwrite: bool, progress: Progress
+    out: Path, opened: Source | Mixture, request: dict[str, Any], *, overwrite: bool, progress: Progress
 ) -> Manifest | None:
     """Return the manifest of a complete dataset where nothing is to be done, None where it is to be replaced."""
     manifest = read_manifest(out)
@@ -142,7 +144,7 @@ def _same_pack(
         there["text"] = manifest.source["text"]
     same = there == asked
     if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
-        same = scan(opened, progress).identity == manifest.source
+        same = read_documents(opened, progress).scanned.identity == manifest.source
     if not same:
         raise PackerError(
             f"{out} is complete, packed {workspace.difference(there, asked)}: "
@@ -151,14 +153,17 @@ def _same_pack(
     return manifest
 
 
-def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers: int, progress: Progress) -> Manifest:
+def _pack_into(
+    claimed: Workspace, opened: Source | Mixture, options: PackOptions, workers: int, progress: Progress
+) -> Manifest:
     """Plan, or take up the plan that is there, write the shards that are not, and commit."""
     mapped = opened
     if not opened.mapped:
         check_decoding(claimed, opened, options)
         mapped = opened.spill(claimed.spill, progress, workers=workers)
-    scanned = scan(mapped, progress)
-    table = mapped.table(scanned.lengths)
+    documents = read_documents(mapped, progress)
+    scanned = documents.scanned
+    table = documents.source.table(scanned.lengths)
     cut = cut_lengths(scanned.lengths, options, table=table, threads=workers)
 
     def planned() -> tuple[Plan, dict[str, Any]]:
@@ -168,7 +173,12 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
     plan, totals = _kept_plan(claimed, scanned.identity, planned)
     check_writing(claimed, totals["packs"], options)
     maker = ShardMaker(
-        source=mapped, table=table, segments=cut.segments, plan=plan, row_format=options.row_format_of(table.extra)
+        source=documents.source,
+        table=table,
+        segments=cut.segments,
+        plan=plan,
+        row_format=options.row_format_of(table.extra),
+        origins=documents.origins,
     )
     entries = write_shards(claimed, maker, workers, progress)
     files = datasets_files(scanned.identity, [entry.file for entry in entries])
@@ -188,7 +198,7 @@ def _pack_into(claimed: Workspace, opened: Source, options: PackOptions, workers
     return manifest
 
 
-def _text_totals(spilled: Source) -> dict[str, int]:
+def _text_totals(spilled: Source | Mixture) -> dict[str, int]:
     """What was counted while text was tokenized."""
     if spilled.tokenized is None:
         return {}

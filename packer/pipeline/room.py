@@ -8,6 +8,7 @@ import shutil
 from packer.errors import PackerError
 from packer.options import PackOptions, byte_size
 from packer.sources import Source
+from packer.sources.mixture import Mixture
 from packer.workspace import Workspace
 
 _WORTH_A_LINE = 10**6  # bytes
@@ -16,7 +17,7 @@ _LEAST = 0.8  # of what a sample of the source says, what it will surely take
 log = logging.getLogger(__name__)
 
 
-def check_decoding(claimed: Workspace, source: Source, options: PackOptions) -> None:
+def check_decoding(claimed: Workspace, source: Source | Mixture, options: PackOptions) -> None:
     """Log what decoding needs on disk, and what is free, where it is worth a line and not all there from before.
 
     Raises:
@@ -33,7 +34,8 @@ def check_decoding(claimed: Workspace, source: Source, options: PackOptions) -> 
             "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
             about, byte_size(spill.bytes), byte_size(rows), byte_size(free),
         )  # fmt: skip
-    kept = rows if options.long in ("split", "error") else 0  # else how much is kept is known after decoding only
+    # of a mixture, or where documents go, how much is kept is known after decoding only
+    kept = rows if options.long in ("split", "error") and not options.weights else 0
     if (spill.bytes + kept) * (_LEAST if spill.sampled else 1) > free:
         raise PackerError(
             f"{claimed.out}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "

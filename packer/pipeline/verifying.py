@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
 from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
 from packer.options import PackOptions
-from packer.pipeline.opening import open_with
+from packer.pipeline.mixing import Given, open_sources
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
@@ -27,17 +27,16 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.verify import verify_packed
 from packer.sources import Source, TokenTable
+from packer.sources.mixture import Mixture
+from packer.sources.taken import TakenInOrder
 from packer.text import LIBRARIES
-
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 
 
 def verify(
     packed: str | Path,
-    source: str | Path | Dataset | DatasetDict | None = None,
+    source: Given | Sequence[Given] | None = None,
     *,
     tokenizer: str | None = None,
     progress: Progress = silent,
@@ -46,7 +45,8 @@ def verify(
 
     Without `source`: hashes and structure. With it, every token of the source, too: it stands at the place that
     doc_ids and doc_starts say, once, with its label; or the long-document policy leaves it out. Text is tokenized
-    again, as the manifest says; `tokenizer` is where its tokenizer is, if the name in the manifest does not tell.
+    again, as the manifest says; `tokenizer` is where its tokenizer is, if the name in the manifest does not tell. Of a
+    mixture, give all sources in their order: every token stands there once for each copy, and nothing else does.
 
     Raises:
         PackerError: there is no packed dataset or no source to read.
@@ -59,13 +59,32 @@ def verify(
     if source is None or faults:
         return
     manifest = read_manifest(folder)
-    opened = open_with(source, _options(folder, manifest, tokenizer))
+    names = [part["name"] for part in manifest.source.get("mixture", [])]
+    given = source if isinstance(source, (list, tuple)) else [source]
+    if len(given) != max(len(names), 1):
+        of = f"a mixture of {', '.join(names)}" if names else "packed from one source"
+        raise PackerError(f"{folder} is {of}, and {len(given)} source(s) are given: give each one, in this order")
+    opened = open_sources(list(given) if names else given[0], _options(folder, manifest, tokenizer))
+    if isinstance(opened, Mixture):
+        drawn = opened.draw()
+        others = [f for pair in zip(drawn.identities, manifest.source["mixture"], strict=True) if (f := _other(*pair))]
+        yield from others or _verify_source(folder, manifest, TakenInOrder(drawn), progress)
+        return
     if opened.tokenized is not None:
         difference = _other_text(manifest.source.get("text") or {}, opened.tokenized.identity)
         if difference:
             yield difference
             return
     yield from _verify_source(folder, manifest, opened, progress)
+
+
+def _other(found: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:
+    """Say in what a source of a mixture is not the one that was packed."""
+    for name in told:
+        if found.get(name) != told[name]:
+            was = f"{name} is {found.get(name)}, the manifest says {told[name]}"
+            return f"the source {told['name']} is not as it was packed: {was}"
+    return None
 
 
 def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOptions:
@@ -113,7 +132,7 @@ class _PackedSegments:
     """The kept columns of a value per token, and its type: row r is list r."""
 
 
-def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
+def _read_segments(folder: Path, manifest: Manifest, source: Source | TakenInOrder) -> _PackedSegments:
     tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
     batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
     names = [name for name in ("input_ids", "labels") if name in batches[0].schema.names]
@@ -136,6 +155,9 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
         real = ids != PADDING
         part = slice(end, end := end + int(np.count_nonzero(real)))
         documents[part], lengths[part] = ids[real], tokens[real]
+        if isinstance(source, TakenInOrder):
+            sources, copies = (as_numpy(batch[name].values)[real] for name in ("source_ids", "copy"))
+            documents[part] = source.numbers(sources, ids[real], copies)
         for name, parts in kept.items():
             parts.append(batch[name].values.filter(pa.array(real)))
         starts[part] = as_numpy(batch["doc_starts"].values)[real]
@@ -155,8 +177,10 @@ def _read_segments(folder: Path, manifest: Manifest) -> _PackedSegments:
     )
 
 
-def _verify_source(folder: Path, manifest: Manifest, source: Source, progress: Progress) -> Iterator[str]:
-    packed = _read_segments(folder, manifest)
+def _verify_source(
+    folder: Path, manifest: Manifest, source: Source | TakenInOrder, progress: Progress
+) -> Iterator[str]:
+    packed = _read_segments(folder, manifest, source)
     options = PackOptions.from_dict(manifest.options)
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
@@ -213,7 +237,7 @@ def _compare_values(
     here: slice,
     table: TokenTable,
     cut: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
-    source: Source,
+    source: Source | TakenInOrder,
 ) -> Iterator[str]:
     """Compare the values of a table's segments with those in the rows, a few million at a time."""
     local, starts, lengths, context = cut
@@ -261,7 +285,7 @@ def _compare_kept(
     from_source: tuple[NDArray[np.int64], ...],
     from_rows: tuple[NDArray[np.int64], ...],
     segments: slice,
-    source: Source,
+    source: Source | TakenInOrder,
 ) -> Iterator[str]:
     """Compare the kept columns of some segments; `from_source` and `from_rows` are (lists, starts, lengths, places)."""
     lists, _, lengths, places = from_source

@@ -20,6 +20,7 @@ from packer.shards.kept import KeptValues
 from packer.shards.manifest import ShardEntry, shard_name
 from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
 from packer.sources import Source, TokenTable, value_message
+from packer.sources.mixture import Origins
 from packer.workspace import Workspace
 
 
@@ -41,6 +42,9 @@ class ShardMaker:
 
     row_format: RowFormat
     """What a row looks like."""
+
+    origins: Origins | None
+    """Which document of which source each document is; None where there is one source."""
 
     @property
     def shards(self) -> int:
@@ -66,9 +70,12 @@ class ShardMaker:
         """Look up the segments of rows first_row..last_row-1."""
         row_starts = self.plan.row_starts[first_row : last_row + 1]
         documents, starts, lengths = self.segments.locate(self.plan.slots[row_starts[0] : row_starts[-1]])
+        sources, ids, copies = (None, documents, None) if self.origins is None else self.origins.of(documents)
         return RowBlock(
             lists=self._lists(documents),
-            documents=documents,
+            documents=ids,
+            source_ids=sources,
+            copies=copies,
             starts=starts,
             lengths=lengths,
             extents=self.segments.extents_of(lengths),
@@ -104,7 +111,11 @@ class ShardMaker:
             for place, value in enumerate(values.to_pylist())
             if not 0 <= value < 2**31 and value not in allowed
         )
-        where = self.source.describe(int(block.documents[bad.segment]))
+        document = int(block.documents[bad.segment])
+        if self.origins is None or block.source_ids is None:
+            where = self.source.describe(document)
+        else:
+            where = self.origins.describe(int(block.source_ids[bad.segment]), document)
         name = self.source.columns.labels if bad.column == "labels" else self.source.columns.input_ids
         return f"{where}: {value_message(name, value, start + position, label=bad.column == 'labels')}"
 

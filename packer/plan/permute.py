@@ -22,6 +22,7 @@ SWAPS = 5  # where the search begins for a segment that takes the place of one o
 EXCHANGES = 6  # which rows are looked at for two segments to be exchanged, to the same end
 REPAIRED_ROWS = 7  # the order of the pool's rows, once rows were added to keep groups apart
 REPAIRED_SEGMENTS = 8  # the order of segments within a row that took one more
+MIXTURE = 9  # which documents of a source come once more
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -1,6 +1,6 @@
 """What packing did: the account of every document and token, and single rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from packer.options import byte_size
@@ -26,6 +26,8 @@ def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds:
             align="<><",
         ),
     ]
+    if options.get("weights"):
+        lines.append(_mixture_table(summary["source"]["mixture"], unit=options.get("mix_unit", "tokens")))
     if options["algorithm"] == "wrapped":
         cut = count_of(totals["documents_split"], "document")
         lines += [f"Wrapping cut {cut}: what follows a cut has lost what came before it."]
@@ -147,6 +149,26 @@ def _group_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     return [[f"  {mode}", f"{extra:+,}", f"{cost}; {held}"]]
 
 
+def _mixture_table(sources: Sequence[Mapping[str, Any]], *, unit: str) -> str:
+    """Set what was asked of each source beside what is taken of it, in tokens that reach the rows."""
+    whole = sum(source["taken"]["tokens_kept"] for source in sources)
+    weights = sum(source["weight"] for source in sources)
+    lines = [["source", "epochs asked" if unit == "epochs" else "asked", "documents", "tokens", "share", "epochs"]]
+    for source in sources:
+        taken = source["taken"]
+        lines.append(
+            [
+                source["name"],
+                f"{source['weight']:g}" if unit == "epochs" else percent(source["weight"] / weights),
+                f"{taken['documents']:,}",
+                f"{taken['tokens_kept']:,}",
+                percent(taken["tokens_kept"] / max(whole, 1)),
+                f"{taken['tokens_kept'] / source['tokens_kept']:.3g}",
+            ]
+        )
+    return render_table(lines)
+
+
 def _documents_packed(totals: Mapping[str, Any]) -> int:
     packed: int = totals["documents"] - sum(totals["documents_dropped"].values())
     return packed
@@ -171,6 +193,9 @@ def render_row(row: Mapping[str, Any], *, decode: Callable[[Any], str] | None = 
         if document < 0:
             lines.append([f"  {index}", f"{extent:,}", "padding", "", "0", ""])
         else:
-            lines.append([f"  {index}", f"{length:,}", f"{document:,}", f"{start:,}", trained, begins[:60]])
+            name = f"{document:,}"
+            if "source_ids" in row:
+                name = f"{name} of source {row['source_ids'][index]}, copy {row['copy'][index]}"
+            lines.append([f"  {index}", f"{length:,}", name, f"{start:,}", trained, begins[:60]])
         place += extent
     return render_table(lines, align="<>>>><")

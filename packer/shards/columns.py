@@ -14,14 +14,18 @@ PADDING = -1
 TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
 """Columns of max_len values a row, int32, in the order on disk."""
 
-SEGMENT_COLUMNS = {"seq_lengths": pa.int32(), "seq_tokens": pa.int32(), "doc_ids": pa.int64(), "doc_starts": pa.int32()}
+SEGMENT_COLUMNS = {
+    "seq_lengths": pa.int32(),
+    "seq_tokens": pa.int32(),
+    "doc_ids": pa.int64(),
+    "doc_starts": pa.int32(),
+    "source_ids": pa.int32(),
+    "copy": pa.int32(),
+}
 """Columns of one value per segment (a padding tail is one), in the order on disk."""
 
 ROLE = "role"
 """The kept column of preference pairs: "chosen" or "rejected"."""
-
-RESERVED_COLUMNS = ("source_ids", "copy")
-"""Names that no kept column may have."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
 
@@ -42,6 +46,9 @@ class RowFormat:
     align: int
     """Extents are multiples of it; above 1, `seq_tokens` are written."""
 
+    mixture: bool
+    """Whether there are several sources, and `source_ids` and `copy` are written."""
+
     kept: Mapping[str, pa.DataType]
     """Columns of the source that are kept, one value per segment."""
 
@@ -56,6 +63,7 @@ class RowFormat:
             pad_id=options["pad_id"],
             token_columns=tuple(name for name in TOKEN_COLUMNS if name == "input_ids" or options[name]),
             align=options.get("align", 1),
+            mixture=bool(options.get("weights")),
             kept={},
             kept_tokens={},
         )
@@ -67,7 +75,8 @@ class RowFormat:
     @property
     def segment_columns(self) -> tuple[str, ...]:
         """Which of SEGMENT_COLUMNS are written."""
-        return tuple(name for name in SEGMENT_COLUMNS if name != "seq_tokens" or self.align > 1)
+        written = {"seq_tokens": self.align > 1, "source_ids": self.mixture, "copy": self.mixture}
+        return tuple(name for name in SEGMENT_COLUMNS if written.get(name, True))
 
     @property
     def schema(self) -> pa.Schema:

@@ -45,6 +45,10 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
         rounded = np.where(documents == PADDING, 0, extents)
         if ((tokens < 1) != (documents == PADDING)).any() or (-(-tokens // align) * align != rounded).any():
             return f"seq_lengths are not seq_tokens rounded up to a multiple of {align}"
+    if "source_ids" in values and (
+        ((values["source_ids"] < 0) != (documents == PADDING)).any() or values["copy"].min() < 0
+    ):
+        return "a segment is of no source, or a negative copy"
     tails = np.flatnonzero(documents == PADDING)
     if np.setdiff1d(tails, offsets[1:] - 1).size or np.intersect1d(tails, offsets[:-1]).size:
         return "padding stands before a segment, or alone"

@@ -27,7 +27,13 @@ class RowBlock:
     """Shape (segments,): the list of the token column that each segment comes from."""
 
     documents: NDArray[np.int64]
-    """Shape (segments,): its document."""
+    """Shape (segments,): its document, in its own source."""
+
+    source_ids: NDArray[np.int64] | None
+    """Shape (segments,): its source; None where there is no mixture."""
+
+    copies: NDArray[np.int64] | None
+    """Shape (segments,): which repetition of its document it is of; None where there is no mixture."""
 
     starts: NDArray[np.int64]
     """Shape (segments,): where in the document it starts."""
@@ -142,14 +148,17 @@ def build_batch(
     is_segment = np.ones(offsets[-1], bool)
     is_segment[pads] = False
     segments = np.flatnonzero(is_segment)
-    of_segments: dict[str, tuple[NDArray[np.int64], Any]] = {
+    of_segments: dict[str, tuple[NDArray[np.int64] | None, Any]] = {
         "seq_lengths": (block.extents, max_len - ends[tails]),
         "seq_tokens": (block.lengths, 0),
         "doc_ids": (block.documents, PADDING),
         "doc_starts": (block.starts, 0),
+        "source_ids": (block.source_ids, PADDING),
+        "copy": (block.copies, 0),
     }
     for name in row_format.segment_columns:
         values, padding = of_segments[name]
+        assert values is not None
         column = np.empty(len(is_segment), numpy_dtype(SEGMENT_COLUMNS[name]))
         column[segments], column[pads] = values, padding
         arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(column)))

@@ -13,6 +13,7 @@ saved datasets, `datasets.Dataset` objects and the Hub; `documents.py` and `chec
 (`crew.py`: the threads), `streams.py` writes them and `sizing.py` foresees their size. `length_counts.py` reads a
 histogram in place of documents. `text.py` tokenizes what `records.py` and `arrow_records.py` read, and `pairs.py` reads
 the two lists of a preference pair as two documents.
+`mixture.py` draws from several sources, `taken.py` lists what was drawn for a check.
 A new input is one class with the attributes of `Input` and one line in `opening.py`.
 """
 

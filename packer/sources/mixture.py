@@ -1,0 +1,253 @@
+"""A mixture: several sources, how much is taken of each, and which document of which source each one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.plan.mixing import MixUnit, Take, interleave, mixture_targets, take_documents
+from packer.progress import Progress, silent
+from packer.sources.documents import Input
+from packer.sources.scanning import Scan, scan
+from packer.sources.sizing import SpillSize
+from packer.sources.source import Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How much of each source is taken; see `packer.plan.mixing`."""
+
+    weights: tuple[float, ...]
+    """Of each source, above 0."""
+
+    unit: MixUnit
+    """What a weight is: a share of the mixture's tokens, or how often the source is seen."""
+
+    tokens: int | None
+    """Of the mixture; None for as many as there are without repeating a source. For shares only."""
+
+    seed: int
+    """Of the samples."""
+
+    kept: Callable[[NDArray[np.int32]], NDArray[np.int32]]
+    """Lengths of documents -> tokens of each that reach the rows: these are what is weighed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origins:
+    """Which document of which source each document of a mixture is."""
+
+    parts: tuple[Source, ...]
+    """The sources."""
+
+    names: tuple[str, ...]
+    """Their names."""
+
+    firsts: NDArray[np.int64]
+    """Shape (sources + 1,): source s has the numbers firsts[s]..firsts[s + 1] - 1 in `numbers`."""
+
+    numbers: NDArray[Any]
+    """Shape (documents,): each document as a number in all sources, one after the other."""
+
+    copies: NDArray[Any]
+    """Shape (documents,): which repetition it is."""
+
+    def of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(source_ids, doc_ids, copy) of documents of the mixture."""
+        numbers = self.numbers[documents].astype(np.int64)
+        sources = np.searchsorted(self.firsts, numbers, side="right") - 1
+        return sources, numbers - self.firsts[sources], self.copies[documents].astype(np.int64)
+
+    def describe(self, source: int, document: int) -> str:
+        """Name a document of a source for a message: "document 17 (rows.jsonl line 18) of code"."""
+        return f"{self.parts[source].describe(document)} of {self.names[source]}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mixture:
+    """Several sources that have the same columns, opened and ready to be drawn from."""
+
+    parts: tuple[Source, ...]
+    """The sources, in the order of `source_ids`."""
+
+    names: tuple[str, ...]
+    """What each is called in messages and in the manifest; no two alike."""
+
+    recipe: Recipe
+    """How much is taken of each."""
+
+    def __post_init__(self) -> None:
+        by_labels = {part.has_labels: name for part, name in zip(self.parts, self.names, strict=True)}
+        if len(by_labels) > 1:
+            raise SourceError(
+                f"{by_labels[True]} has labels, {by_labels[False]} has none; give labels to all sources or to none"
+            )
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """Those of all sources, one source after the other."""
+        return tuple(given for part in self.parts for given in part.inputs)
+
+    @property
+    def tokenized(self) -> None:
+        """Nothing: sources of text are tokenized before they are mixed."""
+
+    @property
+    def mapped(self) -> bool:
+        """Whether all documents can be addressed in memory."""
+        return all(part.mapped for part in self.parts)
+
+    def spill_size(self, folder: Path) -> SpillSize:
+        """Estimate what `spill` is going to write into this folder."""
+        sizes = [part.spill_size(each) for part, each in zip(self.parts, self._folders(folder), strict=True)]
+        return SpillSize(
+            bytes=sum(size.bytes for size in sizes),
+            tokens=sum(size.tokens for size in sizes),
+            sampled=any(size.sampled for size in sizes),
+        )
+
+    def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> Mixture:
+        """Decode what cannot be mapped, each source in a folder of its own; see `Source.spill`."""
+        parts = list(self.parts)
+        for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
+            if not part.mapped:
+                with _of_source(self.names[number]):
+                    parts[number] = part.spill(each, _shifted(progress, self.parts, number), workers=workers)
+        return replace(self, parts=tuple(parts))
+
+    def draw(self, progress: Progress = silent) -> Drawn:
+        """Take the lengths of all sources, and decide which documents come how often.
+
+        Raises:
+            SourceError: a source is empty, or a document or file is wrong.
+        """
+        scans, kept = [], []
+        for number, part in enumerate(self.parts):
+            with _of_source(self.names[number]):
+                scans.append(scan(part, _shifted(progress, self.parts, number)))
+                kept.append(self.recipe.kept(scans[-1].lengths))
+                if not kept[-1].any():
+                    raise SourceError(
+                        f"there is nothing to take of {len(kept[-1]):,} documents: all are empty or dropped"
+                    )
+        targets = mixture_targets(
+            [int(each.sum(dtype=np.int64)) for each in kept],
+            self.recipe.weights,
+            unit=self.recipe.unit,
+            total=self.recipe.tokens,
+        )
+        takes = tuple(
+            take_documents(each, target, seed=self.recipe.seed, source=number)
+            for number, (each, target) in enumerate(zip(kept, targets, strict=True))
+        )
+        return Drawn(mixture=self, scans=tuple(scans), takes=takes)
+
+    def _folders(self, folder: Path) -> list[Path]:
+        return [folder / f"{number:05d}" for number in range(len(self.parts))]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """What a mixture takes of its sources."""
+
+    mixture: Mixture
+    """The sources."""
+
+    scans: tuple[Scan, ...]
+    """What a pass over each has told."""
+
+    takes: tuple[Take, ...]
+    """What is taken of each."""
+
+    @property
+    def identities(self) -> list[dict[str, Any]]:
+        """Of each source: its name, weight and identity, with the number of its files, and what is taken of it."""
+        told = []
+        for name, weight, part, take in zip(
+            self.mixture.names, self.mixture.recipe.weights, self.scans, self.takes, strict=True
+        ):
+            kept = self.mixture.recipe.kept(part.lengths)
+            told.append(
+                {
+                    **{"name": name, "weight": weight},
+                    **part.identity,
+                    "files": len(part.identity["files"]),
+                    "tokens_kept": int(kept.sum(dtype=np.int64)),
+                    "taken": {
+                        "copies": take.copies,
+                        "documents": take.documents,
+                        "tokens": take.of(part.lengths),
+                        "tokens_kept": take.of(kept),
+                    },
+                }
+            )
+        return told
+
+    def arrange(self) -> tuple[Source, Scan, Origins]:
+        """Put the documents in order: a source of them, what a pass over it would tell, and where they come from."""
+        parts, names = self.mixture.parts, self.mixture.names
+        lengths = np.concatenate([part.lengths for part in self.scans])
+        firsts = np.cumsum([0, *(len(part.lengths) for part in self.scans)])
+        numbers, copies = interleave(self.mixture.recipe.kept(lengths), firsts, self.takes)
+        taken = lengths[numbers]
+        del lengths
+        rows = numbers
+        if any(part.indices is not None for part in parts):
+            rows = _rows_of(parts)[numbers]
+        source = Source(", ".join(names), self.mixture.inputs, parts[0].columns, rows)
+        told = self.identities
+        identity = {
+            **self.scans[0].identity,  # what sources have in common: labels, columns
+            "files": [file for part in self.scans for file in part.identity["files"]],
+            "documents": len(taken),
+            "tokens": sum(part["taken"]["tokens"] for part in told),
+            "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(taken.astype("<i4", copy=False).data),
+            "mixture": told,
+        }
+        identity.pop("indices_xxh3_128", None)
+        scanned = Scan(lengths=taken, tokens=identity["tokens"], identity=identity)
+        return source, scanned, Origins(parts=parts, names=names, firsts=firsts, numbers=numbers, copies=copies)
+
+
+def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Tell equal names apart by their place: data, code, data -> data (1), code, data (3)."""
+    return tuple(f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1))
+
+
+def _rows_of(parts: Sequence[Source]) -> NDArray[Any]:
+    """Which list of the inputs of all sources each of their documents is."""
+    first, rows = 0, []
+    for part in parts:
+        lists = sum(count or 0 for count in part.rows)
+        rows.append(np.arange(lists) if part.indices is None else part.indices.astype(np.int64))
+        rows[-1] += first
+        first += lists
+    return np.concatenate(rows)
+
+
+@contextmanager
+def _of_source(name: str) -> Iterator[None]:
+    """Say of which source an error is."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(f"{name}: {error}") from error
+
+
+def _shifted(progress: Progress, parts: Sequence[Source], number: int) -> Progress:
+    """Progress in one of several sources as progress in all of them, in bytes of the files."""
+    sizes = [sum(file.bytes for file in part.files) for part in parts]
+    before, size, whole = sum(sizes[:number]), sizes[number], sum(sizes)
+
+    def told(stage: str, done: int, total: int) -> None:
+        progress(stage, before + size * done // max(total, 1), whole)
+
+    return told

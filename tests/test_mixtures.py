@@ -1,0 +1,455 @@
+"""Mixtures: how much is taken of each source, in which order, and that the rows hold just that."""
+
+import json
+from collections import Counter
+from fractions import Fraction
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.cli import cli
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.pipeline.mixing import open_sources
+from packer.plan.mixing import interleave, mixture_targets, take_documents
+from packer.plan.permute import MIXTURE, permute, stream_key
+from packer.sources.taken import TakenInOrder
+from tests import naive
+from tests.packed_rows import rows_on_disk
+from tests.test_kept import write
+
+
+def documents_of(source: int, count: int, longest=40) -> list[list[int]]:
+    """Tokens that tell source and document; some documents are empty."""
+    lengths = np.random.default_rng(source).integers(0, longest, count)
+    return [[100_000 * (source + 1) + document] * int(length) for document, length in enumerate(lengths)]
+
+
+def save(folder, source: int, count: int, kind="arrow"):
+    folder = folder / f"s{source}"
+    folder.mkdir(exist_ok=True)
+    return write(folder, kind, {"input_ids": documents_of(source, count)})
+
+
+def segments_in(out, align=1) -> Counter:
+    """How often each (source, document, copy) begins in the rows; all tokens must be those of the document."""
+    found = Counter()
+    for row in packer.load(out):
+        place = 0
+        lengths = row.get("seq_tokens", row["seq_lengths"])
+        for length, source, document, copy, start in zip(
+            lengths, row["source_ids"], row["doc_ids"], row["copy"], row["doc_starts"], strict=True
+        ):
+            if document < 0:
+                assert (source, copy) == (-1, 0)
+            else:
+                assert set(row["input_ids"][place : place + length]) == {100_000 * (source + 1) + document}
+                found[int(source), int(document), int(copy)] += start == 0
+            place += -(-length // align) * align
+    return found
+
+
+# ---- what is taken ----
+
+LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=25).filter(any)
+WEIGHTS = st.sampled_from([0.1, 0.3, 0.5, 0.7, 1, 1.5, 2, 3.25])
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.fractions(0, 200, max_denominator=7), st.integers(0, 2**63 - 1), st.integers(0, 5))
+def test_what_is_taken_is_nearest_to_the_target(lengths, target, seed, source):
+    order = np.arange(len(lengths))
+    permute(order, 0, len(order), np.uint64(stream_key(np.uint64(seed), MIXTURE, source)))
+    kept = np.array(lengths, np.int32)
+    take = take_documents(kept, target, seed=seed, source=source)
+    times = take.copies + take.sample
+    assert times.tolist() == naive.take_documents(lengths, target, order.tolist())
+    assert abs(int(times @ kept) - target) <= Fraction(max(lengths) + 1, 2)
+    assert (take.documents, take.of(kept)) == (times.sum(), times @ kept)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(LENGTHS, WEIGHTS), min_size=1, max_size=4), st.sampled_from(["tokens", "epochs"]))
+def test_every_stretch_has_the_shares_of_the_whole(sources, unit):
+    kept = [np.array(lengths, np.int32) for lengths, _ in sources]
+    targets = mixture_targets([int(each.sum()) for each in kept], [w for _, w in sources], unit=unit, total=None)
+    takes = [take_documents(each, target, seed=1, source=s) for s, (each, target) in
+             enumerate(zip(kept, targets, strict=True))]  # fmt: skip
+    assume(any(take.of(each) for take, each in zip(takes, kept, strict=True)))
+    firsts = np.cumsum([0, *map(len, kept)])
+    numbers, copies = interleave(np.concatenate(kept), firsts, takes)
+    parts = np.searchsorted(firsts, numbers, side="right") - 1
+    found = list(zip(parts.tolist(), (numbers - firsts[parts]).tolist(), copies.tolist(), strict=True))
+    assert found == naive.interleave(
+        [each.tolist() for each in kept], [(take.copies + take.sample).tolist() for take in takes]
+    )
+    whole = [max(take.of(each), 1) for take, each in zip(takes, kept, strict=True)]
+    longest = max(int(each.max()) / total for each, total in zip(kept, whole, strict=True))
+    done = np.zeros(len(kept))
+    for source, document, _ in found:
+        done[source] += kept[source][document] / whole[source]
+        shares = [done[s] for s, take in enumerate(takes) if take.of(kept[s])]
+        assert max(shares) - min(shares) <= longest + 1e-9
+    for source in range(len(kept)):  # a copy is complete before the next begins
+        of_source = [copy for part, _, copy in found if part == source]
+        assert of_source == sorted(of_source)
+
+
+def test_weights_are_exact():
+    assert mixture_targets([600, 100], [0.7, 0.3], unit="tokens", total=None) == [Fraction(700, 3), 100]
+    assert mixture_targets([600, 100], [0.7, 0.3], unit="tokens", total=1000) == [700, 300]
+    assert mixture_targets([600, 100], [0.7, 0.3], unit="epochs", total=None) == [420, 30]
+    assert mixture_targets([10, 10], [0.1, 0.2], unit="tokens", total=3) == [1, 2]
+
+
+# ---- in the rows ----
+
+KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved"), ("jsonl", "parquet")]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mix_unit": "epochs"},
+        {"mix_tokens": 9000, "overlap": 3, "align": 4},
+        {"algorithm": "wrapped"},
+        {"mix_unit": "epochs", "algorithm": "sequential"},
+    ],
+    ids=str,
+)
+def test_rows_hold_what_is_taken_and_verify_finds_it(tmp_path, kinds, options):
+    sources = [
+        save(tmp_path, number, count, kind) for number, (count, kind) in enumerate(zip((200, 60), kinds, strict=True))
+    ]
+    out = tmp_path / "out"
+    manifest = packer.pack([(sources[0], 0.5), (sources[1], 2.25)], out, max_len=32, shard_size="8KB", **options)
+    found = segments_in(out, options.get("align", 1))
+    assert set(found.values()) == {1}
+    assert len(manifest.shards) > 1
+    kept = [[len(tokens) for tokens in documents_of(number, count)] for number, count in enumerate((200, 60))]
+    total = options.get("mix_tokens", 0)
+    if options.get("mix_unit") == "epochs":
+        targets = [0.5 * sum(kept[0]), 2.25 * sum(kept[1])]
+    else:
+        total = total or min(sum(kept[0]) / (0.5 / 2.75), sum(kept[1]) / (2.25 / 2.75))
+        targets = [total * 0.5 / 2.75, total * 2.25 / 2.75]
+    for source, (lengths, target) in enumerate(zip(kept, targets, strict=True)):
+        copies = Counter(document for part, document, _ in found if part == source)
+        tokens = sum(lengths[document] * count for document, count in copies.items())
+        assert abs(tokens - target) <= max(lengths) / 2 + 1
+        least = int(target // sum(lengths))
+        nonempty = {document for document, length in enumerate(lengths) if length}
+        for document in nonempty:
+            assert copies[document] in (least, least + 1)
+            assert {c for p, d, c in found if (p, d) == (source, document)} == set(range(copies[document]))
+        told = manifest.source["mixture"][source]
+        assert (told["tokens"], told["taken"]["tokens"], told["taken"]["copies"]) == (sum(lengths), tokens, least)
+    assert manifest.totals["tokens"] == sum(part["taken"]["tokens"] for part in manifest.source["mixture"])
+    assert manifest.totals["documents"] == sum(part["taken"]["documents"] for part in manifest.source["mixture"])
+    if "shuffled" not in kinds:
+        assert list(packer.verify(out, sources)) == []
+    assert datasets.load_from_disk(str(out))[0]["source_ids"] == packer.load(out)[0]["source_ids"].tolist()
+
+
+def test_by_default_nothing_is_repeated_and_the_scarcest_source_comes_whole(tmp_path):
+    sources = [(save(tmp_path, 0, 200), 0.7), (save(tmp_path, 1, 60), 0.3)]
+    manifest = packer.pack(sources, tmp_path / "out", max_len=32)
+    assert [part["taken"]["copies"] for part in manifest.source["mixture"]] == [0, 1]
+    assert manifest.source["mixture"][1]["taken"]["documents"] == 60
+    assert {copy for _, _, copy in segments_in(tmp_path / "out")} == {0}
+
+
+def test_every_shard_has_the_mixture(tmp_path):
+    sources = [(save(tmp_path, 0, 3000), 0.7), (save(tmp_path, 1, 900), 0.3)]
+    manifest = packer.pack(sources, tmp_path / "out", max_len=64, shard_size="20KB")
+    dataset = packer.load(tmp_path / "out")
+    rows = iter(dataset)
+    for entry in manifest.shards[:-1]:
+        counts = np.zeros(2)
+        for row in (next(rows) for _ in range(entry.rows)):
+            real = row["doc_ids"] >= 0
+            np.add.at(counts, row["source_ids"][real], row["seq_lengths"][real])
+        assert counts[0] / counts.sum() == pytest.approx(0.7, abs=0.12)
+
+
+def test_the_seed_decides_the_sample_and_the_workers_nothing(tmp_path):
+    sources = [(save(tmp_path, 0, 300, "jsonl"), 0.5), (save(tmp_path, 1, 50), 1.5)]
+    folders = []
+    for workers, seed in ((1, 3), (2, 3), (7, 3), (2, 4)):
+        out = tmp_path / f"out-{workers}-{seed}"
+        options = {"max_len": 32, "shard_size": "8KB", "mix_unit": "epochs"}
+        packer.pack(sources, out, workers=workers, seed=seed, **options)
+        folders.append({path.name: path.read_bytes() for path in out.iterdir() if path.is_file()})
+    assert folders[0] == folders[1] == folders[2]
+    assert {d for s, d, _ in segments_in(out) if s == 0} != {
+        d for s, d, _ in segments_in(tmp_path / "out-1-3") if s == 0
+    }
+
+
+@pytest.mark.parametrize("long", ["truncate", "drop"])
+def test_shares_are_of_the_tokens_that_reach_the_rows(tmp_path, long):
+    sources = [(save(tmp_path, 0, 400), 0.5), (save(tmp_path, 1, 100), 0.5)]
+    manifest = packer.pack(sources, tmp_path / "out", max_len=16, long=long)
+    one, other = (
+        sum(int(row["seq_lengths"][row["source_ids"] == source].sum()) for row in packer.load(tmp_path / "out"))
+        for source in (0, 1)
+    )
+    assert abs(one - other) <= 16
+    assert [part["taken"]["tokens_kept"] for part in manifest.source["mixture"]] == [one, other]
+    assert list(packer.verify(tmp_path / "out", [path for path, _ in sources])) == []
+
+
+def test_kept_columns_and_labels_are_those_of_the_document(tmp_path):
+    sources = []
+    for number in range(2):
+        tokens = documents_of(number, 40)
+        (tmp_path / str(number)).mkdir()
+        columns = {
+            "input_ids": tokens,
+            "labels": [[-100 if place % 2 else token for place, token in enumerate(each)] for each in tokens],
+            "weight": [1000.0 * number + document for document in range(40)],
+        }
+        sources.append(write(tmp_path / str(number), ["arrow", "parquet"][number], columns))
+    out = tmp_path / "out"
+    packer.pack([(source, 1.5) for source in sources], out, max_len=64, mix_unit="epochs", keep=["weight"])
+    for row in packer.load(out):
+        real = row["doc_ids"] >= 0
+        assert (row["weight"][real] == (1000 * row["source_ids"] + row["doc_ids"])[real]).all()
+    assert list(packer.verify(out, sources)) == []
+
+
+@pytest.mark.parametrize("mode", ["together", "apart"])
+def test_documents_of_all_sources_are_grouped_by_their_values(tmp_path, mode):
+    sources = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        columns = {"input_ids": documents_of(number, 60), "source": [f"group {d % 9}" for d in range(60)]}
+        sources.append(write(tmp_path / str(number), ["arrow", "jsonl"][number], columns))
+    out = tmp_path / "out"
+    mixed = [(source, 1.5) for source in sources]
+    packer.pack(mixed, out, max_len=64, mix_unit="epochs", group_by="source", group_mode=mode, long="truncate")
+    for row in packer.load(out):
+        groups = [document % 9 for document in row["doc_ids"].tolist() if document >= 0]
+        assert len(set(groups)) == (1 if mode == "together" else len(groups))
+    assert list(packer.verify(out, sources)) == []
+
+
+# ---- taken up again, and checked ----
+
+
+@pytest.mark.parametrize("changed", [0, 1])
+def test_verify_finds_a_changed_token_in_either_source(tmp_path, changed):
+    sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20, "jsonl")]
+    out = tmp_path / "out"
+    packer.pack([(source, 2.5) for source in sources], out, max_len=32, mix_unit="epochs")
+    kind = ["arrow", "jsonl"][changed]
+    columns = {"input_ids": documents_of(changed, [50, 20][changed])}
+    document = next(d for d, tokens in enumerate(columns["input_ids"]) if len(tokens) > 3)
+    columns["input_ids"][document][2] = 7
+    sources[changed] = write(tmp_path / f"s{changed}", kind, columns)
+    (fault,) = packer.verify(out, sources)
+    assert fault.startswith(f"document {document} (source.{kind}")
+    assert "of source." in fault
+    assert "copy 0: input_ids at position 2 is 7 in the source" in fault
+
+
+def test_what_is_not_taken_has_no_number(tmp_path):
+    sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20)]
+    options = PackOptions(max_len=32, weights=(1.5, 2.0), mix_unit="epochs")
+    drawn = open_sources(sources, options).draw()
+    taken = TakenInOrder(drawn)
+    every = [
+        (source, document, copy)
+        for source, take in enumerate(drawn.takes)
+        for document, once_more in enumerate(take.sample)
+        for copy in range(take.copies + int(once_more))
+    ]
+    assert taken.numbers(*np.array(every).T).tolist() == list(range(len(every)))
+    left_out = int(np.flatnonzero(~drawn.takes[0].sample)[0])
+    others = [(0, left_out, 1), (0, 0, 2), (1, 0, 2), (1, 20, 0), (2, 0, 0), (0, -1, 0), (0, 0, -1), (-1, 0, 0)]
+    assert taken.numbers(*np.array(others).T).tolist() == [len(every)] * len(others)
+    for number, (source, document, copy) in enumerate(every):
+        where = f"document {document} (source.arrow row {document}) of source.arrow ({source + 1}), copy {copy}"
+        assert taken.describe(number) == where
+
+
+def test_verify_takes_every_source_in_order(tmp_path):
+    sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20)]
+    out = tmp_path / "out"
+    packer.pack([(source, 1) for source in sources], out, max_len=32)
+    faults = list(packer.verify(out, sources[::-1]))
+    assert [fault.split(":")[0] for fault in faults] == [
+        f"the source source.arrow ({number}) is not as it was packed" for number in (1, 2)
+    ]
+    for wrong in (sources[0], sources[:1], [*sources, sources[0]]):
+        with pytest.raises(PackerError, match=r"is a mixture of source.arrow \(1\), source.arrow \(2\), and \d source"):
+            list(packer.verify(out, wrong))
+    packer.pack(sources[0], tmp_path / "plain", max_len=32)
+    with pytest.raises(PackerError, match="is packed from one source, and 2 source"):
+        list(packer.verify(tmp_path / "plain", sources))
+
+
+def test_a_complete_mixture_is_known_again_and_others_are_refused(tmp_path):
+    sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20)]
+    out = tmp_path / "out"
+
+    def again(weights=(0.7, 0.3), **options):
+        return packer.pack(list(zip(sources, weights, strict=True)), out, max_len=32, **options)
+
+    first = again()
+    assert again().to_dict() == first.to_dict()
+    for weights, options, words in (
+        ((0.6, 0.4), {}, r"with weights \[0.7, 0.3\], not \[0.6, 0.4\]"),
+        ((0.7, 0.3), {"mix_unit": "epochs"}, "with mix_unit None, not epochs"),
+    ):
+        with pytest.raises(PackerError, match=words):
+            again(weights, **options)
+    with pytest.raises(PackerError, match=r"with weights \[0.7, 0.3\], not None"):
+        packer.pack(sources[0], out, max_len=32)
+    write(tmp_path / "s1", "arrow", {"input_ids": documents_of(3, 20)})
+    with pytest.raises(PackerError, match=r"changed since|of other source files"):
+        again()
+
+
+def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
+    sources = [(save(tmp_path, 0, 300, "jsonl"), 0.4), (save(tmp_path, 1, 60), 2)]
+    options = {"max_len": 32, "shard_size": "8KB", "mix_unit": "epochs", "workers": 1}
+    packer.pack(sources, tmp_path / "whole", **options)
+
+    def killed(stage, done, total):
+        if stage == "write" and done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        packer.pack(sources, tmp_path / "out", progress=killed, **options)
+    packer.pack(sources, tmp_path / "out", **options)
+    assert rows_on_disk(tmp_path / "out") == rows_on_disk(tmp_path / "whole")
+    assert (tmp_path / "out/manifest.json").read_bytes() == (tmp_path / "whole/manifest.json").read_bytes()
+
+
+# ---- trained on ----
+
+
+def test_copies_and_sources_are_documents_of_their_own_in_the_loader(tmp_path):
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+    sources = [write(tmp_path / str(n), "arrow", {"input_ids": [[5, 6, 7, 8]]}) for n in range(2)]
+    packer.pack([(source, 2) for source in sources], tmp_path / "out", max_len=16, mix_unit="epochs")
+    rows = [packer.load(tmp_path / "out")[0]]
+    batch = packer.collate(rows, format="hf", loss_weights="document", keep=["source_ids", "copy"])
+    assert batch["loss_weights"].sum() == pytest.approx(4)  # a weight of 1 for each, where one document would have 1
+    assert batch["segments"]["doc_ids"].tolist() == [0, 0, 0, 0]
+    assert sorted(zip(batch["segments"]["source_ids"].tolist(), batch["segments"]["copy"].tolist(), strict=True)) == [
+        (0, 0), (0, 1), (1, 0), (1, 1)
+    ]  # fmt: skip
+    assert packer.load(tmp_path / "out").__getitems__([])[0]["source_ids"].tolist() == [-1]
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "0.5", None, True])
+def test_a_weight_is_a_number_above_0(tmp_path, weight):
+    with pytest.raises(PackerError, match=r"a source has weight .*: it must be a number above 0"):
+        packer.pack([(save(tmp_path, 0, 5), weight), (save(tmp_path, 1, 5), 1)], tmp_path / "out", max_len=32)
+
+
+def test_sources_that_cannot_be_mixed_are_refused(tmp_path):
+    one, other = save(tmp_path, 0, 20), save(tmp_path, 1, 20)
+    out = tmp_path / "out"
+
+    def refused(source, words, **options):
+        with pytest.raises(PackerError, match=words):
+            packer.pack(source, **{"output": out, "max_len": 32, **options})
+        assert not out.exists()
+
+    refused([one, other], r"a mixture is a list of \(source, weight\)")
+    refused([], r"a mixture is a list of \(source, weight\)")
+    refused([(one, 1), (one, 2)], "source.arrow is given twice: give it once, with the sum of the weights")
+    refused([(one, 1), (tmp_path / "none", 2)], "none: no such file or folder")
+    refused([(one, 1), (other, 2)], "a mixture has no name", output=None)
+    refused([(one, 1), (other, 1)], "mix_tokens is 0", mix_tokens=0)
+    refused([(one, 1), (other, 1)], "mix_tokens is 9, and weights are epochs", mix_tokens=9, mix_unit="epochs")
+    refused([(one, 1), (other, 1)], "mix_unit is 'rows': choose one of tokens, epochs", mix_unit="rows")
+    refused(one, "mix_unit is epochs, and there is no mixture", mix_unit="epochs")
+    refused(one, "mix_tokens is 9, and there is no mixture", mix_tokens=9)
+    refused([(one, 1e-9), (other, 1e-9)], "nothing", mix_unit="epochs")
+    refused([(one, 1), (other, 1)], "pairs are not mixed", pairs=True, long="drop")
+    refused([(one, 1), (other, 1)], "sources of text are not mixed: tokenize each", tokenizer="any")
+    empty = write(tmp_path, "arrow", {"input_ids": [[], []]})
+    refused([(one, 1), (empty, 1)], "source.arrow.*: there is nothing to take of 2 documents")
+    labelled = write(tmp_path, "parquet", {"input_ids": [[1, 2]], "labels": [[1, 2]]})
+    refused([(one, 1), (labelled, 1)], "source.parquet has labels, source.arrow has none; give labels to all sources")
+    refused(
+        [(one, 1), (other, 1)],
+        r"source.arrow \(1\): document 0 has 34 tokens and max_len is 8",
+        max_len=8,
+        long="error",
+    )
+
+
+def test_columns_are_of_one_type_in_all_sources(tmp_path):
+    paths = []
+    for name, values in (("one", [1.5]), ("other", ["a"])):
+        paths.append(tmp_path / f"{name}.arrow")
+        table = pa.table({"input_ids": [[1, 2]], "score": values})
+        with pa.ipc.new_stream(str(paths[-1]), table.schema) as stream:
+            stream.write_table(table)
+    with pytest.raises(PackerError, match=r"column 'score' is double in one.arrow, string in other.arrow"):
+        packer.pack([(path, 1) for path in paths], tmp_path / "out", max_len=8, keep=["score"])
+
+
+@pytest.mark.parametrize("kind", ["arrow", "jsonl"])
+def test_a_wrong_document_is_named_in_its_own_source(tmp_path, kind):
+    good = save(tmp_path, 0, 30)
+    bad = write(tmp_path, kind, {"input_ids": [[1], [2, -3, 4]]})
+    with pytest.raises(PackerError, match=rf"document 1 \(source.{kind}.*'input_ids' holds -3 at position 1") as raised:
+        packer.pack([(good, 1), (bad, 2)], tmp_path / "out", max_len=32, mix_unit="epochs")
+    assert f"source.{kind}" in str(raised.value).replace(f"(source.{kind}", "")  # the source, beside the file
+
+
+# ---- on the command line ----
+
+
+def test_the_command_mixes_sources_and_shows_the_shares(tmp_path):
+    web, code = save(tmp_path, 0, 200), tmp_path / "co:de.arrow"
+    save(tmp_path, 1, 60).rename(code)
+    arguments = ["pack", "--source", f"{web}:0.7", "--source", f"{code}:.3", "--max-len", "32", "-o"]
+    done = CliRunner().invoke(cli, [*arguments, str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.output.splitlines()]
+    (asked,) = [line for line in lines if line[:1] == ["co:de.arrow"]]
+    assert (asked[1], asked[5]) == ("30.0%", "1")
+    assert float(asked[4].rstrip("%")) == pytest.approx(30, abs=1)
+    same = packer.pack([(web, 0.7), (code, 0.3)], tmp_path / "python", max_len=32)
+    assert (tmp_path / "python/manifest.json").read_bytes() == (tmp_path / "out/manifest.json").read_bytes()
+    assert str(tmp_path) not in json.dumps(same.to_dict())
+    checked = CliRunner().invoke(
+        cli, ["verify", str(tmp_path / "out"), "--source", str(web), "--source", str(code), "--json"]
+    )
+    assert checked.exit_code == 0, checked.output
+    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0"])
+    assert "of source 1, copy 0" in shown.output or "of source 0, copy 0" in shown.output
+
+
+def test_the_command_refuses_what_is_no_mixture(tmp_path):
+    source = save(tmp_path, 0, 20)
+    for arguments, code, words in (
+        ([], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),
+        ([str(source), "--source", str(source)], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),
+        (["--source", f"{source}:x"], 1, "'x' is no weight; write PATH:WEIGHT, as in web:0.7"),
+        (["--source", f"{source}:0"], 1, "a source has weight 0.0: it must be a number above 0"),
+        (["--source", f"{source}:nan"], 1, "a source has weight nan: it must be a number above 0"),
+    ):
+        done = CliRunner().invoke(cli, ["pack", *arguments, "--max-len", "32", "-o", str(tmp_path / "out")])
+        assert (done.exit_code, words in done.output) == (code, True), done.output
+    twice = ["pack", "--source", f"{source}:2", "--mix-unit", "epochs", "--max-len", "32", "-o", str(tmp_path / "out")]
+    assert CliRunner().invoke(cli, twice).exit_code == 0
+    assert {copy for _, _, copy in segments_in(tmp_path / "out")} == {0, 1}
