@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -210,7 +211,7 @@ def install(instants: Instants, *, exchanges: bool) -> None:
     from packer import workspace
     from packer.cli import shared
 
-    usual_open, usual_fsync, usual_exchange = Path.open, os.fsync, workspace._exchange
+    usual_open, usual_fsync, usual_exchange = Path.open, os.fsync, workspace.exchange
     usual_bars = shared.progress_bars
 
     def opening(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
@@ -243,7 +244,7 @@ def install(instants: Instants, *, exchanges: bool) -> None:
 
     Path.open = opening  # type: ignore[method-assign,assignment]
     os.fsync = syncing  # type: ignore[assignment]
-    workspace._exchange = exchanging
+    workspace.exchange = exchanging
     sys.modules["packer.cli.pack"].progress_bars = telling  # type: ignore[attr-defined]
     sys.addaudithook(instants.on_event)
 
@@ -270,8 +271,6 @@ def run_struck(job: Job, files: Mapping[str, Path]) -> int:
     except SystemExit as exit_:
         code = int(exit_.code or 0)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         code = 1
     left = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
@@ -301,6 +300,8 @@ def serve() -> None:
                 code = 70
                 try:
                     code = run_struck(job, files)
+                except BaseException:
+                    files["error"].write_text(traceback.format_exc())  # the driver itself is broken
                 finally:
                     os._exit(code)
             begun.append((job, child, files))

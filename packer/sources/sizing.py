@@ -58,11 +58,12 @@ def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
         try:
             with crew.working(), reading(given.file.name):
                 batch = next(given.batches(crew), None)
+                found = sum(int(list_lengths(chunk).sum()) for chunk in batch.input_ids) if batch is not None else 0
         except (PackerError, DocumentError):  # to be told when it is decoded, with its place
             continue
         if batch is not None:
             rows += sum(map(len, batch.input_ids))
-            tokens += sum(int(list_lengths(chunk).sum()) for chunk in batch.input_ids)
+            tokens += found
             read += batch.done
     crew.close()
     return DecodedSize.of(tokens, rows, has_labels=any(given.has_labels for given in inputs)), read
