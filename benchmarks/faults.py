@@ -550,7 +550,8 @@ class Trial:
             moved = strike.kind == "SIGKILL" and not self.scenario.exchanges  # between the two renames
             kept = (case / "out", case / ".out.packer-old")[: 1 + moved]
             require(self.old in map(contents, kept), "the complete dataset was damaged")
-        if strike.kind not in SIGNALS[:1] and not is_removal(operation):
+        ended_at_once = strike.kind == "SIGKILL" or strike.repeats  # the second signal is one
+        if not ended_at_once and not is_removal(operation):
             left = [path for path in case.rglob(".packer/**/*") if is_temporary(path)]
             require(not left or complete, f"temporary files were left: {left}")
         return Fate(stage=stage, operation=operation, complete=complete, shards=len(there))

@@ -90,7 +90,7 @@ def test_copies_that_kills_left_half_decoded_do_not_pile_up(decoded):
     case = decoded.case()
     for _ in range(3):
         decoded.run(case, Strike(kind="SIGKILL", instant=middle))
-        assert len(list((case / "out" / ".packer" / "spill").glob(".*"))) == 1
+        assert 1 <= len(list((case / "out" / ".packer" / "spill").glob(".*"))) <= 2  # of two workers
 
 
 @pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM"])
