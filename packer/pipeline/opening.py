@@ -37,7 +37,8 @@ def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) 
         chat_template=options.chat_template,
         eos=options.eos,
     )
-    return open_text(source, text, split=options.split, text_column=options.text_column)
+    keep = (*options.keep, *options.group_columns)
+    return open_text(source, text, split=options.split, text_column=options.text_column, keep=keep)
 
 
 def source_files(opened: Source | Mixture) -> list[dict[str, Any]]:
