@@ -15,11 +15,13 @@ from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.sources import records as records_module
 from packer.sources import spill as spill_module
-from tests.chat_templates import EXACT, save_tokenizer
+from packer.text import open_tokenizer
+from tests.chat_templates import END, EXACT, LOOP, REWRITING, save_tokenizer
 from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats, write_lines
 
 pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
+
 
 CHATML = EXACT["chatml"]
 NAMES = ["news", None, "code", "books", ""]
@@ -145,3 +147,103 @@ def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
     write_lines(source, [{"text": "a", "weight": None}])
     assert "'weight' is null, which says no type" in refused(keep=["weight"])
     assert tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), sync=False).report["source"]
+
+
+# ---- where turns begin ----
+
+
+def naive_turns(tokenizer, messages, template):
+    """The tokens with which the messages of a chat begin, by rendering those before."""
+
+    def render(part):
+        (text,) = tokenizer.apply_chat_template([part], chat_template=template, tokenize=False)
+        return text
+
+    whole = render(messages)
+    offsets = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    starts = [0]
+    for turn in range(1, len(messages)):
+        before = render(messages[:turn])
+        if whole.startswith(before):
+            starts.append(next(at for at, (_, end) in enumerate(offsets) if end > len(before)))
+    return sorted(set(starts))
+
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "default system": EXACT["default system"],
+    "no special tokens": EXACT["no special tokens"],
+    "straddling": LOOP + "{{ message.content }} " + END,
+    "rewriting": REWRITING["think block in the last turn"],
+    "refusing": "{% if messages | length < 3 %}{{ raise_exception('more!') }}{% endif %}" + CHATML,
+}
+
+
+@pytest.mark.parametrize("train_on", ["all", None])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_turns_begin_where_the_messages_before_them_end(tmp_path, tokenizer, small, name, train_on):
+    template = TEMPLATES[name]
+    if train_on is None and name in ("rewriting", "straddling"):
+        return
+    made = [*chats(), {"messages": []}]
+    if name == "refusing":  # as templates do that want a question after the system prompt
+        train_on, made = "all", [record for record in made if len(record["messages"]) > 2]
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    options = PackOptions(max_len=1, tokenizer=tokenizer, chat_template=template, train_on=train_on)
+    result = tokenize(source, options=options, sync=False)
+    ours = open_tokenizer(tokenizer)
+    rows = datasets.load_from_disk(str(result.output))
+    boundaries = 0
+    for row, record in zip(rows, made, strict=True):
+        if not record["messages"]:
+            assert row["turn_starts"] == []
+        elif name != "refusing":
+            assert row["turn_starts"] == naive_turns(ours, record["messages"], template)
+        else:
+            known = naive_turns(ours, record["messages"], CHATML)
+            assert row["turn_starts"] == [known[0], *known[3:]]
+        boundaries += len(row["turn_starts"]) > 1
+    assert boundaries > 5 or name == "rewriting"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("options", [{}, {"algorithm": "sequential"}, {"train_on": "all"}], ids=str)
+def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, options):
+    source = write_formats(tmp_path, with_columns(chats()))[kind]
+    out = tmp_path / "out"
+    manifest = pack(source, out, tokenizer, split_at="turns", keep=["source"], **options)
+    assert manifest.totals["documents_split"] > 5
+    ours = open_tokenizer(tokenizer)
+    pieces = {}
+    for row in packer.load(out):
+        place = 0
+        for document, start, length in zip(row["doc_ids"], row["doc_starts"], row["seq_lengths"], strict=True):
+            if document >= 0:
+                pieces.setdefault(int(document), {})[int(start)] = row["input_ids"][place : place + length].tolist()
+            place += length
+    for document, record in enumerate(chats()):
+        (text,) = ours.apply_chat_template([record["messages"]], chat_template=CHATML, tokenize=False)
+        found = pieces[document]
+        assert sum((found[start] for start in sorted(found)), []) == ours(text)["input_ids"]  # noqa: RUF017
+        assert set(found) <= set(naive_turns(ours, record["messages"], CHATML))
+    assert list(packer.verify(out, source, tokenizer=tokenizer)) == []
+    train_on = options.pop("train_on", None)
+    text = PackOptions(max_len=1, tokenizer=tokenizer, keep=("source",), train_on=train_on)
+    kept = tokenize(source, tmp_path / "kept", options=text, sync=False).output
+    pad_id = manifest.options["pad_id"]
+    once = pack(kept, tmp_path / "once", None, split_at="turns", keep=["source"], pad_id=pad_id, **options)
+    assert shards(once) == shards(manifest)
+
+
+def test_a_turn_that_does_not_fit_and_texts_without_turns_are_refused(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", chats())
+    with pytest.raises(packer.PackerError, match=r"has a turn of \d+ tokens \(as far as the chat template tells"):
+        pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=8)
+    rewriting = {"chat_template": REWRITING["think block in the last turn"], "train_on": "all"}
+    with pytest.raises(packer.PackerError, match="as far as the chat template tells where turns begin"):
+        pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=32, **rewriting)
+    assert pack(source, tmp_path / "fits", tokenizer, split_at="turns", max_len=512, **rewriting).packs
+    with pytest.raises(packer.PackerError, match=r"split_at is turns, and .*texts.jsonl holds texts, not chats"):
+        pack(write_lines(tmp_path / "texts.jsonl", texts()), tmp_path / "out", tokenizer, split_at="turns")
+    with pytest.raises(packer.PackerError, match="keep 'turn_starts': tokenizing writes a column of that name"):
+        pack(source, tmp_path / "out", tokenizer, keep=["turn_starts"])

@@ -74,7 +74,7 @@ def tokenize(
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer by --tokenizer")
-    opened = open_with(source, options)
+    opened = open_with(source, options, turns_of_chats=True)
     assert opened.tokenized is not None
     out = Path(output) if output is not None else name_after(source, options, "tokenized")
     if out.is_symlink():

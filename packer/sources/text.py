@@ -16,7 +16,7 @@ from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.arrow_records import ArrowRecords
 from packer.sources.crew import Crew
-from packer.sources.documents import Batch, DecodedSize, DocumentError, Input, SourceFile, Tokenized
+from packer.sources.documents import TURN_STARTS, Batch, DecodedSize, DocumentError, Input, SourceFile, Tokenized
 from packer.sources.hugging_face import Found
 from packer.sources.opening import find, format_of, refuse_masks
 from packer.sources.records import JsonRecords, ParquetRecords, Reader
@@ -114,7 +114,10 @@ class TextInput:
         block, done = stretch
         records = self.reader.records(block, self._columns)
         encoded = self.encoder.encode(records)
-        return encoded, {column: _values(records, column, kind) for column, kind in self.kept.items()}, done
+        extra = {column: _values(records, column, kind) for column, kind in self.kept.items()}
+        if encoded.turn_starts is not None:
+            extra[TURN_STARTS] = encoded.turn_starts
+        return encoded, extra, done
 
 
 def open_text(
@@ -124,6 +127,7 @@ def open_text(
     split: str | None = None,
     text_column: str | None = None,
     keep: Sequence[str] = (),
+    turns: bool = False,
 ) -> Source:
     """Open a dataset of text: see which files and columns are there, without reading the documents.
 
@@ -134,23 +138,27 @@ def open_text(
         text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
             `text`, `prompt` and `completion`, `messages` or `conversations`, whichever is there.
         keep: columns with a value for each document, to be handed on beside the tokens.
+        turns: hand on where the turns of chats begin, too, as the column "turn_starts"; texts have none.
 
     Raises:
         PackerError: no such path, split or column, an unknown format, or the tokenizer does not fit.
         SourceError: a file is truncated or corrupt, or is no text.
     """
     refuse_masks(keep)
+    if TURN_STARTS in keep:
+        raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
     found = find(source, split)
     readers = _readers(found)
     records = _common_records(readers, found.name, text_column)
-    encoder = Encoder(options, records)
+    encoder = Encoder(options, records, turns=turns and records.conversational)
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
         identity = {**identity, "indices_xxh3_128": digest}
     tokenized = Tokenized(identity=identity, pad_id=encoder.pad_id, fingerprint=found.fingerprint)
     inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=_types(reader, keep)) for reader in readers)
-    return Source(found.name, inputs, COLUMNS._replace(extra=tuple(keep)), tokenized=tokenized)
+    extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
+    return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized)
 
 
 def _readers(found: Found) -> list[Reader]:
