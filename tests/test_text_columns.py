@@ -15,13 +15,16 @@ from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.sources import records as records_module
 from packer.sources import spill as spill_module
-from packer.text import open_tokenizer
+from packer.text import END_OF_TEXT, open_tokenizer
+from packer.text.tokens import _PROBES
 from tests.chat_templates import END, EXACT, LOOP, REWRITING, save_tokenizer
 from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats, write_lines
 
 pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 CHATML = EXACT["chatml"]
 NAMES = ["news", None, "code", "books", ""]
@@ -247,3 +250,74 @@ def test_a_turn_that_does_not_fit_and_texts_without_turns_are_refused(tmp_path, 
         pack(write_lines(tmp_path / "texts.jsonl", texts()), tmp_path / "out", tokenizer, split_at="turns")
     with pytest.raises(packer.PackerError, match="keep 'turn_starts': tokenizing writes a column of that name"):
         pack(source, tmp_path / "out", tokenizer, keep=["turn_starts"])
+
+
+# ---- what the tokenizer or the template raises ----
+
+
+@pytest.fixture(scope="module")
+def picky(tmp_path_factory):
+    """A tokenizer that knows the characters of plain English and refuses any other."""
+    known = sorted({*"".join(_PROBES), *"abcdefghijklmnopqrstuvwxyz\n<|>_"})
+    rust = Tokenizer(models.Unigram([(END_OF_TEXT, 0.0), *((character, -1.0) for character in known)]))
+    fast = PreTrainedTokenizerFast(tokenizer_object=rust, eos_token=END_OF_TEXT, chat_template=CHATML)
+    fast.save_pretrained(folder := str(tmp_path_factory.mktemp("tokenizer") / "picky"))
+    return folder
+
+
+def said_in_one_line(*arguments):
+    done = CliRunner().invoke(cli, [*map(str, arguments), "--no-sync"])
+    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("packer: ")]
+    assert "Traceback" not in done.stderr
+    return line.removeprefix("packer: ")
+
+
+@pytest.mark.parametrize(
+    "command", [["pack", "--max-len", "64"], ["tokenize"], ["pack", "--max-len", "9", "--split-at", "turns"]]
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_the_tokenizer_raises_is_told_with_the_line(tmp_path, picky, small, command, workers):
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    made = [{"messages": turns}] * 50
+    made[31] = {"messages": [*turns, {"role": "user", "content": "\u00df"}]}
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    given = [*command, source, "--tokenizer", picky, "--workers", workers, "-o", tmp_path / "out"]
+    assert said_in_one_line(*given) == (
+        "document 31 (rows.jsonl line 32): the tokenizer does not take it: "
+        "Exception Encountered an unknown token but `unk_id` is missing"
+    )
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_tokenizer_that_takes_nothing_is_refused(tmp_path):
+    rust = Tokenizer(models.Unigram([(END_OF_TEXT, 0.0)]))
+    PreTrainedTokenizerFast(tokenizer_object=rust, eos_token=END_OF_TEXT).save_pretrained(tmp_path / "none")
+    source = write_lines(tmp_path / "rows.jsonl", texts())
+    message = said_in_one_line("pack", source, "--max-len", 64, "--tokenizer", tmp_path / "none")
+    assert "does not tokenize a plain sentence: Exception Encountered an unknown token" in message
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("{{ 1 // (messages[0].content | length - 3) }}", "does not render it: ZeroDivisionError integer division"),
+        ("{% if add_generation_prompt and messages[0].content == 'odd' %}{{ messages[9].role }}{% endif %}",
+         "does not render up to message 1 (assistant): UndefinedError"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{% if messages[0].content == 'odd' %}{{ again() }}{% endif %}",
+         "does not render it: RecursionError maximum recursion depth"),
+        ("{% if messages[0].content == 'odd' %}{{ raise_exception('not\nthis') }}{% endif %}",
+         "does not render it: TemplateError not"),
+    ],
+)  # fmt: skip
+def test_what_a_template_raises_is_told_with_the_line(tmp_path, tokenizer, small, fault, words):
+    made = [
+        {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "b"}]} for _ in range(50)
+    ]
+    made[31]["messages"][0]["content"] = "odd"
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    (tmp_path / "template").write_text(fault + CHATML)
+    given = ["pack", source, "--max-len", 64, "--tokenizer", tokenizer, "--chat-template", tmp_path / "template"]
+    message = said_in_one_line(*given)
+    assert message.startswith("document 31 (rows.jsonl line 32): the chat template ")
+    assert words in message

@@ -254,7 +254,7 @@ def _ahead(
     """Yield chunks and their tokens to come, one chunk later than they are begun."""
     before = None
     for chunk in chunks:
-        begun = chunk, pool.submit(tokens.encode, chunk.texts, chunk.places)
+        begun = chunk, pool.submit(tokens.encode, chunk.texts, chunk.places, chunk.first_row)
         if before is not None:
             yield before
         before = begun
