@@ -178,7 +178,8 @@ def pack(
         time_limit: seconds after which `optimal` stops with the best so far; the rows then depend on the machine.
         long: what happens to documents longer than max_len.
         overlap: tokens of the piece before that each piece of a split document begins with; they are not trained twice.
-        split_at: where documents are split: anywhere, or between turns only, by the column "turn_starts".
+        split_at: where documents are split: anywhere, or between turns only, by the column "turn_starts" or, of chats
+            with a tokenizer, where the template's renderings of the messages end.
         truncate_side: the side of a truncated document that goes.
         align: every segment is padded to a multiple of it, which divides max_len.
         untrained: what happens to segments of which nothing is trained.

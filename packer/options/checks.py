@@ -133,10 +133,13 @@ def _check_text(options: PackOptions) -> None:
         raise PackerError(f"{given} is {value!r}, and there is no tokenizer: give one by --tokenizer")
     if options.train_on not in (None, *TRAIN_CHOICES):
         raise PackerError(f"train_on is {options.train_on!r}: choose one of {', '.join(TRAIN_CHOICES)}")
-    if options.tokenizer is not None and (options.keep or options.keep_tokens):
+    if options.tokenizer is not None and options.keep_tokens:
         raise PackerError(
-            f"keep {[*options.keep, *options.keep_tokens][0]!r}: of text no columns are kept; leave it out"
+            f"keep_tokens {options.keep_tokens[0]!r}: text has no values per token, the tokenizer makes the tokens; "
+            "leave it out, or keep a value per document with keep"
         )
+    if options.tokenizer is not None and options.pairs:
+        raise PackerError("pairs are read as tokens, and there is a tokenizer: tokenize both answers first")
     for name, usual in (("input_column", "input_ids"), ("labels_column", "labels")):
         if options.tokenizer is not None and getattr(options, name) != usual:
             raise PackerError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.sources import Source, open_source, open_text
+from packer.sources import TURN_STARTS, Source, open_source, open_text
 from packer.sources.mixture import Mixture
 from packer.text import TextOptions
 
@@ -14,11 +15,18 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 
-def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) -> Source:
+def open_with(
+    source: str | Path | Dataset | DatasetDict, options: PackOptions, *, turns_of_chats: bool = False
+) -> Source:
     """Open a source as the options say; its documents are not read yet.
 
+    Args:
+        source: a path, glob, Hub id, or a `datasets` object.
+        options: those that say what is read.
+        turns_of_chats: hand on where the turns of chats begin, also where the options do not split there.
+
     Raises:
-        PackerError: as `open_source` and `open_text`.
+        PackerError: as `open_source` and `open_text`; or documents are to be split at turns and have none.
     """
     if options.tokenizer is None:
         return open_source(
@@ -37,7 +45,19 @@ def open_with(source: str | Path | Dataset | DatasetDict, options: PackOptions) 
         chat_template=options.chat_template,
         eos=options.eos,
     )
-    return open_text(source, text, split=options.split, text_column=options.text_column)
+    keep = (*options.keep, *options.group_columns)
+    at_turns = options.split_at == "turns"
+    opened = open_text(
+        source,
+        text,
+        split=options.split,
+        text_column=options.text_column,
+        keep=keep,
+        turns=at_turns or turns_of_chats,
+    )
+    if at_turns and TURN_STARTS not in opened.columns.extra:
+        raise PackerError(f"split_at is turns, and {opened.name} holds texts, not chats: leave it out")
+    return opened
 
 
 def source_files(opened: Source | Mixture) -> list[dict[str, Any]]:

@@ -36,8 +36,8 @@ class TokenizeResult:
     """What tokenizing came to."""
 
     report: dict[str, Any]
-    """The content of tokenized.json: "tokenizer" (its name), "text" (what shapes the tokens), "files", "source" (what
-    came of it), "documents_straddling" and "documents_untrained"."""
+    """The content of tokenized.json: "tokenizer" (its name), "options" (what is kept), "text" (what shapes the tokens),
+    "files", "source" (what came of it), "documents_straddling" and "documents_untrained"."""
 
     output: Path
     """The folder."""
@@ -63,7 +63,7 @@ def tokenize(
     Args:
         source: a path, glob, Hub id, or a `datasets` object.
         output: folder to write; by default the source's name with "-tokenized".
-        options: those of text; no others are looked at.
+        options: those of text, and `keep`; no others are looked at.
         workers: threads at work; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace what was tokenized otherwise, at one stroke when the new dataset is whole.
@@ -74,18 +74,19 @@ def tokenize(
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer by --tokenizer")
-    opened = open_with(source, options)
+    opened = open_with(source, options, turns_of_chats=True)
     assert opened.tokenized is not None
     out = Path(output) if output is not None else name_after(source, options, "tokenized")
     if out.is_symlink():
         out = out.resolve()
     refuse_inside(source, out)
-    request = {"text": dict(opened.tokenized.identity), "files": names_and_sizes(source_files(opened))}
+    kept = {"keep": list(options.keep)}
+    request = {"options": kept, "text": dict(opened.tokenized.identity), "files": names_and_sizes(source_files(opened))}
     with system_errors(out, resumes=True):
         report = _read_report(out)
         if report is not None and not overwrite:
             if {name: report.get(name) for name in request} != request:
-                difference = workspace.difference({"options": {}, **report}, {"options": {}, **request})
+                difference = workspace.difference(report, request)
                 raise PackerError(
                     f"{out} is complete, tokenized {difference}: "
                     "choose another --output, or replace it with --overwrite"

@@ -38,8 +38,9 @@ def split_at_turns(segments: Segments, table: TokenTable, options: PackOptions) 
         where = f"document {document + table.first_document:,}"
         if (np.diff(bounds) < 0).any():
             raise SourceError(f"{where}: its '{TURN_STARTS}' are not in order inside its {bounds[-1]:,} tokens")
+        unknown = " (as far as the chat template tells where turns begin)" if options.tokenizer is not None else ""
         raise SourceError(
-            f"{where} has a turn of {np.diff(bounds).max():,} tokens and max_len is {options.max_len:,}: "
+            f"{where} has a turn of {np.diff(bounds).max():,} tokens{unknown} and max_len is {options.max_len:,}: "
             "choose a larger --max-len, --split-at tokens, or --long drop or truncate"
         )
     return segments.cut_at(np.repeat(documents, counts), cuts)

@@ -20,7 +20,11 @@ LONGEST = 2**31 - 1
 """Tokens of the longest document that is taken; also the largest token id."""
 
 TURN_STARTS = "turn_starts"
-"""The column with the places where the turns of a chat begin: lists of token numbers, ascending."""
+"""The column with the places where the turns of a chat begin: lists of token numbers, ascending.
+
+Of chats that are tokenized here, a token that holds the end of one turn and the beginning of another belongs to the
+latter.
+"""
 
 _TEXT = {"text", "prompt", "messages", "conversations"}  # columns that a tokenizer makes documents of
 

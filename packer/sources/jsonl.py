@@ -83,7 +83,7 @@ class JsonLines:
         if record is not None:
             require_column(list(record), name, columns)
             has_labels = record.get(columns.labels) is not None
-            types = {column: _type_of(record, column, name, columns) for column in columns.extra}
+            types = {column: type_of(record, column, name, columns) for column in columns.extra}
         elif not first:  # no documents, of which a column's type could be known
             types = dict.fromkeys(columns.extra, pa.null())
         return cls(file=file, path=path, has_labels=has_labels, columns=columns, types=types)
@@ -188,13 +188,8 @@ class JsonLines:
             )
         if labels is not None and (message := _list_fault(self.columns.labels, labels, label=True)):
             return message
-        for column, kind in self.types.items():
-            try:
-                pa.array([record.get(column)], kind)
-            except (pa.ArrowException, ValueError, TypeError):
-                value = _shown(record.get(column))
-                return f"'{column}' holds {value}, where the file's first line has {kind}; make them alike"
-        return None
+        faults = (type_fault(column, record.get(column), kind) for column, kind in self.types.items())
+        return next(filter(None, faults), None)
 
 
 def first_record(path: Path, name: str) -> tuple[bytes, dict[str, Any] | None]:
@@ -229,7 +224,16 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _type_of(record: dict[str, Any], column: str, name: str, columns: Columns) -> pa.DataType:
+def type_fault(column: str, value: Any, kind: pa.DataType) -> str | None:
+    """What is wrong with a value in a column whose type is that of the file's first line, or None."""
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, ValueError, TypeError):
+        return f"'{column}' holds {_shown(value)}, where the file's first line has {kind}; make them alike"
+    return None
+
+
+def type_of(record: Mapping[str, Any], column: str, name: str, columns: Columns) -> pa.DataType:
     """The type of a column beside the tokens, by its value in the first line.
 
     Raises:

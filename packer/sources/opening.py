@@ -60,9 +60,7 @@ def open_source(
         PackerError: no such path, split or column, or an unknown format.
         SourceError: a file is truncated or corrupt, or the columns are of a type that is not taken.
     """
-    for name in (*keep, *keep_tokens):
-        if name in MASKS:
-            raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
+    refuse_masks((*keep, *keep_tokens))
     if pairs:
         return open_pairs(lambda columns: _opened(source, split, columns), tuple(keep))
     places = (TURN_STARTS,) if turns and TURN_STARTS not in keep else ()
@@ -71,6 +69,13 @@ def open_source(
     if labels_column != "labels" and not opened.has_labels:
         raise PackerError(f"{opened.name}: no labels column '{labels_column}'; name one that is there")
     return opened
+
+
+def refuse_masks(keep: Sequence[str]) -> None:
+    """Raise a PackerError where a mask is to be kept."""
+    for name in keep:
+        if name in MASKS:
+            raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
 
 
 def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, columns: Columns) -> Source:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,9 @@ from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.arrow_records import ArrowRecords
 from packer.sources.crew import Crew
-from packer.sources.documents import Batch, DecodedSize, DocumentError, Input, SourceFile, Tokenized
+from packer.sources.documents import TURN_STARTS, Batch, DecodedSize, DocumentError, Input, SourceFile, Tokenized
 from packer.sources.hugging_face import Found
-from packer.sources.opening import find, format_of
+from packer.sources.opening import find, format_of, refuse_masks
 from packer.sources.records import JsonRecords, ParquetRecords, Reader
 from packer.sources.source import Source
 from packer.sources.streams import COLUMNS
@@ -37,6 +37,9 @@ class TextInput:
 
     reader: Reader
     encoder: Encoder
+    kept: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Columns that are handed on beside the tokens, and their types."""
+
     mapped: bool = False
     decoded: DecodedSize | None = None
 
@@ -82,11 +85,11 @@ class TextInput:
 
     def _batches(self, crew: Crew) -> Iterator[Batch]:
         row = 0
-        stretches = crew.in_order(self._encode, self.reader.blocks(self.encoder.records.needed))
+        stretches = crew.in_order(self._encode, self.reader.blocks(self._columns))
         with closing(stretches):  # type: ignore[type-var]  # a generator
             while True:
                 try:
-                    found, done = next(stretches, (None, 0))
+                    found, extra, done = next(stretches, (None, {}, 0))
                 except (DocumentError, TextError) as fault:
                     raise DocumentError(row + fault.row, fault.message) from None
                 if found is None:
@@ -96,14 +99,25 @@ class TextInput:
                     [found.input_ids],
                     labels,
                     done,
+                    {name: [values] for name, values in extra.items()},
                     straddling=len(found.straddling),
                     untrained=len(found.untrained),
                 )
                 row += len(found.input_ids)
 
-    def _encode(self, stretch: tuple[Any, int]) -> tuple[Encoded, int]:
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """All columns to read."""
+        return tuple(dict.fromkeys((*self.encoder.records.needed, *self.kept)))
+
+    def _encode(self, stretch: tuple[Any, int]) -> tuple[Encoded, dict[str, pa.Array], int]:
         block, done = stretch
-        return self.encoder.encode(self.reader.records(block, self.encoder.records.needed)), done
+        records = self.reader.records(block, self._columns)
+        encoded = self.encoder.encode(records)
+        extra = {column: _values(records, column, kind) for column, kind in self.kept.items()}
+        if encoded.turn_starts is not None:
+            extra[TURN_STARTS] = encoded.turn_starts
+        return encoded, extra, done
 
 
 def open_text(
@@ -112,6 +126,8 @@ def open_text(
     *,
     split: str | None = None,
     text_column: str | None = None,
+    keep: Sequence[str] = (),
+    turns: bool = False,
 ) -> Source:
     """Open a dataset of text: see which files and columns are there, without reading the documents.
 
@@ -121,22 +137,28 @@ def open_text(
         split: which split, where there are several.
         text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
             `text`, `prompt` and `completion`, `messages` or `conversations`, whichever is there.
+        keep: columns with a value for each document, to be handed on beside the tokens.
+        turns: hand on where the turns of chats begin, too, as the column "turn_starts"; texts have none.
 
     Raises:
         PackerError: no such path, split or column, an unknown format, or the tokenizer does not fit.
         SourceError: a file is truncated or corrupt, or is no text.
     """
+    refuse_masks(keep)
+    if TURN_STARTS in keep:
+        raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
     found = find(source, split)
     readers = _readers(found)
     records = _common_records(readers, found.name, text_column)
-    encoder = Encoder(options, records)
+    encoder = Encoder(options, records, turns=turns and records.conversational)
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
         identity = {**identity, "indices_xxh3_128": digest}
     tokenized = Tokenized(identity=identity, pad_id=encoder.pad_id, fingerprint=found.fingerprint)
-    inputs = tuple(TextInput(reader=reader, encoder=encoder) for reader in readers)
-    return Source(found.name, inputs, COLUMNS, tokenized=tokenized)
+    inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=_types(reader, keep)) for reader in readers)
+    extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
+    return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized)
 
 
 def _readers(found: Found) -> list[Reader]:
@@ -165,10 +187,7 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None) -
         known[file] = recognise(reader.fields, file, text_column)
         if isinstance(reader.fields, pa.Schema):
             for column in known[file].needed:
-                if reader.fields.names.count(column) > 1:
-                    raise SourceError(
-                        f"{file}: {reader.fields.names.count(column)} columns are named '{column}'; keep one"
-                    )
+                _refuse_twins(reader.fields, column, file)
     if not known:
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
@@ -180,6 +199,45 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None) -
             )
     # a file may have tools where another has none, and a line where the first has none
     return replace(records, template_columns=(TOOLS, TEMPLATE_KWARGS)) if records.conversational else records
+
+
+def _types(reader: Reader, keep: Sequence[str]) -> dict[str, pa.DataType]:
+    """The types of a file's columns that are kept; of none where there is no record.
+
+    Raises:
+        PackerError: one is not there, or its first value says no type.
+        SourceError: several columns have its name.
+    """
+    fields = reader.fields
+    if not isinstance(fields, pa.Schema):
+        return {column: jsonl.type_of(fields, column, reader.file.name, COLUMNS) for column in keep} if fields else {}
+    for column in keep:
+        if column not in fields.names:
+            found = ", ".join(fields.names)
+            raise PackerError(f"{reader.file.name}: no column '{column}' (found: {found}); all files need it")
+        _refuse_twins(fields, column, reader.file.name)
+    return {column: fields.field(column).type for column in keep}
+
+
+def _refuse_twins(fields: pa.Schema, column: str, name: str) -> None:
+    if fields.names.count(column) > 1:
+        raise SourceError(f"{name}: {fields.names.count(column)} columns are named '{column}'; keep one")
+
+
+def _values(records: pa.Table | Sequence[Mapping[str, Any]], column: str, kind: pa.DataType) -> pa.Array:
+    """The values of a column that is kept.
+
+    Raises:
+        DocumentError: one is of another type.
+    """
+    if isinstance(records, pa.Table):
+        return records.column(column).combine_chunks()
+    values = [record.get(column) for record in records]
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, ValueError, TypeError):
+        faults = ((row, jsonl.type_fault(column, value, kind)) for row, value in enumerate(values))
+        raise next(DocumentError(row, fault) for row, fault in faults if fault) from None
 
 
 def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None) -> None:

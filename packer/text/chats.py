@@ -10,7 +10,7 @@ text: each of these renderings must be the beginning of the whole one, or it is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,6 +96,24 @@ class ChatTemplate:
             spans = method([chats[number] for number in which], [texts[number] for number in which])
             found.update(zip(which, spans, strict=True))
         return [found[number] for number in range(len(chats))]
+
+    def turn_starts(self, chats: Sequence[Chat], texts: Sequence[str]) -> list[list[int]]:
+        """Tell at which characters of the rendered conversations a message begins, ascending.
+
+        A message begins where the rendering of those before it ends, if that is the beginning of the whole. Where it is
+        not, or is refused, no turn begins with the message: the template writes it into what is there before (several
+        tools' answers, a system prompt), or rewrites that. What stands before the first message belongs to it.
+        """
+        starts: dict[int, list[int]] = {id(chat): [0] for chat in chats}
+        whole = {id(chat): text for chat, text in zip(chats, texts, strict=True)}
+        parts = [
+            _Rendering(chat, chat.messages[:turn], turn) for chat in chats for turn in range(1, len(chat.messages))
+        ]
+        for (chat, _, _), before in zip(parts, self._attempt(parts), strict=True):
+            found, text = starts[id(chat)], whole[id(chat)]
+            if isinstance(before, str) and text.startswith(before) and found[-1] < len(before) < len(text):
+                found.append(len(before))
+        return [starts[id(chat)] for chat in chats]
 
     def _by_marks(self, chats: list[Chat], texts: list[str]) -> list[list[Span]]:
         """Render with a character at both ends of what is marked; without these it must be the same text."""
@@ -195,24 +213,39 @@ class ChatTemplate:
         return self._source or str(self._tokenizer.get_chat_template(tools=chat.tools))
 
     def _render(self, renderings: Sequence[_Rendering], *, prompt: bool = False, marked: bool = False) -> list[str]:
+        texts = []
+        for (chat, _, turn), text in zip(
+            renderings, self._attempt(renderings, prompt=prompt, marked=marked), strict=True
+        ):
+            if isinstance(text, Exception):
+                where = f"up to {_turn(chat, turn)}: " if turn >= 0 and not marked else ""
+                reason = next(iter(str(text).splitlines()), "")
+                raise TextError(
+                    chat.row, f"the chat template does not render {where or 'it: '}{type(text).__name__} {reason}"
+                )
+            texts.append(text)
+        return texts
+
+    def _attempt(
+        self, renderings: Sequence[_Rendering], *, prompt: bool = False, marked: bool = False
+    ) -> Iterator[str | Exception]:
+        """Yield the text of each rendering, or what the template raises."""
         plain = [rendering for rendering in renderings if not rendering.chat.tools and not rendering.chat.kwargs]
         if len(plain) == len(renderings) > 1:
             try:
-                return self._apply(plain, [rendering.messages for rendering in plain], prompt=prompt, marked=marked)
+                texts = self._apply(plain, [rendering.messages for rendering in plain], prompt=prompt, marked=marked)
             except Exception:  # some one of them; told below
                 pass
-        texts = []
+            else:
+                yield from texts
+                return
         for rendering in renderings:
             try:
-                texts += self._apply([rendering], [rendering.messages], prompt=prompt, marked=marked)
+                (text,) = self._apply([rendering], [rendering.messages], prompt=prompt, marked=marked)
             except Exception as error:  # whatever a template does
-                chat, _, turn = rendering
-                where = f"up to {_turn(chat, turn)}: " if turn >= 0 and not marked else ""
-                reason = next(iter(str(error).splitlines()), "")
-                raise TextError(
-                    chat.row, f"the chat template does not render {where or 'it: '}{type(error).__name__} {reason}"
-                ) from None
-        return texts
+                yield error
+            else:
+                yield text
 
     def _apply(
         self, renderings: Sequence[_Rendering], conversations: list[list[Message]], *, prompt: bool, marked: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -62,6 +62,8 @@ class Encoded:
     """Rows of documents in which a token holds characters on both sides of where training begins or ends."""
     untrained: tuple[int, ...]
     """Rows of documents that have tokens, none of them trained."""
+    turn_starts: pa.ListArray | None = None
+    """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None where not asked for."""
 
 
 class _Chunk(NamedTuple):
@@ -71,6 +73,15 @@ class _Chunk(NamedTuple):
     texts: list[str]
     cuts: list[list[int]] | None
     """For each text where training begins and ends, in turn; None where everything is trained."""
+    turns: list[list[int]] | None = None
+    """For each text where turns begin; None where that is not asked for."""
+
+    @property
+    def places(self) -> list[list[int]] | None:
+        """For each text the characters of both, one after the other."""
+        if self.cuts is None or self.turns is None:
+            return self.cuts if self.turns is None else self.turns
+        return [cuts + turns for cuts, turns in zip(self.cuts, self.turns, strict=True)]
 
 
 class Encoder:
@@ -78,14 +89,20 @@ class Encoder:
 
     Text is tokenized whole: a document's tokens are those of `tokenizer(text)`, with its end-of-sequence token, and
     those of a chat are what `apply_chat_template` gives. A token that begins before and ends after the place where
-    training begins (or ends) is trained, and the document counted as straddling.
+    training begins (or ends) is trained, and the document counted as straddling. A turn begins with the token that
+    holds its first character.
+
+    Args:
+        options: what shapes the tokens.
+        records: what the documents are.
+        turns: tell where the turns of chats begin, too.
 
     Raises:
         PackerError: the tokenizer cannot be opened, lacks a template or an end token, or the option does not fit the
             records.
     """
 
-    def __init__(self, options: TextOptions, records: Records) -> None:
+    def __init__(self, options: TextOptions, records: Records, *, turns: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
         if records.kind == "prompt+completion" and not records.conversational:
             fitting = ("completion", "all")
@@ -95,7 +112,9 @@ class Encoder:
                 f"--train-on {self.train_on} does not fit documents of {'+'.join(records.columns)}: "
                 f"choose {' or '.join(fitting)}"
             )
+        assert records.conversational or not turns, "only chats have turns"
         self.records = records
+        self._turns = turns
         tokenizer = open_tokenizer(options.tokenizer)
         self.identity = _identity(options, records, self.train_on) | tokenizer_identity(tokenizer)
         self._template = None
@@ -134,16 +153,22 @@ class Encoder:
         ids: list[Sequence[int]] = []
         trained: list[list[tuple[int, int]]] = []
         straddling: list[int] = []
+        turns: list[list[int]] = []
         with ThreadPoolExecutor(1) as pool:  # the tokenizer works outside the interpreter's lock while we go on
             for chunk, encoding in _ahead(pool, self._chunks(columns, first_row), self._tokens):
                 for row, (tokens, places) in enumerate(encoding.result(), chunk.first_row):
                     front, back = self._around(tokens)
                     ids += (front, tokens, back)
+                    if chunk.turns is not None:
+                        first = len(places) - len(chunk.turns[row - chunk.first_row])
+                        turns.append([*dict.fromkeys(place.token for place in places[first:])])
+                        places = places[:first]
                     if chunk.cuts is not None:
                         trained.append(_ranges(places, len(front), len(front) + len(tokens) + len(back)))
                         if any(place.inside for place in places):
                             straddling.append(row)
-        return _assemble(ids, trained if self.has_labels else None, straddling, first_row)
+        encoded = _assemble(ids, trained if self.has_labels else None, straddling, first_row)
+        return replace(encoded, turn_starts=pa.array(turns, pa.list_(pa.int32()))) if self._turns else encoded
 
     def _around(self, tokens: list[int]) -> tuple[list[int], list[int]]:
         """What goes before and after the tokens of a text: what the tokenizer adds, unless the text has it itself."""
@@ -198,11 +223,16 @@ class Encoder:
         full = [chat for chat in chats if chat.messages]
         rendered = dict(zip((chat.row for chat in full), self._template.render(full), strict=True))
         texts = [text_of(rendered.get(chat.row, ""), "the rendered conversation", chat.row) for chat in chats]
+        whole = [rendered[chat.row] for chat in full]
+        turns = None
+        if self._turns:
+            starts = dict(zip((chat.row for chat in full), self._template.turn_starts(full, whole), strict=True))
+            turns = [starts.get(chat.row, []) for chat in chats]
         if not self.has_labels:
-            return _Chunk(first_row, texts, None)
-        spans = self._template.spans(full, [rendered[chat.row] for chat in full], self.train_on)
+            return _Chunk(first_row, texts, None, turns)
+        spans = self._template.spans(full, whole, self.train_on)
         cuts = {chat.row: [*chain.from_iterable(found)] for chat, found in zip(full, spans, strict=True)}
-        return _Chunk(first_row, texts, [cuts.get(chat.row, []) for chat in chats])
+        return _Chunk(first_row, texts, [cuts.get(chat.row, []) for chat in chats], turns)
 
 
 def _identity(options: TextOptions, records: Records, train_on: TrainOn) -> dict[str, Any]:
@@ -224,7 +254,7 @@ def _ahead(
     """Yield chunks and their tokens to come, one chunk later than they are begun."""
     before = None
     for chunk in chunks:
-        begun = chunk, pool.submit(tokens.encode, chunk.texts, chunk.cuts)
+        begun = chunk, pool.submit(tokens.encode, chunk.texts, chunk.places, chunk.first_row)
         if before is not None:
             yield before
         before = begun

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.errors import PackerError
+from packer.text.records import TextError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,8 +32,16 @@ class TextTokens:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._slow = tokenizer
-        self._backend = _backend(tokenizer)
-        self.prefix, self.suffix = _added(tokenizer)
+        try:
+            self._backend = _backend(tokenizer)
+            self.prefix, self.suffix = _added(tokenizer)
+        except BaseException as error:
+            if isinstance(error, PackerError) or not _is_refusal(error):
+                raise
+            name = tokenizer.name_or_path or type(tokenizer).__name__
+            raise PackerError(
+                f"{name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes any text"
+            ) from error
         """Tokens that the tokenizer puts before and after every text: BOS, [CLS], [SEP]."""
         if self._backend is not None:
             self._backend.no_padding()
@@ -40,16 +49,40 @@ class TextTokens:
             # it would add those tokens, and in byte-level models hide leading spaces from the offsets
             self._backend.post_processor = None
 
-    def encode(self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None) -> list[tuple[list[int], list[Place]]]:
+    def encode(
+        self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None, first_row: int = 0
+    ) -> list[tuple[list[int], list[Place]]]:
         """Tokenize texts; say for every text where in its tokens the characters at its cuts begin.
 
         Args:
             texts: valid Unicode.
             cuts: for each text character offsets, each from 0 to the text's length; None where none are asked for.
+            first_row: the number of the first text, for errors.
 
         Returns:
             For every text the token ids, nothing added, and a place for every cut.
+
+        Raises:
+            TextError: the tokenizer refuses a text.
         """
+        try:
+            return self._encode(texts, cuts)
+        except BaseException as error:
+            if not _is_refusal(error):
+                raise
+        encoded = []
+        for number, text in enumerate(texts):  # some one of them
+            try:
+                encoded += self._encode([text], None if cuts is None else [cuts[number]])
+            except BaseException as error:
+                if not _is_refusal(error):
+                    raise
+                raise TextError(first_row + number, f"the tokenizer does not take it: {_reason(error)}") from None
+        return encoded
+
+    def _encode(
+        self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None
+    ) -> list[tuple[list[int], list[Place]]]:
         if self._backend is None:
             return [self._encode_slowly(text, at) for text, at in zip(texts, cuts or [()] * len(texts), strict=True)]
         if cuts is None:
@@ -64,6 +97,16 @@ class TextTokens:
         """A tokenizer in Python knows no offsets: a cut is where the tokens of the text before it end."""
         ids = _plain(self._slow, text)
         return ids, [_common(_plain(self._slow, text[:cut]), ids) for cut in cuts]
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether it comes from a tokenizer: tokenizers raises plain Exception, and where Rust panics, no Exception."""
+    is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    return is_known and not isinstance(error, MemoryError)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__} {next(iter(str(error).splitlines()), '')}".strip()
 
 
 def _place(encoding: Any, cut: int, length: int) -> Place:

@@ -1,0 +1,323 @@
+"""Beside tokens made of text: columns that are kept, groups, and the places where turns begin."""
+
+import json
+from collections import Counter
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.options import PackOptions
+from packer.pipeline.tokenizing import tokenize
+from packer.sources import records as records_module
+from packer.sources import spill as spill_module
+from packer.text import END_OF_TEXT, open_tokenizer
+from packer.text.tokens import _PROBES
+from tests.chat_templates import END, EXACT, LOOP, REWRITING, save_tokenizer
+from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats, write_lines
+
+pytest.importorskip("zstandard")
+pytest.importorskip("transformers")
+
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+CHATML = EXACT["chatml"]
+NAMES = ["news", None, "code", "books", ""]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces and stretches of a few documents."""
+    monkeypatch.setattr(spill_module, "_PIECE", 1500)
+    monkeypatch.setattr(records_module, "_BLOCK", 400)
+
+
+def with_columns(records):
+    """The same records with a name, a number and a list each."""
+    return [
+        {**record, "source": NAMES[number % 5], "weight": number / 7, "tags": [str(number)] * (number % 3 + 1)}
+        for number, record in enumerate(records)
+    ]
+
+
+def values_of(out, columns):
+    """By document the set of what its segments have in these columns."""
+    found = {}
+    for row in packer.load(out):
+        for number, document in enumerate(row["doc_ids"]):
+            if document >= 0:
+                found.setdefault(int(document), set()).add(json.dumps([_plain(row[name][number]) for name in columns]))
+    return found
+
+
+def _plain(value):
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+# ---- columns that are kept ----
+
+
+@pytest.mark.parametrize("records", [texts, chats, pairs])
+def test_every_segment_has_the_values_of_its_record_from_every_format(tmp_path, tokenizer, small, records):
+    made = with_columns(records())
+    keep = ["source", "weight", "tags"]
+    wanted = {number: {json.dumps([record[name] for name in keep])} for number, record in enumerate(made)}
+    formats = write_formats(tmp_path, made)
+    for name, source in formats.items():
+        out = tmp_path / f"out-{name}"
+        manifest = pack(source, out, tokenizer, max_len=16, keep=keep)
+        assert values_of(out, keep) == wanted, name
+    assert manifest.totals["documents_split"] > 5
+    assert list(packer.verify(tmp_path / "out-jsonl", formats["jsonl"], tokenizer=tokenizer)) == []
+    made[7]["weight"] = -1.0
+    write_lines(formats["jsonl"], made)
+    (fault,) = packer.verify(tmp_path / "out-jsonl", formats["jsonl"], tokenizer=tokenizer)
+    assert fault.startswith("document 7 ")
+    assert "weight" in fault
+
+
+def test_tokenizing_keeps_columns_for_the_same_rows(tmp_path, tokenizer, small):
+    made = with_columns(texts())
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    arguments = ["tokenize", str(source), "--tokenizer", tokenizer, "--no-sync", "--keep", "source", "--keep", "weight"]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    kept = datasets.load_from_disk(str(tmp_path / "rows-tokenized"))
+    assert kept["source"][:] == [record["source"] for record in made]
+    assert kept["weight"][:] == [record["weight"] for record in made]
+    direct = pack(source, tmp_path / "direct", tokenizer, keep=["source"])
+    pad_id = direct.options["pad_id"]
+    once = pack(tmp_path / "rows-tokenized", tmp_path / "packed", None, keep=["source"], pad_id=pad_id)
+    assert shards(once) == shards(direct)
+    other = CliRunner().invoke(cli, arguments[:-2])
+    assert (other.exit_code, "tokenized with keep ['source', 'weight'], not ['source']" in other.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("mode", ["together", "apart"])
+def test_records_of_text_are_grouped_by_a_column(tmp_path, tokenizer, small, mode):
+    made = with_columns(texts())
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    pack(source, tmp_path / "out", tokenizer, group_by="source", group_mode=mode)
+    mixed = 0
+    for row in packer.load(tmp_path / "out"):
+        found = [made[document]["source"] for document in row["doc_ids"] if document >= 0]
+        if mode == "together":
+            assert len(set(found)) == 1
+        else:
+            assert max(Counter(name for name in found if name is not None).values(), default=1) == 1
+        mixed += len(found) > 1
+    assert mixed > 3
+
+
+def test_a_column_can_be_text_and_be_kept(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", pairs())
+    pack(source, tmp_path / "out", tokenizer, keep=["prompt"])
+    assert values_of(tmp_path / "out", ["prompt"])[3] == {json.dumps([pairs()[3]["prompt"]])}
+
+
+def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
+    made = with_columns(texts())
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    table = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(made), table)
+    out = tmp_path / "out"
+
+    def refused(given=source, **options):
+        with pytest.raises(packer.PackerError) as caught:
+            pack(given, out, tokenizer, **options)
+        assert not out.exists()
+        return str(caught.value)
+
+    assert "rows.jsonl: no column 'topic' (found: text, source, weight, tags)" in refused(keep=["topic"])
+    assert "rows.parquet: no column 'topic' (found: text, source, weight, tags)" in refused(table, keep=["topic"])
+    assert "keep_tokens 'tags': text has no values per token" in refused(keep_tokens=["tags"])
+    assert "keep 'loss_mask': masks become labels" in refused(keep=["loss_mask"])
+    assert "pairs are read as tokens, and there is a tokenizer" in refused(pairs=True, long="truncate")
+    made[31]["weight"] = "heavy"
+    write_lines(source, made)
+    message = refused(keep=["weight"])
+    assert message.startswith("document 31 (rows.jsonl line 32): 'weight' holds \"heavy\", where the file's first line")
+    write_lines(source, [{"text": "a", "weight": None}])
+    assert "'weight' is null, which says no type" in refused(keep=["weight"])
+    assert tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), sync=False).report["source"]
+
+
+# ---- where turns begin ----
+
+
+def naive_turns(tokenizer, messages, template):
+    """The tokens with which the messages of a chat begin, by rendering those before."""
+
+    def render(part):
+        (text,) = tokenizer.apply_chat_template([part], chat_template=template, tokenize=False)
+        return text
+
+    whole = render(messages)
+    offsets = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    starts = [0]
+    for turn in range(1, len(messages)):
+        before = render(messages[:turn])
+        if whole.startswith(before):
+            starts.append(next(at for at, (_, end) in enumerate(offsets) if end > len(before)))
+    return sorted(set(starts))
+
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "default system": EXACT["default system"],
+    "no special tokens": EXACT["no special tokens"],
+    "straddling": LOOP + "{{ message.content }} " + END,
+    "rewriting": REWRITING["think block in the last turn"],
+    "refusing": "{% if messages | length < 3 %}{{ raise_exception('more!') }}{% endif %}" + CHATML,
+}
+
+
+@pytest.mark.parametrize("train_on", ["all", None])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_turns_begin_where_the_messages_before_them_end(tmp_path, tokenizer, small, name, train_on):
+    template = TEMPLATES[name]
+    if train_on is None and name in ("rewriting", "straddling"):
+        return
+    made = [*chats(), {"messages": []}]
+    if name == "refusing":  # as templates do that want a question after the system prompt
+        train_on, made = "all", [record for record in made if len(record["messages"]) > 2]
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    options = PackOptions(max_len=1, tokenizer=tokenizer, chat_template=template, train_on=train_on)
+    result = tokenize(source, options=options, sync=False)
+    ours = open_tokenizer(tokenizer)
+    rows = datasets.load_from_disk(str(result.output))
+    boundaries = 0
+    for row, record in zip(rows, made, strict=True):
+        if not record["messages"]:
+            assert row["turn_starts"] == []
+        elif name != "refusing":
+            assert row["turn_starts"] == naive_turns(ours, record["messages"], template)
+        else:
+            known = naive_turns(ours, record["messages"], CHATML)
+            assert row["turn_starts"] == [known[0], *known[3:]]
+        boundaries += len(row["turn_starts"]) > 1
+    assert boundaries > 5 or name == "rewriting"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("options", [{}, {"algorithm": "sequential"}, {"train_on": "all"}], ids=str)
+def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, options):
+    source = write_formats(tmp_path, with_columns(chats()))[kind]
+    out = tmp_path / "out"
+    manifest = pack(source, out, tokenizer, split_at="turns", keep=["source"], **options)
+    assert manifest.totals["documents_split"] > 5
+    ours = open_tokenizer(tokenizer)
+    pieces = {}
+    for row in packer.load(out):
+        place = 0
+        for document, start, length in zip(row["doc_ids"], row["doc_starts"], row["seq_lengths"], strict=True):
+            if document >= 0:
+                pieces.setdefault(int(document), {})[int(start)] = row["input_ids"][place : place + length].tolist()
+            place += length
+    for document, record in enumerate(chats()):
+        (text,) = ours.apply_chat_template([record["messages"]], chat_template=CHATML, tokenize=False)
+        found = pieces[document]
+        assert sum((found[start] for start in sorted(found)), []) == ours(text)["input_ids"]  # noqa: RUF017
+        assert set(found) <= set(naive_turns(ours, record["messages"], CHATML))
+    assert list(packer.verify(out, source, tokenizer=tokenizer)) == []
+    train_on = options.pop("train_on", None)
+    text = PackOptions(max_len=1, tokenizer=tokenizer, keep=("source",), train_on=train_on)
+    kept = tokenize(source, tmp_path / "kept", options=text, sync=False).output
+    pad_id = manifest.options["pad_id"]
+    once = pack(kept, tmp_path / "once", None, split_at="turns", keep=["source"], pad_id=pad_id, **options)
+    assert shards(once) == shards(manifest)
+
+
+def test_a_turn_that_does_not_fit_and_texts_without_turns_are_refused(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", chats())
+    with pytest.raises(packer.PackerError, match=r"has a turn of \d+ tokens \(as far as the chat template tells"):
+        pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=8)
+    rewriting = {"chat_template": REWRITING["think block in the last turn"], "train_on": "all"}
+    with pytest.raises(packer.PackerError, match="as far as the chat template tells where turns begin"):
+        pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=32, **rewriting)
+    assert pack(source, tmp_path / "fits", tokenizer, split_at="turns", max_len=512, **rewriting).packs
+    with pytest.raises(packer.PackerError, match=r"split_at is turns, and .*texts.jsonl holds texts, not chats"):
+        pack(write_lines(tmp_path / "texts.jsonl", texts()), tmp_path / "out", tokenizer, split_at="turns")
+    with pytest.raises(packer.PackerError, match="keep 'turn_starts': tokenizing writes a column of that name"):
+        pack(source, tmp_path / "out", tokenizer, keep=["turn_starts"])
+
+
+# ---- what the tokenizer or the template raises ----
+
+
+@pytest.fixture(scope="module")
+def picky(tmp_path_factory):
+    """A tokenizer that knows the characters of plain English and refuses any other."""
+    known = sorted({*"".join(_PROBES), *"abcdefghijklmnopqrstuvwxyz\n<|>_"})
+    rust = Tokenizer(models.Unigram([(END_OF_TEXT, 0.0), *((character, -1.0) for character in known)]))
+    fast = PreTrainedTokenizerFast(tokenizer_object=rust, eos_token=END_OF_TEXT, chat_template=CHATML)
+    fast.save_pretrained(folder := str(tmp_path_factory.mktemp("tokenizer") / "picky"))
+    return folder
+
+
+def said_in_one_line(*arguments):
+    done = CliRunner().invoke(cli, [*map(str, arguments), "--no-sync"])
+    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("packer: ")]
+    assert "Traceback" not in done.stderr
+    return line.removeprefix("packer: ")
+
+
+@pytest.mark.parametrize(
+    "command", [["pack", "--max-len", "64"], ["tokenize"], ["pack", "--max-len", "9", "--split-at", "turns"]]
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_the_tokenizer_raises_is_told_with_the_line(tmp_path, picky, small, command, workers):
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    made = [{"messages": turns}] * 50
+    made[31] = {"messages": [*turns, {"role": "user", "content": "\u00df"}]}
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    given = [*command, source, "--tokenizer", picky, "--workers", workers, "-o", tmp_path / "out"]
+    assert said_in_one_line(*given) == (
+        "document 31 (rows.jsonl line 32): the tokenizer does not take it: "
+        "Exception Encountered an unknown token but `unk_id` is missing"
+    )
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_tokenizer_that_takes_nothing_is_refused(tmp_path):
+    rust = Tokenizer(models.Unigram([(END_OF_TEXT, 0.0)]))
+    PreTrainedTokenizerFast(tokenizer_object=rust, eos_token=END_OF_TEXT).save_pretrained(tmp_path / "none")
+    source = write_lines(tmp_path / "rows.jsonl", texts())
+    message = said_in_one_line("pack", source, "--max-len", 64, "--tokenizer", tmp_path / "none")
+    assert "does not tokenize a plain sentence: Exception Encountered an unknown token" in message
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("{{ 1 // (messages[0].content | length - 3) }}", "does not render it: ZeroDivisionError integer division"),
+        ("{% if add_generation_prompt and messages[0].content == 'odd' %}{{ messages[9].role }}{% endif %}",
+         "does not render up to message 1 (assistant): UndefinedError"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{% if messages[0].content == 'odd' %}{{ again() }}{% endif %}",
+         "does not render it: RecursionError maximum recursion depth"),
+        ("{% if messages[0].content == 'odd' %}{{ raise_exception('not\nthis') }}{% endif %}",
+         "does not render it: TemplateError not"),
+    ],
+)  # fmt: skip
+def test_what_a_template_raises_is_told_with_the_line(tmp_path, tokenizer, small, fault, words):
+    made = [
+        {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "b"}]} for _ in range(50)
+    ]
+    made[31]["messages"][0]["content"] = "odd"
+    source = write_lines(tmp_path / "rows.jsonl", made)
+    (tmp_path / "template").write_text(fault + CHATML)
+    given = ["pack", source, "--max-len", 64, "--tokenizer", tokenizer, "--chat-template", tmp_path / "template"]
+    message = said_in_one_line(*given)
+    assert message.startswith("document 31 (rows.jsonl line 32): the chat template ")
+    assert words in message
