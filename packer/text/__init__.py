@@ -1,7 +1,10 @@
 """Text and chats to tokens and labels; `tokenizers` and `transformers` are imported on use.
 
 records.py     which columns hold what, and checks of their values
-chats.py       conversations to text, and what of it the assistant wrote
+rendering.py   conversations to text
+chats.py       what of it the assistant wrote, and where turns begin
+marks.py       where a template marks that
+loops.py       where each message ends, of templates that write one after the other
 tokens.py      text to tokens, and where in them a character begins
 encoder.py     all of it, batch by batch
 identity.py    what shapes the tokens, for a manifest

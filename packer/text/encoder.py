@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
-from packer.text.chats import Chat, ChatTemplate
+from packer.text.chats import ChatTemplate
 from packer.text.identity import template_identity, tokenizer_identity
 from packer.text.opening import open_tokenizer
 from packer.text.records import (
@@ -28,6 +28,7 @@ from packer.text.records import (
     text_of,
     tools_of,
 )
+from packer.text.rendering import Chat
 from packer.text.tokens import Place, TextTokens
 
 UNTRAINED = -100
@@ -120,7 +121,7 @@ class Encoder:
         self._template = None
         if records.conversational:
             self._template = ChatTemplate(tokenizer, options.chat_template)
-            self.identity |= template_identity(self._template.sources)
+            self.identity |= template_identity(self._template.templates.sources)
         end = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.pad_id = int(end) if end is not None else 0
         """The padding token, or the end of a sequence, or 0."""

@@ -1,0 +1,130 @@
+"""Messages to text, by a tokenizer's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from packer.errors import PackerError
+from packer.text.records import Message, TextError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Change = Callable[[str], str | None]
+"""Makes another template of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation to render; what is trained on begins at message `first`."""
+
+    row: int
+    messages: list[Message]
+    first: int = 0
+    tools: list[Any] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+class Rendering(NamedTuple):
+    """Some messages of a chat, to be rendered; `turn` is the one that it is for, -1 for the whole."""
+
+    chat: Chat
+    messages: list[Message]
+    turn: int = -1
+
+
+class Templates:
+    """A tokenizer's chat templates, or another in their place.
+
+    Raises:
+        PackerError: there is none.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._source = source
+        if source is None and not tokenizer.chat_template:
+            raise PackerError(
+                f"{tokenizer.name_or_path or 'the tokenizer'} has no chat template; give one by --chat-template FILE"
+            )
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Every template there is, by name; `default` where there is one."""
+        given = self._source or self._tokenizer.chat_template
+        return dict(given) if isinstance(given, dict) else {"default": given}
+
+    def source_of(self, chat: Chat) -> str:
+        """The template that is for a chat."""
+        return self._source or str(self._tokenizer.get_chat_template(tools=chat.tools))
+
+    def render(
+        self, renderings: Sequence[Rendering], *, prompt: bool = False, change: Change | None = None
+    ) -> list[str]:
+        """Render messages, with the generation prompt or without, maybe by a changed template.
+
+        Raises:
+            TextError: the template refuses some.
+        """
+        texts = []
+        for (chat, _, turn), text in zip(
+            renderings, self.attempt(renderings, prompt=prompt, change=change), strict=True
+        ):
+            if isinstance(text, Exception):
+                where = f"up to {name_of(chat, turn)}: " if turn >= 0 else ""
+                reason = next(iter(str(text).splitlines()), "")
+                raise TextError(
+                    chat.row, f"the chat template does not render {where or 'it: '}{type(text).__name__} {reason}"
+                )
+            texts.append(text)
+        return texts
+
+    def attempt(
+        self, renderings: Sequence[Rendering], *, prompt: bool = False, change: Change | None = None
+    ) -> Iterator[str | Exception]:
+        """Yield the text of each rendering, or what the template raises."""
+        plain = [rendering for rendering in renderings if not rendering.chat.tools and not rendering.chat.kwargs]
+        if len(plain) == len(renderings) > 1:
+            try:
+                texts = self._apply(plain, [rendering.messages for rendering in plain], prompt=prompt, change=change)
+            except Exception:  # some one of them; told below
+                pass
+            else:
+                yield from texts
+                return
+        for rendering in renderings:
+            try:
+                (text,) = self._apply([rendering], [rendering.messages], prompt=prompt, change=change)
+            except Exception as error:  # whatever a template does
+                yield error
+            else:
+                yield text
+
+    def _apply(
+        self,
+        renderings: Sequence[Rendering],
+        conversations: list[list[Message]],
+        *,
+        prompt: bool,
+        change: Change | None,
+    ) -> list[str]:
+        """Render conversations that share the tools and arguments of the first."""
+        chat = renderings[0].chat
+        source = self.source_of(chat)
+        render: Any = self._tokenizer.apply_chat_template  # typed for everything it may return
+        rendered: list[str] = render(
+            conversations,
+            tools=chat.tools,
+            chat_template=change(source) if change else source,
+            add_generation_prompt=prompt,
+            tokenize=False,
+            **chat.kwargs,
+        )
+        return rendered
+
+
+def name_of(chat: Chat, turn: int) -> str:
+    """A message, for an error."""
+    return f"message {turn} ({chat.messages[turn]['role']})" if turn < len(chat.messages) else "the completion"
