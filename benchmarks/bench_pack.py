@@ -97,8 +97,15 @@ def start_up(source: Path, work: Path, max_len: int) -> float:
 @click.option("--runs", default=5, show_default=True, help="Rounds that count.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where to work [default: the temporary folder].")
 @click.option("--trl/--no-trl", default=True, help="Whether TRL takes part, if it is installed.")
+@click.option("--alone", is_flag=True, help="Neither cp nor TRL: for memory at sizes that need the disk.")
 def main(
-    gigabytes: tuple[float, ...], max_len: int, lengths: Path | None, runs: int, folder: Path | None, trl: bool
+    gigabytes: tuple[float, ...],
+    max_len: int,
+    lengths: Path | None,
+    runs: int,
+    folder: Path | None,
+    trl: bool,
+    alone: bool,
 ) -> None:
     work = Path(tempfile.mkdtemp(prefix="bench-pack-", dir=folder))
     try:
@@ -108,13 +115,20 @@ def main(
         make_corpus(work / "small-corpus", 1_250, max_len, lengths_file=lengths)
         begun = start_up(work / "small-corpus", work, max_len)
         for size in gigabytes:
-            one_size(work, size, max_len, lengths, runs, begun, trl=trl and installed("trl") is not None)
+            peers = () if alone else ("cp", "TRL pack_dataset") if trl and installed("trl") else ("cp",)
+            one_size(work, size, max_len, lengths, runs, begun, peers)
     finally:
         shutil.rmtree(work)
 
 
 def one_size(
-    work: Path, gigabytes: float, max_len: int, lengths: Path | None, runs: int, begun: float, *, trl: bool
+    work: Path,
+    gigabytes: float,
+    max_len: int,
+    lengths: Path | None,
+    runs: int,
+    begun: float,
+    peers: tuple[str, ...],
 ) -> None:
     """Measure and print one table."""
     tokens = make_corpus(work / "corpus", int(gigabytes * 1e9 / 8), max_len, lengths_file=lengths)
@@ -124,7 +138,8 @@ def one_size(
     written = sum(path.stat().st_size for path in out.iterdir())
     documents = json.loads((out / "manifest.json").read_bytes())["totals"]["documents"]
     shutil.rmtree(work / "same-bytes", ignore_errors=True)
-    shutil.copytree(out, work / "same-bytes")
+    if peers:
+        shutil.copytree(out, work / "same-bytes")
     commands = {
         "cp": ["cp", "-r", str(work / "same-bytes"), str(work / "copied")],
         "packer": packer,
@@ -132,8 +147,9 @@ def one_size(
         "packer --no-sync --workers 1": [*packer, "--no-sync", "--workers", "1"],
         "packer verify": [sys.executable, "-m", "packer", "verify", str(work / "same-bytes")],
     }
-    if trl:
-        commands["TRL pack_dataset"] = [sys.executable, "-c", TRL, str(work / "corpus"), str(max_len)]
+    commands["TRL pack_dataset"] = [sys.executable, "-c", TRL, str(work / "corpus"), str(max_len)]
+    left_out = {"cp", "TRL pack_dataset"} - {*peers} | ({"packer verify"} if not peers else set())
+    commands = {name: command for name, command in commands.items() if name not in left_out}
     took: dict[str, list[Run]] = {name: [] for name in commands}
     for turn in range(runs + 1):
         for name, command in commands.items():
@@ -154,7 +170,7 @@ def one_size(
             if peer in took:
                 ratios = [other.seconds / own.seconds for own, other in zip(results, took[peer], strict=True)]
                 shown[peer] = f"{statistics.median(ratios):.2f}"
-        if name.startswith("packer"):
+        if name.startswith("packer") and "cp" in took:
             net = [other.seconds / (own.seconds - begun) for own, other in zip(results, took["cp"], strict=True)]
             shown["net"] = f"{statistics.median(net):.2f}"
         memory = max(run.anonymous for run in results) / 2**20
