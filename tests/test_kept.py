@@ -97,6 +97,8 @@ def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
     dataset = packer.load(out)
     found = list(segments_with(dataset, keep, keep_tokens))
     assert len(dataset.manifest.shards) > 5
+    row_bytes = 32 * (4 + 4 + 4 + 1)  # tokens, labels, logprob and kind
+    assert max(shard.rows for shard in dataset.manifest.shards) <= 6000 // row_bytes
     assert {document for document, *_ in found} == {d for d, tokens in enumerate(columns["input_ids"]) if tokens}
     for document, start, tokens, _, (weight, name), (logprobs, kinds) in found:
         here = slice(start, start + len(tokens))

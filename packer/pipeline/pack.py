@@ -164,20 +164,22 @@ def _pack_into(
     documents = read_documents(mapped, progress)
     scanned = documents.scanned
     table = documents.source.table(scanned.lengths)
+    row_format = options.row_format_of(table.extra)
     cut = cut_lengths(scanned.lengths, options, table=table, threads=workers)
 
     def planned() -> tuple[Plan, dict[str, Any]]:
         groups = document_groups(table, options)
-        return make_plan(cut, options, groups=groups, threads=workers, progress=progress)
+        row_bytes = row_format.row_bytes
+        return make_plan(cut, options, row_bytes=row_bytes, groups=groups, threads=workers, progress=progress)
 
     plan, totals = _kept_plan(claimed, scanned.identity, planned)
-    check_writing(claimed, totals["packs"], options)
+    check_writing(claimed, totals["packs"] * row_format.row_bytes)
     maker = ShardMaker(
         source=documents.source,
         table=table,
         segments=cut.segments,
         plan=plan,
-        row_format=options.row_format_of(table.extra),
+        row_format=row_format,
         origins=documents.origins,
     )
     entries = write_shards(claimed, maker, workers, progress)

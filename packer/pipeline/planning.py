@@ -119,6 +119,7 @@ def make_plan(
     cut: Cut,
     options: PackOptions,
     *,
+    row_bytes: int,
     groups: NDArray[np.int32] | None = None,
     threads: int = 1,
     progress: Progress = silent,
@@ -128,11 +129,12 @@ def make_plan(
     Args:
         cut: what is to be placed.
         options: what shapes the bytes.
+        row_bytes: bytes of a row, so that shards are no larger than they should be.
         groups: (documents,) the group of each, NO_GROUP for none, where `options.group_by` asks for it.
         threads: to plan with; the plan is the same for any number.
         progress: told of "plan" in segments.
     """
-    rows_per_shard = max(1, options.shard_size // options.row_format.row_bytes)
+    rows_per_shard = max(1, options.shard_size // row_bytes)
     of_items = groups[::2] if groups is not None and options.pairs else groups
     packs = None
     if cut.rows is not None:

@@ -43,9 +43,9 @@ def check_decoding(claimed: Workspace, source: Source | Mixture, options: PackOp
         )
 
 
-def check_writing(claimed: Workspace, packs: int, options: PackOptions) -> None:
-    """Raise a PackerError if the rows that are not written yet cannot fit."""
-    needed = packs * options.row_format.row_bytes - claimed.committed_bytes()
+def check_writing(claimed: Workspace, rows: int) -> None:
+    """Raise a PackerError if what is not written yet of rows of so many bytes cannot fit."""
+    needed = rows - claimed.committed_bytes()
     free = _free(claimed)
     if needed > free:
         raise PackerError(
