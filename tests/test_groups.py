@@ -348,7 +348,7 @@ def test_pairs_stand_side_by_side_and_are_treated_alike(
     assume(expected)
     cut = cut_lengths(lengths, options)
     of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2) if mode else None
-    plan, totals = make_plan(cut, options, groups=of_documents)
+    plan, totals = make_plan(cut, options, row_bytes=8 * max_len, groups=of_documents)
     check_rows(cut.segments, plan, max_segments=max_segments, rows_per_shard=3)
     if long == "drop":
         assert sorted(located(cut.segments, plan.slots)) == expected
