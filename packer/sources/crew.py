@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -19,13 +19,18 @@ class Crew:
     """A fixed number of permits to work, and threads that help whoever holds one while others are spare.
 
     Files decode side by side, a permit each. Where there are fewer of them than workers, as with one big compressed
-    file, the permits that are left decode blocks ahead of the thread that reads it.
+    file, helpers with the permits that are left decode blocks ahead of the thread that reads it. They find the next
+    block waiting for them; what they have not begun, the reader does itself rather than wait.
     """
 
     def __init__(self, workers: int) -> None:
-        self._ahead = workers + _AHEAD
+        self._workers = workers
         self._permits = threading.Semaphore(workers)
         self._helpers = ThreadPoolExecutor(workers)
+        self._lock = threading.Lock()
+        self._readers = 0  # that work, or wait for a permit: they go before helpers
+        self._helping = 0
+        self._open: deque[_Task[Any]] = deque()  # nobody has begun them
 
     def close(self) -> None:
         """Wait for the helpers."""
@@ -34,8 +39,14 @@ class Crew:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Hold a permit; wait for one first."""
-        with self._permits:
-            yield
+        with self._lock:
+            self._readers += 1
+        try:
+            with self._permits:
+                yield
+        finally:
+            with self._lock:
+                self._readers -= 1
 
     def in_order(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield function(item) in the order of the items, which are taken in this thread; it must be `working`.
@@ -43,57 +54,76 @@ class Crew:
         A few results are made ahead while there are spare permits, else none. What taking or working on an item
         raises, is raised in its turn.
         """
-        pending: deque[Future[Result]] = deque()
+        pending: deque[_Task[Result]] = deque()
         taken = iter(items)
         more = True
         try:
             while True:
-                while more and len(pending) < self._ahead and self._permits.acquire(blocking=False):
-                    more = self._begin(function, taken, pending)
-                if pending and (not more or len(pending) >= self._ahead or pending[0].done()):
-                    yield pending.popleft().result()
-                elif more:
-                    more = _do(function, taken, pending)
-                else:
+                while more and len(pending) < self._most_pending():
+                    more = self._offer(function, taken, pending)
+                if not pending:
                     return
+                if not pending[0].done() and (mine := self._take_back(pending)):
+                    mine.run()
+                    continue
+                yield pending.popleft().result()
         finally:
-            for future in pending:
-                future.cancel()
+            while self._take_back(pending):
+                pass
 
-    def _begin(self, function: Callable[[Item], Result], taken: Iterator[Item], pending: deque[Future[Result]]) -> bool:
-        """Have a helper work on the next item, with a permit that has been acquired; False where there is none."""
+    def _most_pending(self) -> int:
+        return self._workers + _AHEAD if self._readers < self._workers else 1
+
+    def _offer(self, function: Callable[[Item], Result], taken: Iterator[Item], pending: deque[_Task[Result]]) -> bool:
+        """Take the next item for whoever comes first to work on it; False where there is none."""
         try:
-            item = next(taken)
-        except BaseException as error:
-            self._permits.release()
-            return _ended(error, pending)
-        future = self._helpers.submit(function, item)
-        future.add_done_callback(lambda _: self._permits.release())
-        pending.append(future)
+            task = _Task(function, next(taken))
+        except StopIteration:
+            return False
+        except Exception as error:  # waits for its turn
+            task = _Task(function, None)
+            task.set_exception(error)
+            pending.append(task)
+            return False
+        pending.append(task)
+        with self._lock:
+            self._open.append(task)
+            missing = self._readers + self._helping < self._workers
+            self._helping += missing
+        if missing:
+            self._helpers.submit(self._help)
         return True
 
+    def _take_back(self, pending: Iterable[_Task[Result]]) -> _Task[Result] | None:
+        """The first of these that nobody has begun, to be done here."""
+        with self._lock:
+            for task in pending:
+                if task in self._open:
+                    self._open.remove(task)
+                    return task
+        return None
 
-def _do(function: Callable[[Item], Result], taken: Iterator[Item], pending: deque[Future[Result]]) -> bool:
-    """Work on the next item here; False where there is none."""
-    try:
-        item = next(taken)
-    except BaseException as error:
-        return _ended(error, pending)
-    future: Future[Result] = Future()
-    try:
-        future.set_result(function(item))
-    except Exception as error:
-        future.set_exception(error)
-    pending.append(future)
-    return True
+    def _help(self) -> None:
+        """Work on what is open, while there is anything and no reader needs the permit."""
+        with self._permits:
+            while True:
+                with self._lock:
+                    if not self._open or self._readers + self._helping > self._workers:
+                        self._helping -= 1
+                        return
+                    task = self._open.popleft()
+                task.run()
 
 
-def _ended(error: BaseException, pending: deque[Future[Result]]) -> bool:
-    """Take note that there are no more items: the end, or an error that waits for its turn."""
-    if not isinstance(error, StopIteration):
-        if not isinstance(error, Exception):
-            raise error
-        failed: Future[Result] = Future()
-        failed.set_exception(error)
-        pending.append(failed)
-    return False
+class _Task(Future[Result]):
+    """A call that somebody makes, once."""
+
+    def __init__(self, function: Callable[[Any], Result], item: Any) -> None:
+        super().__init__()
+        self._function, self._item = function, item
+
+    def run(self) -> None:
+        try:
+            self.set_result(self._function(self._item))
+        except Exception as error:
+            self.set_exception(error)
