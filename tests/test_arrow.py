@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_pack import made_documents, save_arrow
+from test_pack import made_documents
+from test_sources import write
 
 from packer.arrow import as_arrow, as_numpy
 
@@ -28,8 +29,9 @@ def test_nothing_is_copied():
     assert as_numpy(as_arrow(values)).ctypes.data == values.ctypes.data
 
 
-def test_packing_does_not_wait_for_pandas(tmp_path):
-    source = save_arrow(tmp_path / "source.arrow", made_documents(50))
+@pytest.mark.parametrize("kind", ["stream", "parquet", "jsonl", "gz"])
+def test_packing_does_not_wait_for_pandas(tmp_path, kind):
+    source = write(tmp_path / "source", kind, made_documents(50))
     code = f"import packer, sys; packer.pack({str(source)!r}, {str(tmp_path / 'out')!r}, max_len=64)"
     code += "; assert 'pandas' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.sources.documents import Batch, Columns, DocumentError, value_message
@@ -61,7 +62,7 @@ def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     values = values_of(lists)
     try:
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values.cast(pa.int32()))
+        return pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), values.cast(pa.int32()))
     except pa.ArrowInvalid:
         wide = values.to_numpy(zero_copy_only=False)
         position = int(np.flatnonzero((wide > np.iinfo(np.int32).max) | (wide < np.iinfo(np.int32).min))[0])
