@@ -14,6 +14,7 @@ from packer.errors import SourceError
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.jsonl import JsonLines
 from packer.sources.lines import lines_of, read_record
+from packer.sources.row_groups import RowGroups
 
 _BLOCK = 1 << 20  # bytes of records encoded at once: some hundred thousand tokens
 ROWS = 1 << 12
@@ -120,21 +121,8 @@ class JsonRecords:
 class ParquetRecords:
     """A Parquet file, or a run of its row groups."""
 
-    file: SourceFile
-    path: Path
-    fields: pa.Schema
-    rows: int
-    sizes: tuple[tuple[int, int], ...]
-    """Rows and bytes, decompressed, of all row groups of the file."""
-
-    groups: range
-    """Those to read."""
-
-    at_once: int
-    """Rows of a stretch."""
-
-    first_row: int = 0
-    """Rows of the file before them."""
+    groups: RowGroups
+    """Measured by bytes, decompressed."""
 
     @classmethod
     def open(cls, path: Path, name: str) -> ParquetRecords:
@@ -144,62 +132,38 @@ class ParquetRecords:
             SourceError: truncated or corrupt.
         """
         with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
-            sizes = []
-            for number in range(parquet.metadata.num_row_groups):
-                # pyarrow's own reader refuses a damaged entry; asking for it from Python ends the process
-                next(parquet.iter_batches(batch_size=1, row_groups=[number]), None)
-                group = parquet.metadata.row_group(number)
-                sizes.append((max(group.num_rows, 0), max(group.total_byte_size, 0)))
-            rows = sum(rows for rows, _ in sizes)
-            if rows != parquet.metadata.num_rows:
-                raise SourceError(
-                    f"{name}: corrupt: it says {parquet.metadata.num_rows} rows, its row groups say {rows}"
-                )
-            file = SourceFile(name=name, bytes=path.stat().st_size)
-            longest = max([1, *(size // max(rows, 1) for rows, size in sizes)])
-            return cls(
-                file=file,
-                path=path,
-                fields=parquet.schema_arrow,
-                rows=rows,
-                sizes=tuple(sizes),
-                groups=range(len(sizes)),
-                at_once=min(max(_BLOCK // longest, 1), ROWS),
-            )
+            return cls(groups=RowGroups.survey(parquet, path, name, lambda group: group.total_byte_size))
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size."""
+        return self.groups.file
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self.groups.path
+
+    @property
+    def rows(self) -> int:
+        """Records."""
+        return self.groups.rows
+
+    @property
+    def fields(self) -> pa.Schema:
+        """The schema."""
+        return self.groups.schema
 
     def cut(self, size: int) -> Sequence[Reader]:
         """Cut between row groups: as many together as come to `size` when they are decompressed."""
-        pieces: list[Reader] = []
-        first = first_row = rows = content = 0
-        for number, (group_rows, group_bytes) in enumerate(self.sizes):
-            rows, content = rows + group_rows, content + group_bytes
-            if content >= size or number == len(self.sizes) - 1:
-                share = self._bytes_before(first_row + rows) - self._bytes_before(first_row)
-                file = SourceFile(name=self.file.name, bytes=share)
-                groups = range(first, number + 1)
-                pieces.append(replace(self, file=file, rows=rows, groups=groups, first_row=first_row))
-                first, first_row, rows, content = number + 1, first_row + rows, 0, 0
-        return pieces or (self,)
+        return [replace(self, groups=piece) for piece in self.groups.cut(lambda group: group.size >= size)]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[pa.Table, int]]:
-        """Yield runs of rows, read page by page."""
+        """Yield runs of rows."""
         there = [column for column in columns if column in self.fields.names]
-        with reading(self.file.name):
-            parquet = pq.ParquetFile(self.path, memory_map=True, pre_buffer=False)
-        with parquet:
-            batches = parquet.iter_batches(self.at_once, self.groups, there, use_threads=False)
-            done = 0
-            while True:
-                with reading(self.file.name):
-                    batch = next(batches, None)
-                if batch is None:
-                    break
-                done += len(batch)
-                if done > self.rows:
-                    break
-                yield pa.Table.from_batches([batch]), self.file.bytes * done // max(self.rows, 1)
-            if done != self.rows:
-                raise SourceError(f"{self.file.name}: corrupt: its footer says {self.rows} rows, its pages hold others")
+        at_once = int(min(max(_BLOCK / self.groups.size_of_a_row, 1), ROWS))
+        for batch, done in self.groups.batches(there, at_once):
+            yield pa.Table.from_batches([batch]), done
 
     def records(self, block: pa.Table, columns: Sequence[str]) -> pa.Table:
         """They are Arrow's already; a column that is not there is null throughout."""
@@ -207,10 +171,7 @@ class ParquetRecords:
 
     def place(self, row: int) -> str:
         """Name the row."""
-        return f"{self.file.name} row {self.first_row + row}"
-
-    def _bytes_before(self, row: int) -> int:
-        return self.file.bytes * row // max(self.rows, 1)
+        return self.groups.place(row)
 
 
 def rows_at_once(file: SourceFile, rows: int) -> int:
