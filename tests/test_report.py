@@ -242,6 +242,15 @@ def test_summary_warns_where_no_labels_were_written() -> None:
     assert "packer.load" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
 
 
+def test_summary_warns_where_nothing_is_trained():
+    masked = MANIFEST | {"totals": MANIFEST["totals"] | {"tokens_trained": 0}}
+    masked["source"] = {"text": {"columns": ["text"], "train_on": "all", "tokenizer": "0" * 32}}
+    for options, advice in (({}, "labels or masks"), ({"tokenizer": "T"}, "--train-on")):
+        summary = render_manifest_summary(masked | {"options": MANIFEST["options"] | options}, output="OUT", seconds=1)
+        assert advice in line_with(summary, "NOTHING IS TRAINED")
+    assert "NOTHING" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
+
+
 def test_summary_tells_the_gap_to_the_bound_where_there_is_one():
     rows = line_with(render_manifest_summary(MANIFEST, output="OUT", seconds=1), "no packing needs fewer")
     assert "gap" in rows

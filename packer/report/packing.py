@@ -31,6 +31,11 @@ def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds:
     if options["algorithm"] == "wrapped":
         cut = count_of(totals["documents_split"], "document")
         lines += [f"Wrapping cut {cut}: what follows a cut has lost what came before it."]
+    if options["labels"] and not totals["tokens_trained"]:
+        masks = (
+            "--train-on and the roles in the source" if "tokenizer" in options else "the labels or masks of the source"
+        )
+        lines += [f"NOTHING IS TRAINED: every label is -100, no step will learn from these rows. Check {masks}."]
     if not options["labels"]:
         lines += [
             "No labels were written: only packer.load is safe.",
