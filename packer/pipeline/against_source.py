@@ -1,0 +1,164 @@
+"""Compare the rows of a packed dataset with its source: every document, every token, every label, by content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
+from packer.options import PackOptions
+from packer.pipeline.packed_segments import PackedSegments, read_segments
+from packer.pipeline.turns import split_at_turns
+from packer.pipeline.untrained import without_untrained
+from packer.plan import Segments
+from packer.progress import Progress
+from packer.shards.kept import KeptValues, same_values, tokens_at
+from packer.shards.manifest import Manifest
+from packer.sources import Source, TokenTable
+from packer.sources.taken import TakenInOrder
+
+_COMPARED_TOGETHER = 4 << 20  # tokens
+
+
+def compare_with_source(
+    folder: Path, manifest: Manifest, source: Source | TakenInOrder, progress: Progress
+) -> Iterator[str]:
+    """Yield in what the rows differ from the source, a sentence each; nothing where they hold all of it, once.
+
+    Args:
+        folder: the packed dataset, whose shards are as the manifest says.
+        manifest: of it.
+        source: what was packed; of a mixture, what was taken of it.
+        progress: told of "compare" in tokens.
+
+    Raises:
+        PackerError: a document of the source is wrong, or a file cannot be read.
+    """
+    packed = read_segments(folder, manifest, source)
+    options = PackOptions.from_dict(manifest.options)
+    algorithm = get_algorithm(options.algorithm)
+    keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
+    seen = documents = tokens = 0
+    for table in source.tables():
+        segments = split_at_turns(options.cut(table.lengths), table, options)
+        segments = without_untrained(segments, table, options)
+        if not keeps_whole:
+            segments = segments.cut_at(*_cuts(packed, seen, table.first_document, segments))
+        local, starts, lengths = segments.locate(segments.numbers())
+        order = np.lexsort((starts, local))
+        local, starts, lengths = local[order], starts[order], lengths[order]
+        here = slice(seen, seen + len(local))
+        expected: tuple[NDArray[Any], ...] = (local + table.first_document, starts, lengths)
+        found: tuple[NDArray[Any], ...] = (packed.documents[here], packed.starts[here], packed.lengths[here])
+        for one, other in zip(expected, found, strict=True):
+            short = min(len(one), len(other))
+            differ = np.flatnonzero(one[:short] != other[:short])
+            if len(differ) or len(one) != len(other):
+                at = int(differ[0]) if len(differ) else short
+                which = source.describe(int(expected[0][min(at, len(local) - 1)]))
+                yield f"{which} is not in the rows as the source has it: missing, doubled or cut elsewhere"
+                return
+        cut = local, starts, lengths, segments.context_of(starts)
+        yield from _compare_values(packed, manifest.max_len, here, table, cut, source)
+        seen += len(local)
+        documents += len(table.lengths)
+        tokens += int(table.lengths.sum(dtype=np.int64))
+        progress("compare", tokens, manifest.totals["tokens"])
+    if seen != len(packed.documents):
+        yield f"{len(packed.documents) - seen:,} segments in the rows are not in the source"
+    for what, there in (("documents", documents), ("tokens", tokens)):
+        if there != manifest.totals[what]:
+            yield f"the source has {there:,} {what}, the manifest says {manifest.totals[what]:,}"
+
+
+def _cuts(
+    packed: PackedSegments, seen: int, first_document: int, segments: Segments
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Where the documents of a table, whose segments begin at number `seen`, are cut in the rows: (documents, starts).
+
+    Only what can be a cut is returned: whatever else the rows hold will not be found as the source has it.
+    """
+    end = np.searchsorted(packed.documents, first_document + segments.documents)
+    documents, starts = packed.documents[seen:end] - first_document, packed.starts[seen:end]
+    is_cut = (documents >= 0) & (starts > 0) & (starts < segments.kept_lengths(0, segments.documents)[documents])
+    is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
+    return documents[is_cut], starts[is_cut]
+
+
+def _compare_values(
+    packed: PackedSegments,
+    max_len: int,
+    here: slice,
+    table: TokenTable,
+    cut: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    source: Source | TakenInOrder,
+) -> Iterator[str]:
+    """Compare the values of a table's segments with those in the rows, a few million at a time."""
+    local, starts, lengths, context = cut
+    lists = local if table.rows is None else table.rows[local].astype(np.int64)
+    ends = np.cumsum(lengths)
+    first = 0
+    while first < len(local):
+        before = ends[first] - lengths[first]
+        last = max(first + 1, int(np.searchsorted(ends, before + _COMPARED_TOGETHER, side="right")))
+        part = slice(first, last)
+        places = ends[part] - lengths[part] - before
+        size = int(ends[last - 1] - before)
+        from_source = (lists[part], starts[part], lengths[part], places)
+        rows = slice(here.start + first, here.start + last)
+        from_rows = (*np.divmod(packed.places[rows], max_len), lengths[part], places)
+        yield from _compare_kept(packed, table, from_source, from_rows, rows, source)
+        for name, column in packed.columns.items():
+            origin = table.labels if name == "labels" and table.labels is not None else table.input_ids
+            expected, found = np.empty(size, np.int32), np.empty(size, np.int32)
+            allowed = NO_LOSS if name == "labels" else 0
+            bad = gather(origin.addresses, *from_source, allowed, expected)
+            if bad >= 0:
+                which = source.describe(table.first_document + int(local[first + bad]))
+                yield f"{which}: {name} of the source is out of range"
+                return
+            gather(column.addresses, *from_rows, NO_LOSS, found)
+            if name == "labels":
+                mask_context(places, context[part], NO_LOSS, expected)
+            differ = np.flatnonzero(expected != found)
+            if len(differ):
+                segment = int(np.searchsorted(places, differ[0], side="right")) - 1
+                position = int(starts[first + segment] + differ[0] - places[segment])
+                which = source.describe(table.first_document + int(local[first + segment]))
+                yield (
+                    f"{which}: {name} at position {position} is {expected[differ[0]]} in the source, "
+                    f"{found[differ[0]]} in row {packed.places[here.start + first + segment] // max_len}"
+                )
+                return
+        first = last
+
+
+def _compare_kept(
+    packed: PackedSegments,
+    table: TokenTable,
+    from_source: tuple[NDArray[np.int64], ...],
+    from_rows: tuple[NDArray[np.int64], ...],
+    segments: slice,
+    source: Source | TakenInOrder,
+) -> Iterator[str]:
+    """Compare the kept columns of some segments; `from_source` and `from_rows` are (lists, starts, lengths, places)."""
+    lists, _, lengths, places = from_source
+    size = int(lengths.sum())
+    pairs = {}
+    for name, (column, value_type) in packed.kept_tokens.items():
+        origin = TokenColumn.from_arrow(table.extra[name].chunks)
+        pairs[name] = tokens_at(origin, value_type, size, *from_source), tokens_at(column, value_type, size, *from_rows)
+    for name, values in packed.kept.items():
+        expected = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
+        pairs[name] = expected, values[segments.start : segments.stop]
+    for name, (expected, found) in pairs.items():
+        at = same_values(expected, found)
+        if at is not None:
+            segment = int(np.searchsorted(places, at, side="right")) - 1 if name in packed.kept_tokens else at
+            which = source.describe(int(packed.documents[segments.start + segment]))
+            yield f"{which}: {name} is {expected[at]} in the source, {found[at]} in the rows"
