@@ -522,3 +522,14 @@ def interleave(kept, times):
         done[source] += kept[source][document]
         mixture.append((source, document, copy))
     return mixture
+
+
+def wrong_rows(rows, groups, mode):
+    """The rows that hold two groups (`together`), or two segments of a group (`apart`), in their order; -1 is none."""
+    wrong = []
+    for row in sorted(set(rows)):
+        held = [group for at, group in zip(rows, groups, strict=True) if at == row]
+        real = [group for group in held if group >= 0]
+        if len(set(held)) > 1 if mode == "together" else len(set(real)) < len(real):
+            wrong.append(row)
+    return wrong

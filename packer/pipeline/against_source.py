@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
@@ -19,6 +20,7 @@ from packer.plan import Segments
 from packer.progress import Progress
 from packer.shards.kept import KeptValues, same_values, tokens_at
 from packer.shards.manifest import Manifest
+from packer.shards.sharing import group_fault, group_values
 from packer.sources import Source, TokenTable
 from packer.sources.taken import TakenInOrder
 
@@ -43,6 +45,7 @@ def compare_with_source(
     options = PackOptions.from_dict(manifest.options)
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
+    groups: list[pa.Array] = []  # by the table, of its segments; a column that is kept is checked with the rows
     seen = documents = tokens = 0
     for table in source.tables():
         segments = split_at_turns(options.cut(table.lengths), table, options)
@@ -65,6 +68,10 @@ def compare_with_source(
                 return
         cut = local, starts, lengths, segments.context_of(starts)
         yield from _compare_values(packed, manifest.max_len, here, table, cut, source)
+        for name in options.group_columns:
+            lists = _lists(table, local)
+            values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
+            groups.append(group_values(values, name))
         seen += len(local)
         documents += len(table.lengths)
         tokens += int(table.lengths.sum(dtype=np.int64))
@@ -74,6 +81,13 @@ def compare_with_source(
     for what, there in (("documents", documents), ("tokens", tokens)):
         if there != manifest.totals[what]:
             yield f"the source has {there:,} {what}, the manifest says {manifest.totals[what]:,}"
+    if groups and seen == len(packed.documents):
+        rows = packed.places // manifest.max_len
+        fault = group_fault(
+            rows, pa.concat_arrays(groups), manifest.options, lambda at: source.describe(int(packed.documents[at]))
+        )
+        if fault is not None:
+            yield f"row {fault[0]} {fault[1]}"
 
 
 def _cuts(
@@ -100,7 +114,7 @@ def _compare_values(
 ) -> Iterator[str]:
     """Compare the values of a table's segments with those in the rows, a few million at a time."""
     local, starts, lengths, context = cut
-    lists = local if table.rows is None else table.rows[local].astype(np.int64)
+    lists = _lists(table, local)
     ends = np.cumsum(lengths)
     first = 0
     while first < len(local):
@@ -136,6 +150,11 @@ def _compare_values(
                 )
                 return
         first = last
+
+
+def _lists(table: TokenTable, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The list of the table's columns that each of these documents of it is."""
+    return documents if table.rows is None else table.rows[documents].astype(np.int64)
 
 
 def _compare_kept(

@@ -29,10 +29,11 @@ def verify(
 ) -> Iterator[str]:
     """Yield what is wrong with a packed dataset, a sentence each; nothing when it is right.
 
-    Without `source`: hashes and structure. With it, every token of the source, too: it stands at the place that
-    doc_ids and doc_starts say, once, with its label; or the long-document policy leaves it out. Text is tokenized
-    again, as the manifest says; `tokenizer` is where its tokenizer is, if the name in the manifest does not tell. Of a
-    mixture, give all sources in their order: every token stands there once for each copy, and nothing else does.
+    Without `source`: hashes and structure, that pairs stand side by side, and groups, if their column is kept. With it,
+    groups in any case, and every token of the source, too: it stands at the place that doc_ids and doc_starts say,
+    once, with its label; or the long-document policy leaves it out. Text is tokenized again, as the manifest says;
+    `tokenizer` is where its tokenizer is, if the name in the manifest does not tell. Of a mixture, give all sources in
+    their order: every token stands there once for each copy, and nothing else does.
 
     Raises:
         PackerError: there is no packed dataset or no source to read.

@@ -25,7 +25,10 @@ SEGMENT_COLUMNS = {
 """Columns of one value per segment (a padding tail is one), in the order on disk."""
 
 ROLE = "role"
-"""The kept column of preference pairs: "chosen" or "rejected"."""
+"""The kept column of preference pairs: one of ROLES."""
+
+ROLES = ("chosen", "rejected")
+"""The sides of a preference pair: of documents 2i and 2i + 1."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
 

@@ -20,6 +20,7 @@ from packer.shards.columns import PADDING, TOKEN_COLUMNS
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
+from packer.shards.sharing import row_fault
 from packer.shards.structure import structure_fault
 
 
@@ -90,6 +91,9 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterat
                 trained += int(np.count_nonzero(as_numpy(batch["labels"].flatten()) >= 0))
             lengths = batch["seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"]
             tokens += int(as_numpy(lengths.values)[as_numpy(batch["doc_ids"].values) != PADDING].sum())
+            shared = row_fault(batch, manifest.options)
+            if shared is not None:
+                yield f"{entry.file} row {row + shared[0]} {shared[1]}"
         row += batch.num_rows
     if tokens != entry.tokens:
         yield f"{entry.file} has {tokens:,} real tokens, the manifest says {entry.tokens:,}"

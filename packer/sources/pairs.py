@@ -10,20 +10,28 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.gather import TokenColumn
 from packer.progress import Progress, silent
-from packer.shards.columns import ROLE
-from packer.sources.documents import Columns, TokenTable
-from packer.sources.source import Source
+from packer.shards.columns import ROLE, ROLES
+from packer.sources.checking import checked
+from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
+from packer.sources.source import Source, unmapped_under_indices
 from packer.sources.spill import spill_inputs
-
-ROLES = ("chosen", "rejected")
-"""What begins the names of the columns of each side: chosen_input_ids, chosen_labels."""
 
 
 class Pairs(Source):
-    """A source of pairs: the lists of all chosen answers, then those of all rejected, in the order of an index."""
+    """A source of pairs: the lists of all chosen answers, then those of all rejected, in the order of an index.
+
+    Raises:
+        SourceError: there are labels of one side alone, or not as many of one side as of the other.
+    """
 
     def __init__(self, chosen: Source, rejected: Source) -> None:
+        if chosen.has_labels != rejected.has_labels:
+            has, lacks = ROLES if chosen.has_labels else ROLES[::-1]
+            raise SourceError(
+                f"{chosen.name}: there is a column {has}_labels and no {lacks}_labels; give labels to both or to none"
+            )
         self._sides = chosen, rejected
         columns = chosen.columns
         indices = interleaved(chosen, rejected) if chosen.mapped and rejected.mapped else None
@@ -32,15 +40,36 @@ class Pairs(Source):
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order, as `Source.tables`.
 
-        Raises:
-            SourceError: as there; or the pairs are not mapped, so that only one side could be read at a time.
+        What must be decoded is read twice side by side, once for the chosen and once for the rejected answers.
         """
-        if not self.mapped:
-            raise SourceError(
-                f"{self.name}: pairs that must be decoded can be packed, but not read as a stream; save them "
-                "as Arrow (datasets.save_to_disk)"
-            )
-        yield from super().tables(progress)
+        if self.mapped:
+            yield from super().tables(progress)
+            return
+        if any(side.indices is not None for side in self._sides):
+            raise unmapped_under_indices(self.name)
+        columns, halves = [side.columns for side in self._sides], [side.inputs for side in self._sides]
+        total = sum(given.file.bytes for given in halves[0])
+        pairs = finished = 0
+        for number, (one, other) in enumerate(zip(*halves, strict=True)):
+            chosen, rejected = _Reader(one, columns[0], 0), _Reader(other, columns[1], 1)
+            row = 0
+            try:
+                while chosen.fill() & rejected.fill():  # both, so that neither is behind at the end
+                    progress("decode", finished + chosen.done, total)
+                    table = _side_by_side(chosen, rejected, first_document=2 * (pairs + row))
+                    row += len(table.lengths) // 2
+                    yield table
+            except DocumentError as fault:
+                raise fault.in_source(2 * pairs) from None
+            if chosen.rest or rejected.rest:
+                raise SourceError(f"{one.file.name}: it changed while it was read; repeat the same command")
+            self._rows[number] = self._rows[number + len(halves[0])] = row
+            pairs += row
+            finished += one.file.bytes
+
+    def describe(self, document: int) -> str:
+        """Name a document for a message, as `Source.describe`."""
+        return super().describe(document) if self.indices is not None else self._named(document, document // 2)
 
     def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> Source:
         """Decode what cannot be mapped, as `Source.spill`."""
@@ -57,6 +86,66 @@ class Pairs(Source):
         halves = [sum(rows or 0 for rows in side.rows) for side in self._sides]
         roles = [pa.repeat(pa.scalar(role), count) for role, count in zip(ROLES, halves, strict=True)]
         return {**super()._extra(), ROLE: pa.chunked_array(roles, pa.string())}
+
+
+class _Reader:
+    """One side of an input as it is read."""
+
+    def __init__(self, given: Input, columns: Columns, side: int) -> None:
+        self._batches = checked(given, columns)
+        self._side = side
+        self.batch = Batch([], None, 0)
+        self.lengths = np.empty(0, np.int32)  # of the lists of the batch
+        self.first = 0  # of these, the first that is not handed on yet
+
+    @property
+    def rest(self) -> int:
+        """Lists of the batch that are not handed on yet."""
+        return len(self.lengths) - self.first
+
+    @property
+    def done(self) -> int:
+        """Bytes of the file that are read."""
+        return self.batch.done
+
+    def fill(self) -> bool:
+        """Read on where nothing is left to be handed on; whether there is now.
+
+        Raises:
+            DocumentError: a document is wrong; with its number in the input, both sides counted.
+        """
+        try:
+            while not self.rest:
+                self.batch, self.lengths = next(self._batches)
+                self.first = 0
+        except StopIteration:
+            return False
+        except DocumentError as fault:
+            raise DocumentError(2 * fault.row + self._side, fault.message, fault.place) from None
+        return True
+
+
+def _side_by_side(chosen: _Reader, rejected: _Reader, *, first_document: int) -> TokenTable:
+    """Hand on as many pairs as both sides have: documents 2i are lists of the chosen, 2i + 1 of the rejected."""
+    count = min(chosen.rest, rejected.rest)
+    here = [slice(side.first, side.first + count) for side in (chosen, rejected)]
+    rows, lengths = np.empty(2 * count, np.int64), np.empty(2 * count, np.int32)
+    rows[::2] = np.arange(here[0].start, here[0].stop)
+    rows[1::2] = np.arange(here[1].start, here[1].stop) + len(chosen.lengths)
+    lengths[::2], lengths[1::2] = chosen.lengths[here[0]], rejected.lengths[here[1]]
+    chosen.first, rejected.first = here[0].stop, here[1].stop
+    one, other = chosen.batch, rejected.batch
+    counts = len(chosen.lengths), len(rejected.lengths)
+    roles = [pa.repeat(pa.scalar(role), lists) for role, lists in zip(ROLES, counts, strict=True)]
+    extra = {name: pa.chunked_array([*one.extra[name], *other.extra[name]]) for name in one.extra}
+    return TokenTable(
+        input_ids=TokenColumn.from_arrow([*one.input_ids, *other.input_ids]),
+        labels=TokenColumn.from_arrow([*one.labels, *other.labels]) if one.labels and other.labels else None,
+        lengths=lengths,
+        rows=rows,
+        extra={**extra, ROLE: pa.chunked_array(roles, pa.string())},
+        first_document=first_document,
+    )
 
 
 def interleaved(chosen: Source, rejected: Source) -> NDArray[np.int64]:

@@ -115,7 +115,10 @@ class Source:
 
     def describe(self, document: int) -> str:
         """Name a document for a message: "document 17 (rows.jsonl line 18)"."""
-        row = document if self.indices is None else int(self.indices[document])
+        return self._named(document, document if self.indices is None else int(self.indices[document]))
+
+    def _named(self, document: int, row: int) -> str:
+        """Name a document for a message by a row of the inputs, one after the other."""
         for given, rows in zip(self.inputs, self._rows, strict=True):
             if rows is None or row < rows:  # None: it is being read, and those before it have been
                 return f"document {document} ({given.place(row)})"
@@ -172,10 +175,7 @@ class Source:
     ) -> Iterator[TokenTable]:
         """Yield the documents that an indices mapping selects; what it leaves out may be wrong."""
         if not self.mapped:
-            raise SourceError(
-                f"{self.name}: masks or compressed data under an indices mapping can be packed, but not read as a "
-                "stream; save it again after .flatten_indices()"
-            )
+            raise unmapped_under_indices(self.name)
         batches = [batch for given in self._mapped_inputs() for batch in given.batches()]
         with reading(self.name):
             parts = [
@@ -196,6 +196,14 @@ class Source:
                 raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}")
             progress("lengths", total * (start + len(rows)) // len(indices), total)
             yield replace(table, lengths=lengths, rows=rows, first_document=start)
+
+
+def unmapped_under_indices(name: str) -> SourceError:
+    """What to say of a source that must be decoded, and whose documents are not in the order of its files."""
+    return SourceError(
+        f"{name}: masks or compressed data under an indices mapping can be packed, but not read as a "
+        "stream; save it again after .flatten_indices()"
+    )
 
 
 def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:

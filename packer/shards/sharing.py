@@ -1,0 +1,158 @@
+"""Which segments may share a row: groups together or apart, both answers of a preference pair side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from packer.arrow import as_numpy
+from packer.errors import SourceError
+from packer.plan import NO_GROUP
+from packer.shards.columns import PADDING, ROLE, ROLES
+
+
+def group_values(column: pa.Array | pa.ChunkedArray, name: str) -> pa.DictionaryArray:
+    """The values of a column that groups documents, each that occurs once: equal values have one index, null has none.
+
+    Raises:
+        SourceError: the column holds what cannot be compared.
+    """
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    try:
+        encoded = [pc.dictionary_encode(_plain(chunk)) for chunk in chunks]
+        return pa.concat_arrays(encoded) if encoded else pc.dictionary_encode(pa.array([], column.type))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        raise SourceError(
+            f"column '{name}' holds {column.type}, which does not group; save it as strings or integers"
+        ) from error
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """A column without a dictionary of its own, in which values may stand twice; strings as many as there may be."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
+
+
+def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
+    """The group of each value, shape (values,): 0..groups - 1 or NO_GROUP."""
+    codes: NDArray[np.int32] = as_numpy(groups.indices.fill_null(NO_GROUP))
+    return codes
+
+
+def row_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Find the first row of a record batch whose segments should not share it, as far as the batch tells.
+
+    Args:
+        batch: of a shard, its structure right.
+        options: those of the manifest. Groups are looked at where their column is kept.
+
+    Returns:
+        (row of the batch, what is wrong with it), or None.
+
+    Raises:
+        SourceError: the column of groups holds what cannot be compared.
+    """
+    documents = as_numpy(batch["doc_ids"].values)
+    real = np.flatnonzero(documents != PADDING)
+    documents = documents[real]
+    rows = np.repeat(np.arange(batch.num_rows), np.diff(as_numpy(batch["seq_lengths"].offsets)))[real]
+    is_paired = bool(options.get("pairs"))
+    if is_paired:
+        roles = batch[ROLE].values.take(pa.array(real)) if ROLE in batch.schema.names else None
+        fault = _pair_fault(rows, documents, roles)
+        if fault is not None:
+            return fault
+    name = options.get("group_by")
+    if name is None or name not in options.get("keep", []):
+        return None
+    sources = as_numpy(batch["source_ids"].values)[real] if "source_ids" in batch.schema.names else None
+
+    def describe(segment: int) -> str:
+        return f"document {documents[segment]}" + (f" of source {sources[segment]}" if sources is not None else "")
+
+    groups = group_values(batch[name].values.take(pa.array(real)), name)
+    return group_fault(rows, groups, options, describe)
+
+
+def group_fault(
+    rows: NDArray[np.int64], groups: pa.DictionaryArray, options: Mapping[str, Any], describe: Callable[[int], str]
+) -> tuple[int, str] | None:
+    """Find the first row that holds two groups (`together`), or two segments of a group (`apart`).
+
+    Args:
+        rows: (segments,) the row of each. Of pairs, both segments of one follow each other; they count as one.
+        groups: (segments,) the value that makes the group of each, null for none.
+        options: those of the manifest, `group_by` among them.
+        describe: names the document of a segment.
+
+    Returns:
+        (row, what is wrong with it), or None.
+    """
+    name, mode = options["group_by"], options.get("group_mode", "together")
+    step = 2 if options.get("pairs") else 1
+    at = clash(rows[::step], group_codes(groups)[::step], mode)
+    if at is None:
+        return None
+    one, other = (step * segment for segment in at)
+    values = ["null" if value is None else repr(value)[:40] for value in (groups[one].as_py(), groups[other].as_py())]
+    if mode == "together":
+        held = f"{describe(one)} of {name} {values[0]} and {describe(other)} of {name} {values[1]}"
+    else:
+        held = f"{describe(one)} and {describe(other)}, both of {name} {values[0]}"
+    return int(rows[one]), f"holds {held}, packed with group_by {name} {mode}"
+
+
+def clash(rows: NDArray[np.int64], groups: NDArray[np.int32], mode: str) -> tuple[int, int] | None:
+    """Two segments of the first row that holds two groups (`together`), or two segments of a group (`apart`).
+
+    rows [0, 0, 1, 1] and groups [5, 6, 7, 7] give (0, 1) together and (2, 3) apart.
+
+    Args:
+        rows: (segments,) the row of each, in any order.
+        groups: (segments,) the group of each, or NO_GROUP: together that is a group like any other, apart it is none.
+        mode: "together" or "apart".
+
+    Returns:
+        The positions of the two, the lower one first; None where no row is wrong.
+    """
+    if mode == "together":
+        first = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
+        first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the last that is assigned stays
+        others = np.flatnonzero(groups[first[rows]] != groups)
+        if not len(others):
+            return None
+        other = int(others[np.argmin(rows[others])])
+        return int(first[rows[other]]), other
+    held = np.flatnonzero(groups != NO_GROUP)
+    held = held[np.lexsort((groups[held], rows[held]))]  # stable: segments of a row and group in their order
+    twice = np.flatnonzero((np.diff(rows[held]) == 0) & (np.diff(groups[held]) == 0))
+    return (int(held[twice[0]]), int(held[twice[0] + 1])) if len(twice) else None
+
+
+def _pair_fault(
+    rows: NDArray[np.int64], documents: NDArray[np.int64], roles: pa.Array | None
+) -> tuple[int, str] | None:
+    """Find the first document beside which its partner does not stand, chosen 2i before rejected 2i + 1."""
+    sides = documents % 2
+    steps = 1 - 2 * sides  # to the partner
+    there = np.clip(np.arange(len(documents)) + steps, 0, max(len(documents) - 1, 0))
+    alone = (rows[there] != rows) | (documents[there] != documents + steps)
+    if alone.any():
+        first = int(np.argmax(alone))
+        document, side = int(documents[first]), int(sides[first])
+        partner = f"document {document + 1 - 2 * side}, {ROLES[1 - side]}, {'before' if side else 'after'} it"
+        return int(rows[first]), f"holds document {document}, {ROLES[side]}, and not {partner}"
+    if roles is None:
+        return None
+    said = as_numpy(pc.index_in(roles, pa.array(ROLES)).fill_null(-1))
+    wrong = np.flatnonzero(said != sides)
+    if not len(wrong):
+        return None
+    at = int(wrong[0])
+    return int(rows[at]), f"says {roles[at]} of document {documents[at]}, which is {ROLES[sides[at]]}"

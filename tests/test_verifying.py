@@ -1,0 +1,306 @@
+"""What `verify` says of rows that are whole, token for token, and not what their options promise."""
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.errors import PackerError, SourceError
+from packer.plan import GROUP_MODES, NO_GROUP
+from packer.shards.reader import open_shard, read_manifest
+from packer.shards.sharing import clash, group_codes, group_values
+from packer.shards.writer import Counts, write_shard
+from packer.sources import SourceFile, open_source
+from packer.sources.documents import Batch, Columns
+from packer.sources.pairs import Pairs
+from packer.sources.source import Source
+from tests import naive
+from tests.test_kept import TYPES, write
+
+
+def rewrite(out, change):
+    """Change the rows of a packed dataset, a list of dictionaries, and write them anew with all hashes right."""
+    manifest = read_manifest(out)
+    tables = [open_shard(out, entry, manifest) for entry in manifest.shards]
+    rows = [row for table in tables for row in table.to_pylist()]
+    change(rows)
+    shards = []
+    for table, entry in zip(tables, manifest.shards, strict=True):
+        here, rows = rows[: entry.rows], rows[entry.rows :]
+        batch = pa.RecordBatch.from_pylist(here, schema=table.schema)
+        counts = Counts(entry.tokens, entry.trained, entry.untrained_segments)
+        path = out / "rewritten"
+        entry = write_shard(path, batches=iter([(batch, counts)]), schema=table.schema, name=entry.file, sync=False)
+        path.rename(out / entry.file)
+        shards.append(entry)
+    (out / "manifest.json").write_bytes(replace(manifest, shards=tuple(shards)).to_bytes())
+
+
+def swap(one, first, other, second):
+    """Exchange segment `first` of row `one` and `second` of row `other`, of the same extent, with all their values."""
+    places = [sum(row["seq_lengths"][:at]) for row, at in ((one, first), (other, second))]
+    extent = one["seq_lengths"][first]
+    assert other["seq_lengths"][second] == extent
+    for name, values in one.items():
+        per_token = len(values) > len(one["seq_lengths"])
+        a, b = (slice(p, p + extent) for p in places) if per_token else (slice(p, p + 1) for p in (first, second))
+        values[a], other[name][b] = other[name][b], values[a]
+
+
+def grouped_columns(documents=240, groups=12):
+    random = np.random.default_rng(1)
+    return {
+        "input_ids": [random.integers(1, 1000, 10).tolist() for _ in range(documents)],
+        "source": [f"s{number % groups}" if number % 9 else None for number in range(documents)],
+    }
+
+
+def sources_of(rows, columns, starts=(0,)):
+    """The values of the column of groups of every row's segments."""
+    found = []
+    for row in rows:
+        of = row.get("source_ids", [0] * len(row["doc_ids"]))
+        held = zip(row["doc_ids"], of, strict=True)
+        found.append([columns["source"][starts[source] + document] for document, source in held if document >= 0])
+    return found
+
+
+def violate(rows, columns, mode, starts=(0,)):
+    """Exchange two segments so that the first row of at least two has what it should not; return its number."""
+    found = sources_of(rows, columns, starts)
+    number = next(at for at, held in enumerate(found) if len(held) > 1 and None not in held)
+    for other, names in enumerate(found):
+        for at, name in enumerate(names):
+            # together: another group comes in; apart: one that the row holds
+            if other != number and (name in found[number][1:]) == (mode == "apart") and name is not None:
+                swap(rows[number], 0, rows[other], at)
+                return
+    raise AssertionError("nothing to exchange")
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("mode", GROUP_MODES)
+@pytest.mark.parametrize("kind", ["parquet", "shuffled"])
+def test_rows_that_mix_groups_or_hold_two_of_one_are_found(kind, mode, keep, tmp_path):
+    columns, out = grouped_columns(), tmp_path / "out"
+    source = write(tmp_path, kind, columns)
+    options = {"max_len": 50, "group_by": "source", "group_mode": mode, "shard_size": 4000}
+    packer.pack(source, out, keep=["source"] if keep else [], **options)
+    assert list(packer.verify(out, source)) == list(packer.verify(out)) == []
+    rewrite(out, lambda rows: violate(rows, columns, mode))
+    alone, compared = list(packer.verify(out)), list(packer.verify(out, source))
+    assert alone == (compared if keep else [])
+    held = r"document \d+.* of source '?\w+'? and document \d+.* of source '?\w+'?"
+    both = r"document \d+.* and document \d+.*, both of source 's\d+'"
+    words = held if mode == "together" else both
+    assert len(compared) == (1 if mode == "apart" else len(compared)) > 0
+    for fault in compared:
+        assert re.search(rf"row \d+ holds {words}, packed with group_by source {mode}$", fault)
+
+
+def test_an_exchange_that_keeps_to_the_groups_is_no_fault(tmp_path):
+    columns, out = grouped_columns(), tmp_path / "out"
+    source = write(tmp_path, "parquet", columns)
+    packer.pack(source, out, max_len=50, group_by="source", group_mode="together", keep=["source"])
+
+    def exchange(rows):
+        found = sources_of(rows, columns)
+        one, other = next((a, b) for a in range(len(rows)) for b in range(a) if found[a][0] == found[b][0])
+        swap(rows[one], 0, rows[other], 0)
+
+    rewrite(out, exchange)
+    assert list(packer.verify(out, source)) == []
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("mode", GROUP_MODES)
+def test_groups_reach_across_the_sources_of_a_mixture(mode, keep, tmp_path):
+    columns, out = grouped_columns(), tmp_path / "out"
+    given = []
+    for name, here in (("a", slice(0, 120)), ("b", slice(120, 240))):
+        (tmp_path / name).mkdir()
+        given.append(write(tmp_path / name, "parquet", {key: values[here] for key, values in columns.items()}))
+    packer.pack(
+        [(source, 1) for source in given], out, max_len=50, mix_unit="epochs",
+        group_by="source", group_mode=mode, keep=["source"] if keep else [],
+    )  # fmt: skip
+    assert list(packer.verify(out, given)) == []
+    rewrite(out, lambda rows: violate(rows, columns, mode, (0, 120)))
+    faults = list(packer.verify(out, given))
+    assert faults
+    assert all(f"packed with group_by source {mode}" in fault for fault in faults)
+    assert bool(list(packer.verify(out))) == keep
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(NO_GROUP, 4)), max_size=25), st.sampled_from(GROUP_MODES))
+def test_the_clash_is_that_of_the_first_wrong_row(segments, mode):
+    rows = np.array([row for row, _ in segments], np.int64)
+    groups = np.array([group for _, group in segments], np.int32)
+    wrong = naive.wrong_rows(rows.tolist(), groups.tolist(), mode)
+    found = clash(rows, groups, mode)
+    assert (found is None) == (not wrong)
+    if found is not None:
+        one, other = found
+        assert one < other
+        assert rows[one] == rows[other] == wrong[0]
+        assert (groups[one] == groups[other]) == (mode == "apart")
+        assert mode == "together" or groups[one] != NO_GROUP
+
+
+def test_equal_values_are_a_group_whatever_dictionaries_they_come_in():
+    parts = [pa.array(["b", "a", None]).dictionary_encode(), pa.array(["a", "c"]).dictionary_encode()]
+    parts.append(
+        pa.DictionaryArray.from_arrays(pa.array([1, 0, 2], pa.int32()), ["a", "a", None])
+    )  # twice, and a null of its own
+    assert group_codes(group_values(pa.chunked_array(parts), "x")).tolist() == [0, 1, NO_GROUP, 1, 2, 1, 1, NO_GROUP]
+    with pytest.raises(SourceError, match="column 'x' holds list<item: int64>, which does not group"):
+        group_values(pa.chunked_array([pa.array([[1]])]), "x")
+
+
+def paired_columns(pairs=120, length=None):
+    random = np.random.default_rng(2)
+    columns = {"source": [f"s{number % 7}" for number in range(pairs)]}
+    for role in ("chosen", "rejected"):
+        lengths = random.integers(1, 30, pairs) if length is None else [length] * pairs
+        columns[f"{role}_input_ids"] = [random.integers(1, 1000, each).tolist() for each in lengths]
+        columns[f"{role}_labels"] = [[-100, *ids[1:]] for ids in columns[f"{role}_input_ids"]]
+    return columns
+
+
+@pytest.fixture
+def of_pairs(monkeypatch):
+    for name in ("chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels"):
+        monkeypatch.setitem(TYPES, name, pa.list_(pa.int32()))
+
+
+def part(rows):
+    swap(rows[0], 0, rows[1], 0)
+
+
+def turn(rows):
+    swap(rows[0], 0, rows[0], 1)
+
+
+def rename(rows):
+    rows[0]["role"][:2] = rows[0]["role"][1::-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (part, r"row 0 holds document \d+, chosen, and not document \d+, rejected, after it$"),
+        (turn, r"row 0 holds document \d+, rejected, and not document \d+, chosen, before it$"),
+        (rename, r"row 0 says rejected of document \d+, which is chosen$"),
+    ],
+)
+def test_pairs_that_do_not_stand_side_by_side_are_found(change, words, tmp_path, of_pairs):
+    source, out = write(tmp_path, "parquet", paired_columns(length=10)), tmp_path / "out"
+    packer.pack(source, out, max_len=64, pairs=True, long="drop")
+    assert list(packer.verify(out)) == []
+    rewrite(out, change)
+    (fault,) = packer.verify(out)
+    assert re.search(words, fault)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_decoded_pairs_are_compared_with_what_was_packed(kind, tmp_path, of_pairs):
+    columns, out = paired_columns(), tmp_path / "out"
+    packer.pack(write(tmp_path, kind, columns), out, max_len=64, pairs=True, long="truncate", keep=["source"])
+    for name in columns:
+        changed = {**columns, name: list(columns[name])}
+        changed[name][100] = "other" if name == "source" else [value + 1 for value in columns[name][100]]
+        (fault,) = packer.verify(out, write(tmp_path, kind, changed))
+        document = 201 if name.startswith("rejected") else 200
+        row = "line 101" if kind == "jsonl" else "row 100"
+        assert fault.startswith(f"document {document} (source.{kind} {row}): {name.partition('_')[2] or name} ")
+    dropped = {name: values[:-1] for name, values in columns.items()}
+    assert any("not in the source" in fault for fault in packer.verify(out, write(tmp_path, kind, dropped)))
+
+
+def test_files_that_are_mapped_and_files_that_are_decoded_may_stand_beside_each_other(tmp_path, of_pairs):
+    columns, folder = paired_columns(), tmp_path / "folder"
+    folder.mkdir()
+    for name, kind, here in (
+        ("a", "parquet", slice(0, 40)),
+        ("b", "arrow", slice(40, 80)),
+        ("c", "jsonl", slice(80, 120)),
+    ):
+        made = write(tmp_path, kind, {key: values[here] for key, values in columns.items()})
+        made.rename(folder / f"{name}.{kind}")
+    packer.pack(folder, tmp_path / "out", max_len=64, pairs=True, long="drop", keep=["source"])
+    assert list(packer.verify(tmp_path / "out", folder)) == []
+
+
+@dataclass
+class Lists:
+    """An input that is decoded in batches of these sizes."""
+
+    values: list
+    sizes: list
+
+    file = SourceFile(name="lists", bytes=100)
+    path = None
+    rows = None
+    has_labels = True
+    mapped = False
+
+    def batches(self, crew=None):
+        first = 0
+        for size in [*self.sizes, len(self.values)]:
+            lists = pa.array(self.values[first : first + size], pa.list_(pa.int32()))
+            first += size
+            chunks = [lists[: size // 2], lists[size // 2 :]]
+            yield Batch(chunks, chunks, min(first, 100))
+
+    def place(self, row):
+        return f"row {row}"
+
+
+documents = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=25)
+
+
+@given(documents, st.lists(st.integers(0, 6), max_size=9), st.lists(st.integers(0, 6), max_size=9))
+def test_batches_of_both_sides_need_not_end_together(values, ends, other_ends):
+    others = [[*value, 7] for value in values]
+    sides = [
+        Source("lists", (Lists(lists, sizes), Lists(lists, other)), Columns("input_ids", "labels"))
+        for lists, sizes, other in ((values, ends, other_ends), (others, other_ends, ends))
+    ]
+    pairs = Pairs(*sides)
+    found = []
+    for table in pairs.tables():
+        assert table.first_document == len(found)
+        for document, length in zip(table.rows, table.lengths, strict=True):
+            tokens = table.input_ids.list_at(int(document)).to_pylist()
+            assert len(tokens) == length
+            assert table.labels.list_at(int(document)).to_pylist() == tokens
+            found.append((table.extra["role"][int(document)].as_py(), tokens))
+    both = zip(values, others, strict=True)
+    expected = [each for one, other in both for each in (("chosen", one), ("rejected", other))]
+    assert found == [*expected, *expected]
+    for number in range(len(found)):
+        assert pairs.describe(number) == f"document {number} (row {number // 2 % max(len(values), 1)})"
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_a_wrong_document_of_a_pair_is_named(side, tmp_path, of_pairs):
+    columns = paired_columns(20)
+    columns[f"{side}_input_ids"][13] = None
+    source = open_source(write(tmp_path, "jsonl", columns), pairs=True)
+    document = 27 if side == "rejected" else 26
+    with pytest.raises(SourceError, match=rf"^document {document} \(source.jsonl line 14\): '{side}_input_ids' is"):
+        list(source.tables())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_labels_of_one_side_alone_are_refused(kind, tmp_path, of_pairs):
+    columns = paired_columns(5)
+    del columns["rejected_labels"]
+    with pytest.raises(PackerError, match="is a column chosen_labels and no rejected_labels; give labels to both"):
+        packer.pack(write(tmp_path, kind, columns), tmp_path / "out", max_len=64, pairs=True, long="drop")
