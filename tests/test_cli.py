@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -395,6 +397,40 @@ def test_show_lists_the_segments_of_a_row(packed):
     assert lines[1].endswith(" ".join(map(str, dataset[row]["input_ids"][:8])))
     assert "padding" in lines[-1]
     assert succeeded("show", packed, row - len(dataset)).splitlines()[1:] == lines[1:]  # counted from the end
+
+
+def test_show_lists_what_is_kept_of_each_segment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    columns = {
+        "input_ids": [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11, 12, 13]],
+        "topic": ["first\nline", None],
+        "score": [1 / 3, 2.5],
+        "note": ["n" * 50, "m"],
+        "logprob": pa.array([[0.125] * 3, [-1 / 3] * 10], pa.list_(pa.float32())),
+    }
+    pq.write_table(pa.table(columns), "kept.parquet")
+    keep = [word for name in ("topic", "score", "note") for word in ("--keep", name)]
+    kept = [*keep, "--keep-tokens", "logprob", "--group-by", "score", "apart"]
+    succeeded("pack", "kept.parquet", "--max-len", 16, *kept)
+    shown = succeeded("show", "kept-packed-16", 0).splitlines()
+    assert shown[0].split()[4:8] == ["topic", "score", "(group)", "note"]
+    assert shown[0].split()[-2:] == ["begins", "logprob"]
+    (first,) = (line for line in shown if "first" in line)
+    assert first.split()[5:] == [r"first\nline", "0.33333", "n" * 37 + "...", "1", "2", "3", *["0.125"] * 3]
+    (second,) = (line for line in shown if " m " in line)
+    assert second.split()[5:8] == ["null", "2.5", "m"]
+    assert second.split()[8:] == [*map(str, range(4, 12)), *["-0.33333"] * 8]
+    assert shown[3].split() == ["2", "3", "padding", "0"]
+
+
+def test_show_tells_the_sides_of_a_pair(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pairs = {f"{role}_input_ids": [[number, number + 1]] for number, role in enumerate(("chosen", "rejected"))}
+    pq.write_table(pa.table(pairs), "pairs.parquet")
+    succeeded("pack", "pairs.parquet", "--max-len", 8, "--pairs", "--long", "drop")
+    lines = [line.split() for line in succeeded("show", "pairs-packed-8", 0).splitlines()]
+    assert lines[0] == ["tokens", "document", "from", "trained", "role", "begins"]
+    assert [line[5:] for line in lines[1:3]] == [["chosen", "0", "1"], ["rejected", "1", "2"]]
 
 
 def test_show_of_a_row_that_is_not_there_names_those_that_are(packed):

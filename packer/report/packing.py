@@ -3,9 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from packer.options import byte_size
 from packer.report.text import count_of, duration, number, percent, render_table
 from packer.text.records import TEMPLATE_KWARGS, TOOLS
+
+_BEGIN = 8  # tokens of a segment that are shown
+_WIDEST = 40  # characters of a value
 
 
 def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds: float) -> str:
@@ -179,14 +184,25 @@ def _documents_packed(totals: Mapping[str, Any]) -> int:
     return packed
 
 
-def render_row(row: Mapping[str, Any], *, decode: Callable[[Any], str] | None = None) -> str:
+def render_row(
+    row: Mapping[str, Any],
+    *,
+    decode: Callable[[Any], str] | None = None,
+    kept: Sequence[str] = (),
+    kept_tokens: Sequence[str] = (),
+    group_by: str | None = None,
+) -> str:
     """Show the segments of one row, as `PackedDataset` gives it: where each stands, whose it is, how it begins.
 
     Args:
-        row: `input_ids`, `seq_lengths`, `doc_ids`, `doc_starts`, and `labels` where they were written.
+        row: `input_ids`, `seq_lengths`, `doc_ids`, `doc_starts`, `labels` where they were written, and what is kept.
         decode: token ids -> text; by default the ids are shown.
+        kept: columns of a value for each segment, to be shown.
+        kept_tokens: columns of a value for each token, of which the first of each segment are shown.
+        group_by: which of the columns that are kept makes the groups.
     """
-    lines = [["", "tokens", "document", "from", "trained", "begins"]]
+    named = [f"{name} (group)" if name == group_by else name for name in kept]
+    lines = [["", "tokens", "document", "from", "trained", *named, "begins", *kept_tokens]]
     place = 0
     lengths = row.get("seq_tokens", row["seq_lengths"])
     for index, (extent, length, document, start) in enumerate(
@@ -194,13 +210,27 @@ def render_row(row: Mapping[str, Any], *, decode: Callable[[Any], str] | None = 
     ):
         ids = row["input_ids"][place : place + length]
         trained = f"{(row['labels'][place : place + length] >= 0).sum():,}" if "labels" in row else "?"
-        begins = repr(decode(ids[:24]))[1:-1] if decode is not None else " ".join(map(str, ids[:8]))
+        begins = repr(decode(ids[:24]))[1:-1] if decode is not None else " ".join(map(str, ids[:_BEGIN]))
         if document < 0:
-            lines.append([f"  {index}", f"{extent:,}", "padding", "", "0", ""])
+            empty = [""] * (len(kept) + 1 + len(kept_tokens))
+            lines.append([f"  {index}", f"{extent:,}", "padding", "", "0", *empty])
         else:
             name = f"{document:,}"
             if "source_ids" in row:
                 name = f"{name} of source {row['source_ids'][index]}, copy {row['copy'][index]}"
-            lines.append([f"  {index}", f"{length:,}", name, f"{start:,}", trained, begins[:60]])
+            values = [_cell(row[column][index]) for column in kept]
+            begin = slice(place, place + min(length, _BEGIN))
+            tokens = [" ".join(map(_cell, row[column][begin])) for column in kept_tokens]
+            lines.append([f"  {index}", f"{length:,}", name, f"{start:,}", trained, *values, begins[:60], *tokens])
         place += extent
-    return render_table(lines, align="<>>>><")
+    return render_table(lines, align="<>>>>" + "<" * (len(kept) + 1 + len(kept_tokens)))
+
+
+def _cell(value: Any) -> str:
+    """Write a value of a column so that it stays in its cell, on one line: 0.1234567 -> 0.12346."""
+    if value is None:
+        return "null"
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.5g}"
+    written = repr(value)[1:-1] if isinstance(value, str) else " ".join(str(value).split())
+    return written if len(written) <= _WIDEST else written[: _WIDEST - 3] + "..."
