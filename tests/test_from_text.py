@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ import packer
 from packer import pipeline
 from packer.cli import cli
 from packer.cli.shared import TRAIN_NAMES
+from packer.errors import PackerError
 from packer.options import TRAIN_CHOICES, PackOptions
 from packer.pipeline.tokenizing import REPORT, tokenize
 from packer.shards import read_manifest
@@ -26,6 +28,7 @@ from packer.sources.text import TextInput
 from packer.text import open_tokenizer
 from tests import naive
 from tests.chat_templates import EXACT, REWRITING, WORDS, save_tokenizer, trained
+from tests.test_spill import with_free
 
 zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
@@ -553,3 +556,30 @@ def test_a_template_file_that_is_not_there_is_a_usage_error(tmp_path):
 
 def test_the_command_knows_what_can_be_trained():
     assert set(TRAIN_NAMES) == set(TRAIN_CHOICES)
+
+
+def test_tokens_that_cannot_fit_are_refused_before_a_text_is_tokenized(tmp_path, tokenizer, monkeypatch):
+    source = write_lines(tmp_path / "rows.jsonl", chats() * 20)
+    options = PackOptions(max_len=1, tokenizer=tokenizer)
+    told = []
+    with monkeypatch.context() as patch:
+        with_free(patch, 1000)
+        size = r"\d+\.\d kB"
+        message = rf"/rows-tokenized: the tokens need about {size}, 1.0 kB are free: free some space, or choose an"
+        with pytest.raises(PackerError, match=message):
+            tokenize(source, options=options, progress=lambda *news: told.append(news))
+        assert not told
+        with_free(patch, 10**6)
+        tokenize(source, options=options, sync=False)
+        with_free(patch, 0)  # what is there needs no room again
+        assert tokenize(source, options=options).found_complete
+
+
+def test_the_command_says_what_tokenizing_needs(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", chats() * 100)
+    done = CliRunner().invoke(cli, ["tokenize", str(source), "--tokenizer", str(tokenizer)])
+    assert done.exit_code == 0, done.output
+    first = done.stderr.splitlines()[0]
+    found = re.fullmatch(r"packer: tokenizing needs about ([\d.]+) MB for the output; .*B are free", first)
+    made = sum(file.stat().st_size for file in (tmp_path / "rows-tokenized").glob("*.arrow"))
+    assert made / 10**6 == pytest.approx(float(found[1]), rel=0.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from pathlib import Path
 
 from packer.errors import PackerError
 from packer.options import PackOptions, byte_size
@@ -40,6 +41,24 @@ def check_decoding(claimed: Workspace, source: Source | Mixture, options: PackOp
         raise PackerError(
             f"{claimed.out}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
             f"{byte_size(rows)}, {byte_size(free)} are free: free some space, or choose an --output with more"
+        )
+
+
+def check_tokenizing(folder: Path, source: Source, out: Path) -> None:
+    """Log what tokenizing into a folder still needs on disk, and what is free, where it is worth a line.
+
+    Raises:
+        PackerError: the tokens that are not there from before cannot fit.
+    """
+    size = source.spill_size(folder)
+    free = shutil.disk_usage(folder).free
+    about = "about" if size.sampled else "up to"
+    if size.bytes >= _WORTH_A_LINE:
+        log.info("tokenizing needs %s %s for the output; %s are free", about, byte_size(size.bytes), byte_size(free))
+    if size.bytes * (_LEAST if size.sampled else 1) > free:
+        raise PackerError(
+            f"{out}: the tokens need {about} {byte_size(size.bytes)}, {byte_size(free)} are free: "
+            "free some space, or choose an --output with more"
         )
 
 

@@ -17,6 +17,7 @@ from packer.executors import available_workers
 from packer.options import PackOptions
 from packer.pipeline.opening import names_and_sizes, open_with, source_files
 from packer.pipeline.pack import name_after, refuse_inside
+from packer.pipeline.room import check_tokenizing
 from packer.progress import Progress, silent
 from packer.shards.manifest import datasets_files, shard_name
 from packer.sources import Source, scan
@@ -96,6 +97,7 @@ def tokenize(
         with _locked(building, out):
             report = _write(
                 building,
+                out,
                 opened,
                 request,
                 tokenizer_name(options.tokenizer),
@@ -129,6 +131,7 @@ def _read_report(out: Path) -> dict[str, Any] | None:
 
 def _write(
     folder: Path,
+    out: Path,
     opened: Source,
     request: dict[str, Any],
     tokenizer: str,
@@ -137,11 +140,16 @@ def _write(
     sync: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Tokenize into a folder and name its files as `datasets` does."""
+    """Tokenize into a folder, to be `out`, and name its files as `datasets` does.
+
+    Raises:
+        PackerError: the disk has no room for it, or a document is wrong.
+    """
     pieces = cut_source(opened, folder)
     ours = {path for piece in pieces for path in (piece.stream, piece.note_path)} | {folder / "lock"}
     for left in set(folder.iterdir()) - ours:  # of another source, or of a process that died at the end
         left.unlink()
+    check_tokenizing(folder, opened, out)
     spilled = opened.spill(folder, progress, workers=workers)
     assert spilled.tokenized is not None
     identity = scan(spilled).identity
