@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -583,3 +586,36 @@ def test_the_command_says_what_tokenizing_needs(tmp_path, tokenizer):
     found = re.fullmatch(r"packer: tokenizing needs about ([\d.]+) MB for the output; .*B are free", first)
     made = sum(file.stat().st_size for file in (tmp_path / "rows-tokenized").glob("*.arrow"))
     assert made / 10**6 == pytest.approx(float(found[1]), rel=0.2)
+
+
+NO_TORCH = """
+import os, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+import importlib.metadata, importlib.util
+sys.meta_path.insert(0, Refuse())
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find(name, package)
+"""
+
+
+@pytest.mark.parametrize("usual", [None, "0"])
+def test_without_torch_text_is_packed_and_nothing_is_said_of_it(tmp_path, tokenizer, usual):
+    source = write_lines(tmp_path / "rows.jsonl", chats())
+    name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    env = {key: value for key, value in os.environ.items() if key != name} | ({} if usual is None else {name: usual})
+    code = f"{NO_TORCH}\nimport packer\npacker.pack(sys.argv[1], sys.argv[2], max_len=64, tokenizer=sys.argv[3])\n"
+    code += f"assert os.environ.get({name!r}) == {usual!r}\nassert 'torch' not in sys.modules\n"
+    code += "import transformers\nassert not transformers.is_torch_available()\n"
+    code += "transformers.logging.get_logger('transformers').warning('something else')\n"
+    given = [str(source), str(tmp_path / "out"), str(tokenizer)]
+    done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "PyTorch" not in done.stderr + done.stdout
+    assert "something else" in done.stderr
+    told = subprocess.run(
+        [sys.executable, "-c", f"{NO_TORCH}\nimport transformers"], capture_output=True, text=True, env=env, check=True
+    )
+    assert ("PyTorch" in told.stderr) == (usual is None)  # as it would have been

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _PATIENCE = 10  # seconds in which the Hub must answer
+_NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # leaves out `warning_advice` of its log, and nothing else
 
 
 def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
@@ -24,23 +26,21 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
         PackerError: there is none.
     """
     path = Path(path_or_id)
+    transformers = _transformers()
+    opened: PreTrainedTokenizerBase
     if path.is_file() and not path.with_name("tokenizer_config.json").is_file():
-        from transformers import PreTrainedTokenizerFast
-
-        fast: Any = PreTrainedTokenizerFast  # its constructor is untyped
-        opened: PreTrainedTokenizerBase = fast(tokenizer_object=_read(path))
+        opened = transformers.PreTrainedTokenizerFast(tokenizer_object=_read(path))
         return opened
-    from transformers import AutoTokenizer
-
     try:
         if not path.exists():
             _look_up(path_or_id)
-        return AutoTokenizer.from_pretrained(str(path.parent) if path.is_file() else path_or_id)
+        opened = transformers.AutoTokenizer.from_pretrained(str(path.parent) if path.is_file() else path_or_id)
     except Exception as error:  # of several HTTP libraries, by version
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PackerError(
             f"{path_or_id} is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
         ) from error
+    return opened
 
 
 def open_decoder(path_or_id: str) -> Callable[[Any], str]:
@@ -55,6 +55,20 @@ def open_decoder(path_or_id: str) -> Callable[[Any], str]:
         return lambda ids: str(tokenizer.decode([int(token) for token in ids], skip_special_tokens=False))
     pretrained = open_tokenizer(path_or_id)
     return lambda ids: str(pretrained.decode([int(token) for token in ids]))
+
+
+def _transformers() -> Any:
+    """Import transformers without its line that torch is not there, for which tokenizers have no need."""
+    usual = os.environ.get(_NO_ADVICE)
+    os.environ[_NO_ADVICE] = "1"
+    try:
+        import transformers
+    finally:
+        if usual is None:
+            del os.environ[_NO_ADVICE]
+        else:
+            os.environ[_NO_ADVICE] = usual
+    return transformers
 
 
 def _read(path: Path) -> Any:
