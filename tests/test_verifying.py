@@ -298,6 +298,25 @@ def test_a_wrong_document_of_a_pair_is_named(side, tmp_path, of_pairs):
         list(source.tables())
 
 
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+@pytest.mark.parametrize("last", ["jsonl", "parquet"])
+def test_a_wrong_document_of_a_pair_is_named_when_files_are_decoded(last, side, tmp_path, of_pairs):
+    folder = tmp_path / "folder"
+    for number, kind in enumerate(["jsonl", "arrow", "parquet", last]):
+        columns = paired_columns(20)
+        if number == 3:
+            columns[f"{side}_input_ids"][13] = None
+        (tmp_path / str(number)).mkdir()
+        written = write(tmp_path / str(number), kind, columns)
+        folder.mkdir(exist_ok=True)
+        written.rename(folder / f"{number}{written.suffix}")
+    document = 2 * (3 * 20 + 13) + (side == "rejected")
+    with pytest.raises(
+        SourceError, match=rf"^document {document} \(3.{last} [a-z]* 1[34]\): '{side}_input_ids' is null"
+    ):
+        packer.pack(folder, tmp_path / "out", max_len=64, pairs=True, long="drop", workers=2)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_labels_of_one_side_alone_are_refused(kind, tmp_path, of_pairs):
     columns = paired_columns(5)

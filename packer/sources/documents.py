@@ -203,9 +203,9 @@ class DocumentError(Exception):
         self.message = message
         self.place = place
 
-    def in_source(self, first_document: int) -> SourceError:
-        """The same, of an input whose first document has this index in the source; the place must be there."""
-        return SourceError(f"document {first_document + self.row} ({self.place}): {self.message}")
+    def in_source(self, document: int) -> SourceError:
+        """The same, of the document with this index in the source; the place must be there."""
+        return SourceError(f"document {document} ({self.place}): {self.message}")
 
 
 @contextmanager

@@ -26,6 +26,8 @@ class Pairs(Source):
         SourceError: there are labels of one side alone, or not as many of one side as of the other.
     """
 
+    sides = len(ROLES)
+
     def __init__(self, chosen: Source, rejected: Source) -> None:
         if chosen.has_labels != rejected.has_labels:
             has, lacks = ROLES if chosen.has_labels else ROLES[::-1]
@@ -36,6 +38,10 @@ class Pairs(Source):
         columns = chosen.columns
         indices = interleaved(chosen, rejected) if chosen.mapped and rejected.mapped else None
         super().__init__(chosen.name, (*chosen.inputs, *rejected.inputs), columns, indices)
+
+    def columns_of(self, number: int) -> Columns:
+        """The columns that are read of an input: those of its side."""
+        return self._sides[number // len(self._sides[0].inputs)].columns
 
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order, as `Source.tables`.
@@ -60,7 +66,7 @@ class Pairs(Source):
                     row += len(table.lengths) // 2
                     yield table
             except DocumentError as fault:
-                raise fault.in_source(2 * pairs) from None
+                raise fault.in_source(2 * pairs + fault.row) from None
             if chosen.rest or rejected.rest:
                 raise SourceError(f"{one.file.name}: it changed while it was read; repeat the same command")
             self._rows[number] = self._rows[number + len(halves[0])] = row

@@ -30,6 +30,9 @@ class Source:
     Nothing is held but what maps the files; every pass checks what it reads.
     """
 
+    sides = 1
+    """Of how many sides, one after the other in the inputs, document i is a list in turn."""
+
     def __init__(
         self,
         name: str,
@@ -46,6 +49,10 @@ class Source:
         self._rows = [given.rows for given in inputs]  # None until it has been read to its end
         if indices is not None:
             _check_indices(name, indices, self._rows)
+
+    def columns_of(self, number: int) -> Columns:
+        """The columns that are read of an input."""
+        return self.columns
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -90,7 +97,7 @@ class Source:
                     yield _table(batch, lengths, first_document + row)
                     row += len(lengths)
             except DocumentError as fault:
-                raise fault.in_source(first_document) from None
+                raise fault.in_source(first_document + fault.row) from None
             self._rows[number] = row
             first_document += row
             finished += given.file.bytes

@@ -95,11 +95,12 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
         if given.mapped:
             continue
         stat = given.path.stat() if given.path is not None else None
+        columns = source.columns_of(number)
         made_from = {
             "name": given.file.name,
             "bytes": stat.st_size if stat is not None else given.file.bytes,
             "mtime_ns": stat.st_mtime_ns if stat is not None else fingerprint or str(uuid.uuid4()),  # may be anything
-            "columns": [*source.columns[:2], *map(list, source.columns[2:])],
+            "columns": [*columns[:2], *map(list, columns[2:])],
             "labels": bool(given.has_labels),
             "size": size,
             "boot": boot,
@@ -172,7 +173,7 @@ class _Decoding:
                     try:
                         future.result()
                     except DocumentError as fault:
-                        raise fault.in_source(self._documents_before(number)) from None
+                        raise fault.in_source(self._document(number, fault.row)) from None
             except BaseException:
                 self._stop(-1)
                 for future in futures.values():
@@ -186,8 +187,9 @@ class _Decoding:
                 counts = dict.fromkeys(_COUNTED, 0)
                 batches = self._told(number, crew, counts)
                 has_labels = bool(piece.given.has_labels)
+                columns = self._source.columns_of(piece.number)
                 with closing(batches):
-                    write_stream(piece.stream, batches, self._source.columns, has_labels=has_labels)
+                    write_stream(piece.stream, batches, columns, has_labels=has_labels)
                 piece.write_note(counts)
                 self._tell(number, piece.given.file.bytes)
         except BaseException as error:
@@ -197,7 +199,8 @@ class _Decoding:
             raise
 
     def _told(self, number: int, crew: Crew, counts: dict[str, int]) -> Generator[Batch, None, None]:
-        for batch, _ in checked(self._pieces[number].given, self._source.columns, crew):
+        piece = self._pieces[number]
+        for batch, _ in checked(piece.given, self._source.columns_of(piece.number), crew):
             if number > self._first_fault:
                 raise _Abandoned
             for name in _COUNTED:
@@ -215,8 +218,11 @@ class _Decoding:
         with self._lock:
             self._first_fault = min(self._first_fault, number)
 
-    def _documents_before(self, number: int) -> int:
-        """Documents of the source before a piece, those before it decoded."""
-        piece = self._pieces[number]
-        earlier = [before.open().rows for before in self._pieces[:number]]
-        return sum(earlier) + sum(given.rows or 0 for given in self._source.inputs[: piece.number] if given.mapped)
+    def _document(self, number: int, row: int) -> int:
+        """Which document of the source a list of a piece is, the pieces before it decoded."""
+        inputs, at = self._source.inputs, self._pieces[number].number
+        of_side = len(inputs) // self._source.sides
+        side, first = at // of_side, at // of_side * of_side
+        decoded = sum(piece.open().rows for piece in self._pieces[:number] if piece.number >= first)
+        mapped = sum(given.rows or 0 for given in inputs[first:at] if given.mapped)
+        return self._source.sides * (decoded + mapped + row) + side
