@@ -159,6 +159,22 @@ def test_shards_of_partitions_are_alike_in_how_many_documents_a_row_holds():
     assert max(own) < 1.1 * min(own)
 
 
+def test_shards_of_partitions_are_alike_where_documents_have_few_lengths():
+    # a pattern recurs thousands of times there: were it not shared evenly, the first partitions would take all of it,
+    # and others would be left with what fits to nothing
+    lengths = np.random.default_rng(0).choice([100, 300, 1000, 1500], 60_000)
+    segments, plan = make_plan(lengths, 2048, rows_per_shard=2000)
+    depths = np.diff(plan.row_starts)
+    ends = np.concatenate([[0], np.cumsum(lengths[segments.locate(plan.slots)[0]])])
+    fills = np.diff(ends[plan.row_starts]) / 2048
+    own = [(a, b) for a, b in pairwise(plan.shard_rows) if b <= len(depths) - plan.pool_packs]
+    assert len(own) > 5
+    assert plan.pool_packs < 0.05 * len(depths)
+    for values in (depths, fills):
+        means = [values[a:b].mean() for a, b in own]
+        assert max(means) < 1.05 * min(means)
+
+
 def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
     lengths = real_like_lengths(20_000)
     segments, plan = make_plan(lengths, 2048, rows_per_shard=300)
