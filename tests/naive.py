@@ -1,6 +1,7 @@
 """Slow, obvious twins of the kernels: one item at a time, over lists."""
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from itertools import pairwise
 from math import ceil
 
@@ -533,3 +534,56 @@ def wrong_rows(rows, groups, mode):
         if len(set(held)) > 1 if mode == "together" else len(set(real)) < len(real):
             wrong.append(row)
     return wrong
+
+
+# ---- groups apart ----
+
+
+def spread(segments, classes, max_len, limit, least):
+    """The row of every segment, given as (group, extent): by group, -1 the last, in each the longest first."""
+    rows = [[] for _ in range(least)]
+    stacks = [list(range(least)), *([] for _ in range(max_len))]
+    found = [-1] * len(segments)
+
+    def fill(row):
+        return sum(segments[i][1] for i in rows[row])
+
+    def runs():
+        by_class = defaultdict(lambda: defaultdict(list))
+        for i, (group, extent) in enumerate(segments):
+            by_class[classes[extent]][group].append(i)
+        for of in sorted(by_class):
+            last = by_class[of].pop(-1, [])
+            yield from by_class[of].values()
+            yield from ([i] for i in last)
+
+    for run in runs():
+        group = segments[run[0]][0]
+        held = [found[i] for i in range(run[0]) if segments[i][0] == group >= 0]
+        for row in held:
+            if row in stacks[fill(row)]:
+                stacks[fill(row)].remove(row)
+        for i in run:
+            lowest = next((stack for stack in stacks if stack), None)
+            if lowest is None or fill(lowest[-1]) + segments[i][1] > max_len:
+                rows.append([])
+                found[i] = len(rows) - 1
+            else:
+                found[i] = lowest.pop()
+            rows[found[i]].append(i)
+        for row in [*held, *(found[i] for i in run)]:
+            if fill(row) < max_len and len(rows[row]) < limit:
+                stacks[fill(row)].append(row)
+    return found
+
+
+def fewest_rows_apart(segments, max_len, rows=()):
+    """The fewest rows for (group, extent) segments, no two of a group in one; every way is tried."""
+    if not segments:
+        return len(rows)
+    (group, extent), *others = segments
+    ways = [(*rows, [(group, extent)])]
+    for i, row in enumerate(rows):
+        if sum(e for _, e in row) + extent <= max_len and (group < 0 or all(g != group for g, _ in row)):
+            ways.append((*rows[:i], [*row, (group, extent)], *rows[i + 1 :]))
+    return min(fewest_rows_apart(others, max_len, way) for way in ways)

@@ -28,6 +28,7 @@ from packer.plan import (
     keep_apart,
     together_bound,
 )
+from packer.plan.apart_spread import find_runs, spread_runs
 from tests import naive
 from tests.test_kept import write
 from tests.test_plan import int32s, located, real_like_lengths, rows_of
@@ -105,8 +106,9 @@ def test_apart_no_row_has_two_of_a_group(documents, pieces, long, align, rows_pe
     dealt = deal(segments, solver(max_segments)(segments.histogram), rows_per_shard=rows_per_shard, seed=seed)
     before = dealt.slots.copy()
     plan = keep_apart(
-        dealt, segments, of_documents, max_segments=max_segments, rows_per_shard=rows_per_shard, seed=seed
-    )
+        dealt, segments, of_documents, least=apart_bound(segments, of_documents),
+        max_segments=max_segments, rows_per_shard=rows_per_shard, seed=seed,
+    )  # fmt: skip
     assert np.array_equal(dealt.slots, before)
     check_rows(segments, plan, max_segments=max_segments, rows_per_shard=rows_per_shard)
     for row in row_groups(segments, plan, of_documents):
@@ -124,12 +126,13 @@ def test_apart_no_row_has_two_of_a_group(documents, pieces, long, align, rows_pe
         assert plan is dealt
 
 
-def apart_of_many(of_documents, lengths, *, threads=1, seed=0, rows_per_shard=1000):
-    segments = cut_documents(lengths, 2048, "split")
+def apart_of_many(of_documents, lengths, *, max_len=2048, threads=1, seed=0, rows_per_shard=1000):
+    segments = cut_documents(lengths, max_len, "split")
     dealt = deal(segments, solver(None)(segments.histogram), rows_per_shard=rows_per_shard, seed=seed)
     plan = keep_apart(
-        dealt, segments, of_documents, max_segments=None, rows_per_shard=rows_per_shard, seed=seed, threads=threads
-    )
+        dealt, segments, of_documents, least=apart_bound(segments, of_documents),
+        max_segments=None, rows_per_shard=rows_per_shard, seed=seed, threads=threads,
+    )  # fmt: skip
     return segments, dealt, plan
 
 
@@ -167,6 +170,95 @@ def test_plans_by_group_do_not_depend_on_threads_and_do_on_the_seed():
     ]
     assert np.array_equal(together[0], together[1])
     assert not np.array_equal(together[0], together[2])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(NO_GROUP, 3), st.integers(1, 20)), min_size=1, max_size=40), st.integers(20, 30),
+    st.integers(1, 5), st.floats(0, 1), st.lists(st.integers(1, 20), max_size=4),
+)  # fmt: skip
+def test_segments_are_spread_over_rows_as_the_naive_way_does(some, max_len, limit, share, edges):
+    some = sorted(some, key=lambda segment: (segment[0] < 0, *np.negative(segment) * [-1, 1]))
+    groups, extents = (int32s(values) for values in zip(*some, strict=True))
+    classes = np.array([sum(edge > extent for edge in edges) for extent in range(max_len + 1)])
+    sizes = np.bincount(np.where(groups < 0, groups.max() + 1, groups), minlength=groups.max() + 2)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    numbers, rows = np.arange(len(some), dtype=np.uint32), np.empty(len(some), np.uint32)
+    least = int(share * len(some))
+    runs = np.empty_like(numbers)
+    runs = runs[: find_runs(numbers, starts, classes, extents, runs)]
+    count = spread_runs(runs, numbers, starts, groups, classes, extents, max_len, limit, least, rows)
+    expected = naive.spread(some, classes, max_len, limit, least)
+    assert rows.tolist() == expected
+    assert count == max(expected) + 1
+
+
+@given(st.lists(st.tuples(st.integers(NO_GROUP, 1), st.integers(1, 6)), min_size=1, max_size=7), st.integers(1, 6))
+def test_no_packing_with_groups_apart_goes_below_the_bound(some, max_len):
+    groups, lengths = zip(*some, strict=True)
+    segments = cut_documents(int32s(np.minimum(lengths, max_len)), max_len, "split")
+    fewest = naive.fewest_rows_apart([(g, min(e, max_len)) for g, e in some], max_len)
+    assert apart_bound(segments, int32s(groups)) <= fewest
+
+
+@pytest.mark.parametrize(
+    ("groups", "lengths", "max_len", "rows"),
+    [
+        ([0, 0, 0, 1, 1, 1], [4, 4, 1, 8, 8, 8], 9, 5),
+        ([0, 0, 0, -1, 1], [10, 10, 10, 10, 10], 10, 5),
+        ([0, 0, 0, 1, 2], [3, 3, 3, 3, 3], 9, 3),
+        ([-1, -1], [10, 10], 10, 0),
+        ([0, 0, 1], [0, 7, 7], 10, 2),
+    ],
+)
+def test_the_bound_counts_what_fits_beside_no_segment_of_the_largest_group(groups, lengths, max_len, rows):
+    assert apart_bound(cut_documents(int32s(lengths), max_len, "split"), int32s(groups)) == rows
+
+
+def few_groups(kind):
+    random = np.random.default_rng(1)
+    if kind == "half":
+        return np.where(random.random(40_000) < 0.5, 0, NO_GROUP).astype(np.int32)
+    sizes = {"five": np.full(5, 0.2), "twenty": np.full(20, 0.05), "zipf": 1 / np.arange(1, 101)}[kind]
+    return random.choice(len(sizes), 40_000, p=sizes / sizes.sum()).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "max_len", "most"),
+    [
+        ("five", 2048, 1), ("zipf", 2048, 1), ("half", 2048, 1), ("half", 512, 1),
+        ("five", 512, 1.04), ("twenty", 512, 1.03), ("twenty", 2048, 1.03), ("zipf", 512, 1.03),
+    ],
+)  # fmt: skip
+def test_few_large_groups_end_near_the_bound(kind, max_len, most):
+    of_documents = few_groups(kind)
+    lengths = real_like_lengths(40_000)
+    segments, _, plan = apart_of_many(of_documents, lengths, max_len=max_len)
+    bound = max(apart_bound(segments, of_documents), -(-segments.tokens // max_len))
+    assert bound <= len(plan.row_starts) - 1 <= most * bound
+    check_rows(segments, plan, max_segments=None, rows_per_shard=1000)
+    for row in row_groups(segments, plan, of_documents):
+        held = [group for group in row if group != NO_GROUP]
+        assert len(held) == len(set(held))
+
+
+def test_what_is_packed_anew_does_not_depend_on_threads_does_on_the_seed_and_has_no_bias_of_order():
+    of_documents, lengths = few_groups("five"), real_like_lengths(40_000)
+    plans = [
+        apart_of_many(of_documents, lengths, threads=threads, seed=seed, rows_per_shard=10**9)
+        for threads, seed in ((1, 0), (3, 0), (1, 1))
+    ]
+    segments, _, plan = plans[0]
+    assert np.array_equal(plan.slots, plans[1][2].slots)
+    assert np.array_equal(plan.row_starts, plans[1][2].row_starts)
+    assert not np.array_equal(plan.slots, plans[2][2].slots)
+    documents = segments.locate(plan.slots)[0]
+    rows = np.repeat(np.arange(len(plan.row_starts) - 1), np.diff(plan.row_starts))
+    depths = np.diff(plan.row_starts)[rows]
+    share = (np.arange(len(documents)) - plan.row_starts[rows]) / np.maximum(depths - 1, 1)
+    for values in (documents, of_documents[documents], lengths[documents]):
+        assert abs(np.corrcoef(values, rows)[0, 1]) < 0.02
+        assert abs(np.corrcoef(values[depths > 1], share[depths > 1])[0, 1]) < 0.02
 
 
 def test_a_group_of_most_documents_needs_as_many_rows():

@@ -175,16 +175,18 @@ def _dealt(
     plan = deal(items, patterns, rows_per_shard=rows_per_shard, seed=options.seed, threads=threads, progress=progress)
     if groups is None:
         return plan, bound
+    least = apart_bound(items, groups)
     apart = keep_apart(
         plan,
         items,
         groups,
+        least=least,
         max_segments=options.max_items,
         rows_per_shard=rows_per_shard,
         seed=options.seed,
         threads=threads,
     )
-    return apart, max(bound, apart_bound(items, groups))
+    return apart, max(bound, least)
 
 
 def _group_facts(groups: NDArray[np.int32], packs: int | None) -> dict[str, Any]:

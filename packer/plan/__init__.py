@@ -3,7 +3,8 @@
 `cutting.py` cuts documents at max_len into `segments.py`, `deal.py` turns patterns into rows, `ordered.py` the rows of
 an order algorithm; `extents.py` and `kernels.py` are what is compiled of the two, `permute.py` is their randomness.
 `mixing.py` says what a mixture takes of its sources. `groups.py` packs groups of documents each on its own, `apart.py`
-repairs a plan so that no row holds two of a group. `items.py` makes one of the two documents of a preference pair.
+repairs a plan, or packs anew, so that no row holds two of a group. `items.py` makes one of the two documents of a
+preference pair.
 """
 
 from packer.plan.apart import keep_apart

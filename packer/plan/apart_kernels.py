@@ -1,4 +1,8 @@
-"""Numba kernels that keep the segments of a group in different rows: find those that are not, swap them."""
+"""Numba kernels that keep the segments of a group in different rows: find those that are not, swap them.
+
+They take groups and extents by segment number: a helper that looks them up by document costs a kernel more than the
+looking, as Numba counts references to arrays at every call.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.plan.group_kernels import group_of
-from packer.plan.kernels import segment_extent
 from packer.plan.permute import EXCHANGES, SWAPS, draw_below, stream_key
 
 LOOKED_AT = 64
@@ -24,7 +26,6 @@ def find_clashes(
     slots: NDArray[Any],
     row_starts: NDArray[np.int64],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
     count: int,
 ) -> Any:
     """The slots whose group stands earlier in their row, ascending; `count` is the number of groups."""
@@ -33,7 +34,7 @@ def find_clashes(
     size = 0
     for row in range(len(row_starts) - 1):
         for slot in range(row_starts[row], row_starts[row + 1]):
-            group = group_of(slots[slot], groups, head_documents)
+            group = groups[slots[slot]]
             if group < 0:
                 continue
             if stamps[group] == row:
@@ -69,13 +70,12 @@ def is_in(
     slots: NDArray[np.uint32],
     row_starts: NDArray[np.int64],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
 ) -> Any:
     """Whether a row holds a segment of a group at another slot than `but`; none is of group -1."""
     if group < 0:
         return False
-    for slot in range(row_starts[row], row_starts[row + 1]):
-        if slot != but and group_of(slots[slot], groups, head_documents) == group:
+    for slot in range(row_starts[row], row_starts[row + 1]):  # noqa: SIM110 (Numba compiles no generators)
+        if slot != but and groups[slots[slot]] == group:
             return True
     return False
 
@@ -85,19 +85,17 @@ def group_slots(
     first: int,
     last: int,
     slots: NDArray[np.uint32],
-    tails: NDArray[np.int32],
-    head_lengths: NDArray[np.int32],
-    align: int,
+    extents: NDArray[np.int32],
     out_groups: NDArray[np.int64],
     out_slots: NDArray[np.uint32],
 ) -> None:
     """Group the slots first..last-1 by the extent of what they hold: (max_len + 2,) all zero, and (last - first,)."""
     for slot in range(first, last):
-        out_groups[segment_extent(slots[slot], tails, head_lengths, align)] += 1
+        out_groups[extents[slots[slot]]] += 1
     for extent in range(1, len(out_groups)):
         out_groups[extent] += out_groups[extent - 1]
     for slot in range(last - 1, first - 1, -1):
-        extent = segment_extent(slots[slot], tails, head_lengths, align)
+        extent = extents[slots[slot]]
         out_groups[extent] -= 1
         out_slots[out_groups[extent]] = slot
 
@@ -109,10 +107,7 @@ def swap_clashes(
     grouped: NDArray[np.uint32],
     row_starts: NDArray[np.int64],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
-    tails: NDArray[np.int32],
-    head_lengths: NDArray[np.int32],
-    align: int,
+    extents: NDArray[np.int32],
     most_looks: int,
     seed: np.uint64,
     stream: int,
@@ -125,11 +120,8 @@ def swap_clashes(
         by_extent: (max_len + 2,) where each extent begins in `grouped`.
         grouped: the slots that may be swapped with, by extent.
         row_starts: (packs + 1,)
-        groups: (documents,) the group of each, -1 for none.
-        head_documents: (heads,) the document of each head.
-        tails: (documents,) tokens in each tail.
-        head_lengths: (heads,) tokens in each head.
-        align: extents are multiples of it.
+        groups: (numbers,) the group of each segment, -1 for none.
+        extents: (numbers,) the extent of each segment.
         most_looks: slots that are looked at in all.
         seed: of the pack.
         stream: of the draws.
@@ -145,10 +137,10 @@ def swap_clashes(
     for i in range(len(clashes)):
         slot = clashes[i]
         row = row_of(slot, row_starts)
-        group = group_of(out_slots[slot], groups, head_documents)
-        if not is_in(group, row, slot, out_slots, row_starts, groups, head_documents):
+        group = groups[out_slots[slot]]
+        if not is_in(group, row, slot, out_slots, row_starts, groups):
             continue
-        extent = segment_extent(out_slots[slot], tails, head_lengths, align)
+        extent = extents[out_slots[slot]]
         begin = by_extent[extent]
         number = by_extent[extent + 1] - begin
         tries = min(number, LOOKED_AT, most_looks - looks)
@@ -157,13 +149,12 @@ def swap_clashes(
         for step in range(tries):
             looks += 1
             other = np.int64(grouped[begin + (offset + step) % number])
-            other_group = group_of(out_slots[other], groups, head_documents)
+            other_group = groups[out_slots[other]]
+            # most are refused by the row at hand, before the other one is looked for
+            if is_in(other_group, row, slot, out_slots, row_starts, groups):
+                continue
             other_row = row_of(other, row_starts)
-            if (
-                other_row == row
-                or is_in(other_group, row, slot, out_slots, row_starts, groups, head_documents)
-                or is_in(group, other_row, other, out_slots, row_starts, groups, head_documents)
-            ):
+            if other_row == row or is_in(group, other_row, other, out_slots, row_starts, groups):
                 continue
             out_slots[slot], out_slots[other] = out_slots[other], out_slots[slot]
             is_swapped = True
@@ -179,10 +170,7 @@ def exchange_clashes(
     clashes: NDArray[np.int64],
     row_starts: NDArray[np.int64],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
-    tails: NDArray[np.int32],
-    head_lengths: NDArray[np.int32],
-    align: int,
+    extents: NDArray[np.int32],
     most_sums: int,
     seed: np.uint64,
     out_slots: NDArray[np.uint32],
@@ -200,8 +188,8 @@ def exchange_clashes(
     for i in range(len(clashes)):
         slot = clashes[i]
         row = row_of(slot, row_starts)
-        group = group_of(out_slots[slot], groups, head_documents)
-        if not is_in(group, row, slot, out_slots, row_starts, groups, head_documents):
+        group = groups[out_slots[slot]]
+        if not is_in(group, row, slot, out_slots, row_starts, groups):
             continue
         key = stream_key(seed, EXCHANGES, i)
         is_done = False
@@ -210,14 +198,12 @@ def exchange_clashes(
                 break
             other_row = draw_below(key, step, packs)
             sums += DEEPEST
-            if other_row == row or is_in(group, other_row, -1, out_slots, row_starts, groups, head_documents):
+            if other_row == row or is_in(group, other_row, -1, out_slots, row_starts, groups):
                 continue
             sums += min(DEEPEST, row_starts[row + 1] - row_starts[row]) * min(
                 DEEPEST * DEEPEST, (row_starts[other_row + 1] - row_starts[other_row]) ** 2
             )
-            is_done = _exchange(
-                slot, row, other_row, row_starts, groups, head_documents, tails, head_lengths, align, out_slots
-            )
+            is_done = _exchange(slot, row, other_row, row_starts, groups, extents, out_slots)
         if not is_done:
             left[size] = slot
             size += 1
@@ -231,23 +217,20 @@ def _exchange(
     other_row: int,
     row_starts: NDArray[np.int64],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
-    tails: NDArray[np.int32],
-    head_lengths: NDArray[np.int32],
-    align: int,
+    extents: NDArray[np.int32],
     out_slots: NDArray[np.uint32],
 ) -> Any:
     """Exchange a slot and another of its row for two of another row, if a pair fits; whether one did."""
-    extent = segment_extent(out_slots[slot], tails, head_lengths, align)
+    extent = extents[out_slots[slot]]
     others = np.empty(DEEPEST, np.int64)
     first = row_starts[other_row]
     depth = min(DEEPEST, row_starts[other_row + 1] - first)
     for i in range(depth):
-        others[i] = segment_extent(out_slots[first + i], tails, head_lengths, align)
+        others[i] = extents[out_slots[first + i]]
     for partner in range(row_starts[row], min(row_starts[row + 1], row_starts[row] + DEEPEST)):
         if partner == slot:
             continue
-        place = extent + segment_extent(out_slots[partner], tails, head_lengths, align)
+        place = extent + extents[out_slots[partner]]
         for i in range(depth):
             for j in range(i):
                 if others[i] + others[j] != place:
@@ -256,10 +239,10 @@ def _exchange(
                 out_slots[slot], out_slots[one] = out_slots[one], out_slots[slot]
                 out_slots[partner], out_slots[two] = out_slots[two], out_slots[partner]
                 if not (
-                    _clashes(slot, row, out_slots, row_starts, groups, head_documents)
-                    or _clashes(partner, row, out_slots, row_starts, groups, head_documents)
-                    or _clashes(one, other_row, out_slots, row_starts, groups, head_documents)
-                    or _clashes(two, other_row, out_slots, row_starts, groups, head_documents)
+                    _clashes(slot, row, out_slots, row_starts, groups)
+                    or _clashes(partner, row, out_slots, row_starts, groups)
+                    or _clashes(one, other_row, out_slots, row_starts, groups)
+                    or _clashes(two, other_row, out_slots, row_starts, groups)
                 ):
                     return True
                 out_slots[slot], out_slots[one] = out_slots[one], out_slots[slot]
@@ -274,7 +257,6 @@ def _clashes(
     slots: NDArray[np.uint32],
     row_starts: NDArray[np.int64],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
 ) -> Any:
     """Whether a row holds another segment of the group of the one at a slot."""
-    return is_in(group_of(slots[slot], groups, head_documents), row, slot, slots, row_starts, groups, head_documents)
+    return is_in(groups[slots[slot]], row, slot, slots, row_starts, groups)

@@ -22,8 +22,7 @@ from packer.algorithms.open_packs import (
     push,
 )
 from packer.plan.apart_kernels import is_in
-from packer.plan.group_kernels import group_of, no_packs
-from packer.plan.kernels import segment_extent
+from packer.plan.group_kernels import no_packs
 from packer.plan.permute import REPAIRED_SEGMENTS, permute, stream_key
 
 ROWS_LOOKED_AT = 64
@@ -65,18 +64,17 @@ def _takes(
     links: NDArray[np.int64],
     numbers: NDArray[np.uint32],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
 ) -> Any:
     """Whether a row, old or new, holds nothing of a group; `masks` says so at once of most."""
     if group < 0 or masks[row] & (ONE << np.uint64(group & 63)) == ZERO:
         return True
     if is_exact:
         return False
-    if row < len(row_starts) - 1 and is_in(group, row, -1, slots, row_starts, groups, head_documents):
+    if row < len(row_starts) - 1 and is_in(group, row, -1, slots, row_starts, groups):
         return False
     i = added[row]
     while i != NONE:
-        if group_of(numbers[i], groups, head_documents) == group:
+        if groups[numbers[i]] == group:
             return False
         i = links[i]
     return True
@@ -109,10 +107,7 @@ def place_apart(
     slots: NDArray[np.uint32],
     row_starts: NDArray[np.int64],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
-    tails: NDArray[np.int32],
-    head_lengths: NDArray[np.int32],
-    align: int,
+    extents: NDArray[np.int32],
     max_len: int,
     limit: int,
     count: int,
@@ -126,11 +121,8 @@ def place_apart(
         numbers: (segments,) to be placed, the longest first.
         slots: segment numbers in the rows there are.
         row_starts: (packs + 1,)
-        groups: (documents,) the group of each, -1 for none.
-        head_documents: (heads,) the document of each head.
-        tails: (documents,) tokens in each tail.
-        head_lengths: (heads,) tokens in each head.
-        align: extents are multiples of it.
+        groups: (numbers,) the group of each segment, -1 for none.
+        extents: (numbers,) the extent of each segment.
         max_len: tokens of a row.
         limit: the most segments in a row.
         count: the number of groups.
@@ -147,8 +139,8 @@ def place_apart(
     is_exact = count <= 64
     for row in range(packs):
         for slot in range(row_starts[row], row_starts[row + 1]):
-            rooms[row] -= segment_extent(slots[slot], tails, head_lengths, align)
-            group = np.int64(group_of(slots[slot], groups, head_documents))
+            rooms[row] -= extents[slots[slot]]
+            group = np.int64(groups[slots[slot]])
             if group >= 0:
                 masks[row] |= ONE << np.uint64(group & 63)
         open_rows.groups[row, COUNT] = 1
@@ -160,8 +152,8 @@ def place_apart(
     offered = np.full(count + 1, packs)  # of each group: the first new row that it was not offered
     rows = packs
     for i in range(len(numbers)):
-        extent = segment_extent(numbers[i], tails, head_lengths, align)
-        group = np.int64(group_of(numbers[i], groups, head_documents))
+        extent = extents[numbers[i]]
+        group = np.int64(groups[numbers[i]])
         chosen = NONE
         looks = 0
         room = next_key(open_rows, extent)
@@ -169,9 +161,7 @@ def place_apart(
             row = open_rows.tops[room]
             while row != NONE and looks < ROWS_LOOKED_AT:
                 looks += 1
-                if _takes(
-                    row, group, masks, is_exact, slots, row_starts, added, links, numbers, groups, head_documents
-                ):
+                if _takes(row, group, masks, is_exact, slots, row_starts, added, links, numbers, groups):
                     chosen = row
                     break
                 row = open_rows.groups[row, BELOW]
@@ -182,9 +172,7 @@ def place_apart(
             if (
                 rooms[turn] >= extent
                 and open_rows.groups[turn, SEGMENTS] < limit
-                and _takes(
-                    turn, group, masks, is_exact, slots, row_starts, added, links, numbers, groups, head_documents
-                )
+                and _takes(turn, group, masks, is_exact, slots, row_starts, added, links, numbers, groups)
             ):
                 chosen = turn
             turn += 1

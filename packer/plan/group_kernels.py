@@ -37,7 +37,6 @@ def sort_by_group(
     by_extent: NDArray[np.int64],
     out_grouped: NDArray[np.uint32],
     groups: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
     seed: np.uint64,
     out_starts: NDArray[np.int64],
     out_numbers: NDArray[np.uint32],
@@ -47,8 +46,7 @@ def sort_by_group(
     Args:
         by_extent: (max_len + 2,) where each extent begins in `out_grouped`.
         out_grouped: (segments,) segment numbers by extent; permuted within each.
-        groups: (documents,) the group of each, -1 for none.
-        head_documents: (heads,) the document of each head.
+        groups: (numbers,) the group of each segment, -1 for none.
         seed: of the pack.
         out_starts: (groups + 2,) all zero; then group g is out_numbers[out_starts[g]:out_starts[g + 1]], and the last
             one holds the segments without a group.
@@ -60,13 +58,13 @@ def sort_by_group(
             permute(out_grouped, by_extent[extent], by_extent[extent + 1], stream_key(seed, EQUAL_LENGTHS, extent))
     last = by_extent[len(by_extent) - 1]
     for i in range(last):
-        group = group_of(out_grouped[i], groups, head_documents)
+        group = groups[out_grouped[i]]
         out_starts[group if group >= 0 else count] += 1
     for group in range(1, count + 2):
         out_starts[group] += out_starts[group - 1]
     # from the back of each group and the shortest, so that an end becomes a begin
     for i in range(last):
-        group = np.int64(group_of(out_grouped[i], groups, head_documents))
+        group = np.int64(groups[out_grouped[i]])
         group = group if group >= 0 else count
         out_starts[group] -= 1
         out_numbers[out_starts[group]] = out_grouped[i]

@@ -65,7 +65,7 @@ def deal_together(
     # the last group is that of the documents without one
     starts = np.zeros(count + 2, np.int64)
     numbers = np.empty(placed, number_type)
-    sort_by_group(by_extent, grouped, groups, segments.head_documents, np.uint64(seed), starts, numbers)
+    sort_by_group(by_extent, grouped, groups_of_numbers(segments, groups), np.uint64(seed), starts, numbers)
     del grouped
     pieces = segments.tails, segments.head_lengths, segments.align
 
@@ -97,6 +97,11 @@ def deal_together(
     )
 
 
+def groups_of_numbers(segments: Segments, groups: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The group of every segment number: int32, shape (count,)."""
+    return np.concatenate([groups, groups[segments.head_documents]]) if len(segments.head_documents) else groups
+
+
 def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: int | None) -> int:
     """Packs that no packing with rows of one group goes below: the sum of the bounds of the groups.
 
@@ -113,7 +118,21 @@ def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: 
 
 
 def apart_bound(segments: Segments, groups: NDArray[np.int32]) -> int:
-    """Packs that no packing with groups kept apart goes below: the segments of the largest group."""
-    count = int(groups.max(initial=NO_GROUP)) + 1
-    of_segments = np.concatenate([groups[segments.tails > 0], groups[segments.head_documents]])
-    return int(np.bincount(of_segments[of_segments != NO_GROUP], minlength=count).max(initial=0))
+    """Packs that no packing with groups kept apart goes below: what the largest group demands.
+
+    Its segments have a row each; of the others, the long ones share a row with nothing but a segment of it that is
+    short enough, and those left over have a row each, too. A group of [4, 4, 1] and others of [8, 8, 8] at max_len 9:
+    3 rows, one of the others fits to the 1, two more rows.
+    """
+    of_numbers, extents = groups_of_numbers(segments, groups), segments.extents_of_numbers()
+    sizes = np.bincount(of_numbers[(of_numbers != NO_GROUP) & (extents > 0)])
+    if not len(sizes):
+        return 0
+    largest = int(np.argmax(sizes))
+    own = np.bincount(extents[of_numbers == largest], minlength=segments.max_len + 1)
+    own[0] = 0
+    # those that lack at most k tokens to a full row, and those of the group of at most k tokens, k below half a row
+    long = np.cumsum((segments.histogram - own)[::-1])
+    short = np.cumsum(own)
+    half = (segments.max_len + 1) // 2
+    return int(sizes[largest] + max(0, (long[:half] - short[:half]).max()))

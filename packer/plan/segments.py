@@ -127,6 +127,11 @@ class Segments:
         piece_extents(self.tails, self.head_documents, self.head_lengths, self.align, extents)
         return extents
 
+    def extents_of_numbers(self) -> NDArray[np.int32]:
+        """The extent of every segment number: int32, shape (count,), 0 for a tail without tokens."""
+        lengths = np.concatenate([self.tails, self.head_lengths]) if len(self.head_documents) else self.tails
+        return lengths if self.align == 1 else -(-lengths // self.align) * self.align
+
     def extents_of(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """The places that segments of these lengths take."""
         return lengths if self.align == 1 else (lengths + self.align - 1) // self.align * self.align
