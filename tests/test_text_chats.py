@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from packer.text.marks import marks_in_place, with_marks, without_marks
 from tests import naive
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
@@ -22,6 +23,7 @@ from tests.chat_templates import (
     save_tokenizer,
     trained_at,
 )
+from tests.test_text_loops import TOOLS
 
 pytest.importorskip("transformers")
 
@@ -102,6 +104,65 @@ def test_marks_train_what_transformers_masks(encoders, tokenizer, template, conv
     ids, labels, _ = encode(encoders(template), conversation)
     assert ids == given["input_ids"]
     assert [int(label != -100) for label in labels] == given["assistant_masks"]
+
+
+# nothing is said by these of where in the text the marks stand, without another rendering
+OUT_OF_PLACE = {
+    "filtered": "{% filter trim %}" + MARKED["marked"] + "{% endfilter %}",
+    "captured": "{% set text %}" + MARKED["marked"] + "{% endset %}{{ text }}",
+    "in a macro": "{% macro say(message) %}<{{ message.role }}>{% if message.role == 'assistant' %}{% generation %}"
+    "{{ message.content }}{% endgeneration %}{% endif %}{% endmacro %}" + LOOP + "{{ say(message) | trim }}" + END,
+    "within marks": LOOP + "{% generation %}{% generation %}{{ message.content }}{% endgeneration %}{% endgeneration %}"
+    + END,
+    "in a text": "{{ '{% generation %}' }}" + MARKED["marked"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("template", MARKED.values(), ids=MARKED)
+@given(conversation=conversations)
+def test_marks_in_place_change_nothing_else(tokenizer, template, conversation):
+    assert marks_in_place(template)
+    texts = [
+        tokenizer.apply_chat_template([conversation], chat_template=source, tokenize=False)[0]
+        for source in (template, with_marks(template))
+    ]
+    assert without_marks(texts[1]) == texts[0]
+
+
+@pytest.mark.parametrize("name", OUT_OF_PLACE)
+def test_marks_out_of_place_are_rendered_with_and_without(encoders, tokenizer, name):
+    template = OUT_OF_PLACE[name]
+    assert not marks_in_place(template)
+    given = tokenizer.apply_chat_template(DIALOGUE, chat_template=template, tokenize=False)
+    (ids,) = lists(encoders(template, "all").encode([{"messages": DIALOGUE}]).input_ids)
+    assert ids == tokenizer(given, add_special_tokens=False)["input_ids"]
+    if name not in ("captured", "in a macro"):
+        with pytest.raises(TextError, match="so that its place is not known"):
+            encode(encoders(template), DIALOGUE)
+        return
+    found, labels, _ = encode(encoders(template), DIALOGUE)
+    assert found == ids
+    ending = "<|im_end|>\n" if name == "captured" else ""
+    assert text_of(tokenizer, labels) == f"The quick fox{ending}42 dogs{ending}"
+
+
+@pytest.mark.parametrize("character", ["\U000f5afc", "\U000f5afd", "\U000f5afe", "\U000f5aff"])
+@pytest.mark.parametrize("template", [EXACT["chatml"], MARKED["marked"], TOOLS], ids=["ends", "marks", "cases"])
+def test_a_chat_may_hold_the_characters_that_tell_places(encoders, tokenizer, template, character):
+    conversation = [{"role": "user", "content": f"fox{character}"}, *DIALOGUE[1:]]
+    text = tokenizer.apply_chat_template(conversation, chat_template=template, tokenize=False)
+    wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert lists(encoders(template, "all").encode([{"messages": conversation}]).input_ids)[0] == wanted
+    if template == MARKED["marked"] and character > "\U000f5afd":
+        with pytest.raises(TextError, match="so that its place is not known"):
+            encode(encoders(template), conversation)
+        return
+    plain = [{"role": "user", "content": "fox"}, *DIALOGUE[1:]]
+    ids, labels, _ = encode(encoders(template), conversation)
+    assert ids == wanted
+    assert [label for label in labels if label >= 0] == [
+        label for label in encode(encoders(template), plain)[1] if label >= 0
+    ]
 
 
 @given(conversation=conversations)

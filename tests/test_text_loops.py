@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.text import open_tokenizer
-from packer.text.loops import ends_of, with_ends
+from packer.text.loops import ends_of, with_ends, without_ends
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
     BODY,
@@ -38,8 +38,42 @@ ONE_AFTER_THE_OTHER = {
     "a macro": "{% macro say(message) %}" + BODY + "{% endmacro %}" + LOOP + "{{ say(message) }}" + END + PROMPT,
 }  # fmt: skip
 AT_THE_END = "end of text behind the last turn"
+SYSTEM_LAST = "system in the last user's turn"
+TOOLS = (
+    LOOP
+    + "\n    {%- if message.role == 'tool' %}\n"
+    + "        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}\n            {{- '<tools>' }}\n"
+    + "        {%- endif %}\n        {{- message.content }}\n"
+    + '        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}\n            {{- "</tools>" }}\n'
+    + "        {%- endif %}\n    {%- else %}\n"
+    + "        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n    {%- endif %}\n"
+    + "{%- endfor %}\n"
+    + PROMPT
+)
+SYSTEM = (
+    "{% if messages[0].role == 'system' %}{% if messages | length > 2 %}!{% endif %}{% elif 1 > 2 %}{% endif %}"
+    + LOOP
+    + "{% if not message.content %}{% elif message.role == 'system' %}{% if 1 %}{% for x in 'ab' %}"
+    + "{{ x }}{{ messages[-1].content }}{% endfor %}{% endif %}{% endif %}"
+    + BODY
+    + END
+    + PROMPT
+)
+ASSISTANT = (
+    LOOP
+    + "{% if not message.content %}{% elif message.role == 'assistant' %}{% if 1 %}{% if 1 > 2 %}"
+    + "{% elif loop.last %}!{% endif %}{{ loop.revindex }}{% endif %}{% endif %}"
+    + BODY
+    + END
+    + PROMPT
+)
+IN_CASES = {"tool": TOOLS, "user": REWRITING[SYSTEM_LAST], "system": SYSTEM, "assistant": ASSISTANT}
+"""Templates that look ahead for messages of one role alone."""
+
 LOOKING_AHEAD = {
-    **{name: template for name, template in REWRITING.items() if name != AT_THE_END},
+    **{name: template for name, template in REWRITING.items() if name not in (AT_THE_END, SYSTEM_LAST)},
+    "in a branch of an outermost condition": LOOP + "{% if message.role == 'tool' %}{% elif loop.last %}!{% endif %}"
+    + BODY + END + PROMPT,
     "prompt behind every user": EXACT["prompt behind every user"],
     "marked": MARKED["marked"],
     "another list": LLAMA,
@@ -92,7 +126,7 @@ def render(tmp_path_factory):
 @given(conversation=conversations, other=conversations)
 def test_one_rendering_tells_what_one_for_each_beginning_does(render, template, conversation, other):
     whole = render(template, conversation)
-    ends = ends_of(render(with_ends(template), conversation), whole, len(conversation))
+    ends = ends_of(render(with_ends(template), conversation), len(conversation))
     beginnings = [render(template, conversation[:turn]) for turn in range(1, len(conversation) + 1)]
     assert [whole[:end] for end in ends] == beginnings
     prompt = render(template, other, prompt=True).removeprefix(render(template, other))
@@ -105,11 +139,27 @@ def test_a_template_that_may_look_ahead_is_rendered_for_each_beginning(template)
     assert with_ends(template) is None
 
 
+@pytest.mark.parametrize("role", IN_CASES)
+@given(conversation=conversations)
+def test_a_template_says_when_it_looked_ahead(render, role, conversation):
+    template = IN_CASES[role]
+    whole, marked = render(template, conversation), render(with_ends(template), conversation)
+    assert without_ends(marked) == whole
+    ends = ends_of(marked, len(conversation))
+    if any(message["role"] == role and message["content"] for message in conversation):
+        assert ends is None
+    if all(message["role"] != role for message in conversation):
+        assert ends is not None
+    for turn, end in enumerate(ends or [], 1):
+        assert render(template, conversation[:turn]) == whole[:end]
+        assert render(template, conversation[:turn], prompt=True).startswith(whole[:end])
+
+
 def test_what_ends_otherwise_is_told(render):
     chat = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     left = [LOOP + BODY + tag + END for tag in ("{% continue %}", "{% break %}")]
     for template in (ALWAYS_PROMPTING, REWRITING[AT_THE_END], *left):
-        assert ends_of(render(with_ends(template), chat), render(template, chat), 2) is None
+        assert ends_of(render(with_ends(template), chat), 2) is None
     chat[0]["content"] = "\U000f5afd"
     template = EXACT["chatml"]
-    assert ends_of(render(with_ends(template), chat), render(template, chat), 2) is None
+    assert ends_of(render(with_ends(template), chat), 2) is None

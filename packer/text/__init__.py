@@ -6,6 +6,7 @@ chats.py       what of it the assistant wrote, and where turns begin
 marks.py       where a template marks that
 loops.py       where each message ends, of templates that write one after the other
 tokens.py      text to tokens, and where in them a character begins
+spelling.py    told by the bytes that tokens spell
 encoder.py     all of it, batch by batch
 identity.py    what shapes the tokens, for a manifest
 opening.py     tokenizers by path or Hub id

@@ -10,13 +10,15 @@ shows that they are (loops.py), one rendering tells where all of them end.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from packer.text.loops import ends_of, with_ends
-from packer.text.marks import between_marks, has_marks, with_marks
+from packer.text.loops import ends_of, with_ends, without_ends
+from packer.text.marks import between_marks, has_marks, marks_in_place, moved, with_marks, without_marks
 from packer.text.records import Message, TextError, TrainOn
-from packer.text.rendering import Chat, Rendering, Templates, name_of
+from packer.text.rendering import Chat, Rendered, Rendering, Templates, name_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 Span = tuple[int, int]
 
 _REMEDY = "use a template that marks its answers with {% generation %} (--chat-template FILE) or --train-on all"
+_OURS = "\U000f5afc".encode()[:3]  # what all characters that tell places begin with
 _NEXT: Message = {"role": "user", "content": "?"}
 
 
@@ -39,64 +42,90 @@ class ChatTemplate:
         self._headers: dict[str, str] = {}
         self._prompts: dict[str, str] = {}
 
-    def render(self, chats: Sequence[Chat]) -> list[str]:
-        """Render whole conversations.
+    def render(self, chats: Sequence[Chat], *, telling: bool = False) -> list[Rendered]:
+        """Render whole conversations, if `telling` by templates that say, in characters of ours, what ends where.
 
         Raises:
             TextError: the template refuses one.
         """
-        return self.templates.render([Rendering(chat, chat.messages) for chat in chats])
+        found: dict[int, Rendered] = {}
+        told = {id(chat): telling and not _holds_ours(chat) for chat in chats}
+        for tells in (False, True):
+            which = [Rendering(chat, chat.messages) for chat in chats if told[id(chat)] == tells]
+            for (chat, _, _), text in zip(
+                which, self.templates.render(which, change=_telling if tells else None), strict=True
+            ):
+                found[id(chat)] = self._told(chat, text) if tells else Rendered(chat, text)
+        return [found[id(chat)] for chat in chats]
 
-    def spans(self, chats: Sequence[Chat], texts: Sequence[str], train_on: TrainOn) -> list[list[Span]]:
+    def _told(self, chat: Chat, told: str) -> Rendered:
+        """Take our characters out of a text, and tell where they were."""
+        source = self.templates.source_of(chat)
+        if _telling(source) is None:
+            return Rendered(chat, told)
+        text, marked = between_marks(chat.row, without_ends(told)) if has_marks(source) else (without_ends(told), None)
+        return Rendered(chat, text, None if chat.kwargs else ends_of(without_marks(told), len(chat.messages)), marked)
+
+    def spans(self, rendered: Sequence[Rendered], train_on: TrainOn) -> list[list[Span]]:
         """Tell which characters of the rendered conversations are trained on, in order.
 
         Raises:
             TextError: the template does not allow to tell.
         """
         if train_on == "completion":
-            return self._completions(chats, texts)
-        marked = [has_marks(self.templates.source_of(chat)) for chat in chats]
+            return self._completions(rendered)
         found: dict[int, list[Span]] = {}
         for marks, method in ((True, self._by_marks), (False, self._by_turns)):
-            which = [number for number, has in enumerate(marked) if has == marks]
-            spans = method([chats[number] for number in which], [texts[number] for number in which])
-            found.update(zip(which, spans, strict=True))
-        return [found[number] for number in range(len(chats))]
+            which = [one for one in rendered if has_marks(self.templates.source_of(one.chat)) == marks]
+            found.update(zip((id(one.chat) for one in which), method(which), strict=True))
+        return [found[id(one.chat)] for one in rendered]
 
-    def turn_starts(self, chats: Sequence[Chat], texts: Sequence[str]) -> list[list[int]]:
+    def turn_starts(self, rendered: Sequence[Rendered]) -> list[list[int]]:
         """Tell at which characters of the rendered conversations a message begins, ascending.
 
         A message begins where the rendering of those before it ends, if that is the beginning of the whole. Where it is
         not, or is refused, no turn begins with the message: the template writes it into what is there before (several
         tools' answers, a system prompt), or rewrites that. What stands before the first message belongs to it.
         """
-        ends = self._ends(chats, texts)
-        starts = {id(chat): [0] if known is None else [0, *known[:-1]] for chat, known in zip(chats, ends, strict=True)}
-        others = [chat for chat, known in zip(chats, ends, strict=True) if known is None]
-        whole = {id(chat): text for chat, text in zip(chats, texts, strict=True)}
+        starts = {id(one.chat): [0] if one.ends is None else [0, *one.ends[:-1]] for one in rendered}
+        whole = {id(one.chat): one.text for one in rendered}
         parts = [
-            Rendering(chat, chat.messages[:turn], turn) for chat in others for turn in range(1, len(chat.messages))
+            Rendering(one.chat, one.chat.messages[:turn], turn)
+            for one in rendered
+            if one.ends is None
+            for turn in range(1, len(one.chat.messages))
         ]
         for (chat, _, _), before in zip(parts, self.templates.attempt(parts), strict=True):
             found, text = starts[id(chat)], whole[id(chat)]
             if isinstance(before, str) and text.startswith(before) and found[-1] < len(before) < len(text):
                 found.append(len(before))
-        return [sorted({*starts[id(chat)]} - {len(text)}) or [0] for chat, text in zip(chats, texts, strict=True)]
+        return [sorted({*starts[id(one.chat)]} - {len(one.text)}) or [0] for one in rendered]
 
-    def _by_marks(self, chats: list[Chat], texts: list[str]) -> list[list[Span]]:
-        """Render with a character at both ends of what is marked; without these it must be the same text."""
-        renderings = self.templates.render([Rendering(chat, chat.messages) for chat in chats], change=with_marks)
+    def _by_marks(self, rendered: Sequence[Rendered]) -> list[list[Span]]:
+        """What is marked; where only another rendering tells, that must be the same text without the marks."""
+        others = [Rendering(one.chat, one.chat.messages) for one in rendered if one.marked is None]
+        marked = dict(
+            zip((id(chat) for chat, _, _ in others), self.templates.render(others, change=with_marks), strict=True)
+        )
         headers = {
             id(rendering.chat): text
             for rendering, text in self._given(
-                [Rendering(chat, chat.messages[: chat.first], chat.first) for chat in chats if chat.first]
+                [
+                    Rendering(one.chat, one.chat.messages[: one.chat.first], one.chat.first)
+                    for one in rendered
+                    if one.chat.first
+                ]
             )
         }
         found = []
-        for chat, text, marked in zip(chats, texts, renderings, strict=True):
-            spans = between_marks(chat.row, text, marked)
+        for one in rendered:
+            chat, spans = one.chat, one.marked
+            if spans is None:
+                text, spans = between_marks(chat.row, marked[id(chat)])
+                if text != one.text:
+                    raise moved(chat.row)
             if chat.first:
-                start = _beginning(headers[id(chat)], text, chat, chat.first)
+                start = _beginning(headers[id(chat)], one.text, chat, chat.first)
                 spans = [(max(start, begin), end) for begin, end in spans if end > start]
             if not spans and any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
                 raise TextError(
@@ -105,20 +134,20 @@ class ChatTemplate:
             found.append(spans)
         return found
 
-    def _by_turns(self, chats: list[Chat], texts: list[str]) -> list[list[Span]]:
+    def _by_turns(self, rendered: Sequence[Rendered]) -> list[list[Span]]:
         """Render up to every answer, and up to its end."""
-        spans = {id(chat): found for chat, found in self._by_loop(chats, texts)}
+        spans = {id(one.chat): found for one, found in self._by_ends(rendered)}
         before, after = [], []
-        for chat in chats:
+        for one in rendered:
+            chat = one.chat
             if id(chat) in spans:
                 continue
             spans[id(chat)] = []
-            for turn in range(chat.first, len(chat.messages)):
-                if chat.messages[turn]["role"] == "assistant":
-                    before.append(Rendering(chat, chat.messages[:turn], turn))
-                    if turn + 1 < len(chat.messages):
-                        after.append(Rendering(chat, chat.messages[: turn + 1], turn))
-        whole = {id(chat): text for chat, text in zip(chats, texts, strict=True)}
+            for turn in _answers(chat):
+                before.append(Rendering(chat, chat.messages[:turn], turn))
+                if turn + 1 < len(chat.messages):
+                    after.append(Rendering(chat, chat.messages[: turn + 1], turn))
+        whole = {id(one.chat): one.text for one in rendered}
         ends = {
             (id(rendering.chat), rendering.turn): _beginning(
                 text, whole[id(rendering.chat)], rendering.chat, rendering.turn
@@ -134,14 +163,12 @@ class ChatTemplate:
             if end < start:
                 raise TextError(chat.row, f"the chat template renders {name_of(chat, turn)} as nothing; {_REMEDY}")
             spans[id(chat)].append((start, end))
-        return [spans[id(chat)] for chat in chats]
+        return [spans[id(one.chat)] for one in rendered]
 
-    def _by_loop(self, chats: list[Chat], texts: list[str]) -> Iterator[tuple[Chat, list[Span]]]:
+    def _by_ends(self, rendered: Sequence[Rendered]) -> Iterator[tuple[Rendered, list[Span]]]:
         """Yield the same, of the chats for which it can be told without rendering them up to every answer."""
-        for chat, text, ends in zip(chats, texts, self._ends(chats, texts), strict=True):
-            turns = [
-                turn for turn in range(chat.first, len(chat.messages)) if chat.messages[turn]["role"] == "assistant"
-            ]
+        for one in rendered:
+            chat, text, ends, turns = one.chat, one.text, one.ends, _answers(one.chat)
             if ends is None or 0 in turns:
                 continue
             prompt = self._prompt(chat, text)
@@ -149,17 +176,7 @@ class ChatTemplate:
             if all(text.startswith(prompt, ends[turn - 1]) for turn in turns) and all(a <= b for a, b in spans):
                 if turns and turns[-1] == len(chat.messages) - 1:
                     self._check_end(chat, text, text[: spans[-1][0]])
-                yield chat, spans
-
-    def _ends(self, chats: Sequence[Chat], texts: Sequence[str]) -> list[list[int] | None]:
-        """Where the renderings of a chat's first message, its first two, ... end; None where only these tell."""
-        plain = [chat for chat in chats if not chat.kwargs and with_ends(self.templates.source_of(chat))]
-        marked = self.templates.attempt([Rendering(chat, chat.messages) for chat in plain], change=with_ends)
-        found = {id(chat): text for chat, text in zip(plain, marked, strict=True) if isinstance(text, str)}
-        return [
-            ends_of(found[id(chat)], text, len(chat.messages)) if id(chat) in found else None
-            for chat, text in zip(chats, texts, strict=True)
-        ]
+                yield one, spans
 
     def _prompt(self, chat: Chat, text: str) -> str:
         """The generation prompt of a template `with_ends`, the same behind all messages of all chats."""
@@ -169,14 +186,15 @@ class ChatTemplate:
             self._prompts[source] = given[_beginning(text, given, chat, len(chat.messages)) :]
         return self._prompts[source]
 
-    def _completions(self, chats: Sequence[Chat], texts: Sequence[str]) -> list[list[Span]]:
+    def _completions(self, rendered: Sequence[Rendered]) -> list[list[Span]]:
         """Everything after the prompt, rendered with the generation prompt."""
+        chats = [one.chat for one in rendered]
         given = self._given([Rendering(chat, chat.messages[: chat.first], chat.first) for chat in chats])
         spans = []
-        for (rendering, header), text in zip(given, texts, strict=True):
-            start = _beginning(header, text, rendering.chat, rendering.turn)
-            self._check_end(rendering.chat, text, header)
-            spans.append([(start, len(text))])
+        for (rendering, header), one in zip(given, rendered, strict=True):
+            start = _beginning(header, one.text, rendering.chat, rendering.turn)
+            self._check_end(rendering.chat, one.text, header)
+            spans.append([(start, len(one.text))])
         return spans
 
     def _given(self, renderings: list[Rendering]) -> list[tuple[Rendering, str]]:
@@ -212,6 +230,29 @@ class ChatTemplate:
                 plain = given = ""
             self._headers[source] = given[_common(plain, given) :]
         return self._headers[source]
+
+
+@lru_cache(64)
+def _telling(source: str) -> str | None:
+    """A template that writes what a template does, and our characters; None where it may not, or can tell nothing."""
+    if _OURS in source.encode() or "\\u000f5af" in source.lower():
+        return None
+    if not has_marks(source):
+        return with_ends(source)
+    if not marks_in_place(source):
+        return None
+    marking = with_marks(source)
+    return with_ends(marking) or marking
+
+
+def _holds_ours(chat: Chat) -> bool:
+    """Whether a chat may itself hold characters that tell places."""
+    return _OURS in pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings as they are in UTF-8
+
+
+def _answers(chat: Chat) -> list[int]:
+    """The assistant's messages from `first` on."""
+    return [turn for turn in range(chat.first, len(chat.messages)) if chat.messages[turn]["role"] == "assistant"]
 
 
 def _beginning(part: str, whole: str, chat: Chat, turn: int) -> int:

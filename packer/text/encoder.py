@@ -221,19 +221,18 @@ class Encoder:
                     kwargs or {},
                 )
             )
-        full = [chat for chat in chats if chat.messages]
-        rendered = dict(zip((chat.row for chat in full), self._template.render(full), strict=True))
+        telling = self._turns or self.train_on == "assistant"
+        full = self._template.render([chat for chat in chats if chat.messages], telling=telling)
+        rendered = {one.chat.row: one.text for one in full}
         texts = [text_of(rendered.get(chat.row, ""), "the rendered conversation", chat.row) for chat in chats]
-        whole = [rendered[chat.row] for chat in full]
         turns = None
         if self._turns:
-            starts = dict(zip((chat.row for chat in full), self._template.turn_starts(full, whole), strict=True))
+            starts = dict(zip(rendered, self._template.turn_starts(full), strict=True))
             turns = [starts.get(chat.row, []) for chat in chats]
         if not self.has_labels:
             return _Chunk(first_row, texts, None, turns)
-        spans = self._template.spans(full, whole, self.train_on)
-        cuts = {chat.row: [*chain.from_iterable(found)] for chat, found in zip(full, spans, strict=True)}
-        return _Chunk(first_row, texts, [cuts.get(chat.row, []) for chat in chats], turns)
+        spans = dict(zip(rendered, self._template.spans(full, self.train_on), strict=True))
+        return _Chunk(first_row, texts, [[*chain.from_iterable(spans.get(chat.row, ()))] for chat in chats], turns)
 
 
 def _identity(options: TextOptions, records: Records, train_on: TrainOn) -> dict[str, Any]:
@@ -242,11 +241,14 @@ def _identity(options: TextOptions, records: Records, train_on: TrainOn) -> dict
 
 def _size(value: Any) -> int:
     """About how many characters a value has; what is wrong with it, others say."""
-    if isinstance(value, str):
+    if type(value) is str:
         return len(value)
-    return (
-        sum(map(_size, value.values() if isinstance(value, dict) else value)) if isinstance(value, list | dict) else 1
-    )
+    if not isinstance(value, list | dict):
+        return 1
+    size = 0
+    for part in value.values() if isinstance(value, dict) else value:
+        size += len(part) if type(part) is str else _size(part)
+    return size
 
 
 def _ahead(

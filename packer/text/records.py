@@ -39,7 +39,7 @@ _SHAREGPT = {
     "tool": "tool",
     "observation": "tool",
 }
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+_ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")}
 
 
 class TextError(SourceError):
@@ -182,16 +182,21 @@ def messages_of(value: Any, column: str, row: int) -> list[Message]:
     if not isinstance(value, list):
         what = "null" if value is None else f"a {type(value).__name__}"
         raise TextError(row, f"'{column}' is {what} where a list of messages is expected")
-    return [_message(message, f"'{column}' message {number}", row) for number, message in enumerate(value)]
+    return [_message(message, column, number, row) for number, message in enumerate(value)]
 
 
-def _message(message: Any, where: str, row: int) -> Message:
+def _message(message: Any, column: str, number: int, row: int) -> Message:
+    if type(message) is dict and type(content := message.get("content")) is str and content.isascii():
+        role = message.get("role")
+        if type(role) is str and role in _ROLES and None not in message.values():
+            return message  # nothing to change or to refuse, as nearly all are
+    where = f"'{column}' message {number}"
     if not isinstance(message, dict):
         raise TextError(row, f"{where} is a {type(message).__name__} where an object with a role is expected")
     # as apply_chat_template does from transformers 5 on: templates would write "None"
     message = {key: value for key, value in message.items() if value is not None}
     if "role" in message:
-        role, known = message["role"], dict(zip(_ROLES, _ROLES, strict=True))
+        role, known = message["role"], _ROLES
     elif "from" in message:
         role, known = message.pop("from"), _SHAREGPT
         if "value" in message:

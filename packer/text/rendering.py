@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Change = Callable[[str], str | None]
-"""Makes another template of one."""
+"""Makes another template of one, or None: it stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,18 @@ class Rendering(NamedTuple):
     chat: Chat
     messages: list[Message]
     turn: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A whole conversation as text."""
+
+    chat: Chat
+    text: str
+    ends: list[int] | None = None
+    """Where in it the renderings of its first message, its first two, ... end; None where only these tell."""
+    marked: list[tuple[int, int]] | None = None
+    """What the template marks as the assistant's; None where it marks nothing or only another rendering tells."""
 
 
 class Templates:
@@ -117,7 +129,7 @@ class Templates:
         rendered: list[str] = render(
             conversations,
             tools=chat.tools,
-            chat_template=change(source) if change else source,
+            chat_template=(change and change(source)) or source,
             add_generation_prompt=prompt,
             tokenize=False,
             **chat.kwargs,
