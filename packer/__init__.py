@@ -169,7 +169,8 @@ def pack(
 
     Args:
         source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`); or a mixture of
-            them, a list of pairs with weights: [("web", 0.7), ("code", 0.3)].
+            them, a list of pairs with weights: [("web", 0.7), ("code", 0.3)]. Where some of these have labels, every
+            token of the others is trained.
         output: folder to write; by default the source's name with "-packed-MAX_LEN".
         max_len: tokens of a row.
         algorithm: how documents share rows; `packer pack --help` lists the names.
@@ -193,9 +194,12 @@ def pack(
         labels_column: name of the column of labels, if there is one.
         keep: columns of the source that are kept, a value for each segment.
         keep_tokens: columns of lists that are kept, a value for each token.
-        tokenizer: of a source of text: a folder, a tokenizer.json or a Hub id.
+        tokenizer: of a source of text: a folder, a tokenizer.json or a Hub id. In a mixture each source is read by its
+            own columns, and one that has tokens is taken as it is.
         text_column: the column of text or messages, or two, joined by a comma: of the prompt and of the completion.
-        train_on: by default the assistant's turns of chats, completions of prompts, all of a text.
+            Of a mixture: for the sources that have it.
+        train_on: by default the assistant's turns of chats, completions of prompts, all of a text. Of a mixture: for
+            the sources that it fits.
         chat_template: a Jinja template in place of the tokenizer's own.
         eos: end texts and completions with the end-of-sequence token.
         group_by: column whose equal values make documents a group; null is no group.

@@ -382,11 +382,9 @@ def test_sources_that_cannot_be_mixed_are_refused(tmp_path):
     refused(one, "mix_tokens is 9, and there is no mixture", mix_tokens=9)
     refused([(one, 1e-9), (other, 1e-9)], "nothing", mix_unit="epochs")
     refused([(one, 1), (other, 1)], "pairs are not mixed", pairs=True, long="drop")
-    refused([(one, 1), (other, 1)], "sources of text are not mixed: tokenize each", tokenizer="any")
+    refused([(one, 1), (other, 1)], "all 2 sources have the column 'input_ids'", tokenizer="any")
     empty = write(tmp_path, "arrow", {"input_ids": [[], []]})
     refused([(one, 1), (empty, 1)], "source.arrow.*: there is nothing to take of 2 documents")
-    labelled = write(tmp_path, "parquet", {"input_ids": [[1, 2]], "labels": [[1, 2]]})
-    refused([(one, 1), (labelled, 1)], "source.parquet has labels, source.arrow has none; give labels to all sources")
     refused(
         [(one, 1), (other, 1)],
         r"source.arrow \(1\): document 0 has 34 tokens and max_len is 8",

@@ -98,7 +98,9 @@ def test_no_turn_is_cut(tmp_path, kind, options):
 
 def test_a_turn_longer_than_a_row_is_refused_with_its_length(tmp_path):
     source, _ = write(tmp_path, "arrow", [[3, 4], [2, 40, 3]])
-    with pytest.raises(PackerError, match="document 1 has a turn of 40 tokens and max_len is 16"):
+    with pytest.raises(
+        PackerError, match=r"document 1 \(chats.arrow row 1\) has a turn of 40 tokens and max_len is 16"
+    ):
         packer.pack(source, tmp_path / "out", max_len=16, split_at="turns")
 
 

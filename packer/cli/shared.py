@@ -186,6 +186,7 @@ def progress_bars() -> Iterator[Progress]:
         if kind not in bars:
             for bar in bars.values():
                 bar.close()
+            bars.clear()  # sources of a mixture may be decoded and tokenized in turn
             unit = units.get(kind, "B")
             delay = 0 if kind == "solve" and sys.stderr.isatty() else 1
             bars[kind] = tqdm(

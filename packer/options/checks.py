@@ -107,8 +107,6 @@ def _check_mixture(options: PackOptions) -> None:
             raise PackerError(f"a source has weight {weight!r}: it must be a number above 0; leave out what is 0")
     if unit not in MIX_UNITS:
         raise PackerError(f"mix_unit is {unit!r}: choose one of {', '.join(MIX_UNITS)}")
-    if options.weights and options.tokenizer is not None:
-        raise PackerError("sources of text are not mixed: tokenize each with `packer tokenize`, and mix these")
     if options.weights and options.pairs:
         raise PackerError("pairs are not mixed: pack each source of pairs by itself")
     if not options.weights and (unit != "tokens" or tokens is not None):

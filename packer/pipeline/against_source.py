@@ -48,8 +48,8 @@ def compare_with_source(
     groups: list[pa.Array] = []  # by the table, of its segments; a column that is kept is checked with the rows
     seen = documents = tokens = 0
     for table in source.tables():
-        segments = split_at_turns(options.cut(table.lengths), table, options)
-        segments = without_untrained(segments, table, options)
+        segments = split_at_turns(options.cut(table.lengths), table, options, source.describe)
+        segments = without_untrained(segments, table, options, source.describe)
         if not keeps_whole:
             segments = segments.cut_at(*_cuts(packed, seen, table.first_document, segments))
         local, starts, lengths = segments.locate(segments.numbers())

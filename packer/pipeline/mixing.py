@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
+import numpy as np
+
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.opening import open_with
@@ -33,6 +35,13 @@ class Documents:
 
     origins: Origins | None
     """Which document of which source each one is; None where there is one source."""
+
+    def describe(self, document: int) -> str:
+        """Name a document for a message: "document 17 (rows.jsonl line 18)", of a mixture also " of code"."""
+        if self.origins is None:
+            return self.source.describe(document)
+        sources, ids, _ = self.origins.of(np.array([document]))
+        return self.origins.describe(int(sources[0]), int(ids[0]))
 
 
 def split_weights(source: Given | Sequence[tuple[Given, float]]) -> tuple[Given | list[Given], tuple[float, ...]]:
@@ -65,8 +74,10 @@ def open_sources(source: Given | Sequence[Given], options: PackOptions) -> Sourc
             f"{len(source)} source(s) are given, and weights for {len(options.weights)}: give each source, in order"
         )
     _refuse_twice(source)
+    parts = tuple(open_with(each, options, mixed=True) for each in source)
+    _refuse_unused(parts, options)
     return Mixture(
-        parts=tuple(open_with(each, options) for each in source),
+        parts=parts,
         names=distinct_names([_name(each) for each in source]),
         recipe=Recipe(
             weights=options.weights,
@@ -97,6 +108,23 @@ def _refuse_twice(sources: Sequence[Given]) -> None:
         if key in seen:
             raise PackerError(f"the source {_name(source)} is given twice: give it once, with the sum of the weights")
         seen.add(key)
+
+
+def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
+    """Refuse options of text that fit no source."""
+    texts = [part.tokenized.identity for part in parts if part.tokenized is not None]
+    if options.tokenizer is not None and not texts:
+        raise PackerError(
+            f"all {len(parts)} sources have the column '{options.input_column}', so that they are tokenized already: "
+            "leave --tokenizer out, or name the column of text with --text-column"
+        )
+    columns = options.text_column.split(",") if options.text_column is not None else []
+    if columns and not any(set(columns) <= set(text["columns"]) for text in texts):
+        raise PackerError(f"text_column is '{options.text_column}', which none of the {len(parts)} sources has")
+    if options.train_on is not None and all(text["train_on"] != options.train_on for text in texts):
+        raise PackerError(
+            f"--train-on {options.train_on} fits none of the {len(parts)} sources: leave it out, or choose all"
+        )
 
 
 def _name(source: Given) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.sources import TURN_STARTS, Source, open_source, open_text
 from packer.sources.mixture import Mixture
+from packer.sources.opening import column_names
 from packer.text import TextOptions
 
 if TYPE_CHECKING:
@@ -16,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def open_with(
-    source: str | Path | Dataset | DatasetDict, options: PackOptions, *, turns_of_chats: bool = False
+    source: str | Path | Dataset | DatasetDict,
+    options: PackOptions,
+    *,
+    turns_of_chats: bool = False,
+    mixed: bool = False,
 ) -> Source:
     """Open a source as the options say; its documents are not read yet.
 
@@ -24,11 +30,20 @@ def open_with(
         source: a path, glob, Hub id, or a `datasets` object.
         options: those that say what is read.
         turns_of_chats: hand on where the turns of chats begin, also where the options do not split there.
+        mixed: it is one of a mixture: with a tokenizer, too, what has tokens is taken as it is, and the options of text
+            are for the sources that they fit.
 
     Raises:
         PackerError: as `open_source` and `open_text`; or documents are to be split at turns and have none.
     """
-    if options.tokenizer is None:
+    text_column = options.text_column
+    is_text = options.tokenizer is not None
+    if mixed and is_text:
+        names = column_names(source, options.split)
+        if text_column is not None and not set(text_column.split(",")) <= set(names):
+            text_column = None
+        is_text = text_column is not None or options.input_column not in names
+    if options.tokenizer is None or not is_text:
         return open_source(
             source,
             split=options.split,
@@ -44,6 +59,7 @@ def open_with(
         train_on=options.train_on,
         chat_template=options.chat_template,
         eos=options.eos,
+        mixed=mixed,
     )
     keep = (*options.keep, *options.group_columns)
     at_turns = options.split_at == "turns"
@@ -51,13 +67,20 @@ def open_with(
         source,
         text,
         split=options.split,
-        text_column=options.text_column,
+        text_column=text_column,
         keep=keep,
         turns=at_turns or turns_of_chats,
     )
     if at_turns and TURN_STARTS not in opened.columns.extra:
         raise PackerError(f"split_at is turns, and {opened.name} holds texts, not chats: leave it out")
     return opened
+
+
+def text_identity(source: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What shaped the tokens of a packed source of text, by the manifest; of a mixture by source; None: no text."""
+    told: dict[str, Any] | None = source.get("text")
+    of_parts = {part["name"]: part["text"] for part in source.get("mixture", []) if "text" in part}
+    return told or of_parts or None
 
 
 def source_files(opened: Source | Mixture) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from packer.executors import available_workers
 from packer.options import PackOptions
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Given, open_sources, read_documents
-from packer.pipeline.opening import names_and_sizes, source_files
+from packer.pipeline.opening import names_and_sizes, source_files, text_identity
 from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.writing import ShardMaker, write_shards
@@ -140,8 +140,9 @@ def _same_pack(
         return None
     there = {"options": dict(manifest.options), "files": names_and_sizes(manifest.source["files"])}
     asked = {**request, "files": names_and_sizes(request["files"])}
-    if "text" in manifest.source:
-        there["text"] = manifest.source["text"]
+    text = text_identity(manifest.source)
+    if text is not None:
+        there["text"] = text
     same = there == asked
     if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
         same = read_documents(opened, progress).scanned.identity == manifest.source
@@ -165,7 +166,7 @@ def _pack_into(
     scanned = documents.scanned
     table = documents.source.table(scanned.lengths)
     row_format = options.row_format_of(table.extra)
-    cut = cut_lengths(scanned.lengths, options, table=table, threads=workers)
+    cut = cut_lengths(scanned.lengths, options, table=table, describe=documents.describe, threads=workers)
 
     def planned() -> tuple[Plan, dict[str, Any]]:
         groups = document_groups(table, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,12 @@ class Cut:
 
 
 def cut_by_policy(
-    lengths: NDArray[np.int32], options: PackOptions, *, table: TokenTable | None = None, threads: int = 1
+    lengths: NDArray[np.int32],
+    options: PackOptions,
+    *,
+    table: TokenTable | None = None,
+    describe: Callable[[int], str] = "document {:,}".format,
+    threads: int = 1,
 ) -> tuple[Segments, Segments]:
     """Cut documents where the long-document policy does; what that gives, and what of it is to be packed.
 
@@ -72,6 +78,7 @@ def cut_by_policy(
         lengths: (documents,) tokens of each.
         options: say how.
         table: the documents, by which those of which nothing is trained are found; None where it is not asked.
+        describe: names a document for a message.
         threads: to look through the lengths with.
 
     Raises:
@@ -79,8 +86,8 @@ def cut_by_policy(
     """
     policy = options.cut(lengths, threads=threads)
     if table is not None:
-        policy = split_at_turns(policy, table, options)
-    segments = policy if table is None else without_untrained(policy, table, options)
+        policy = split_at_turns(policy, table, options, describe)
+    segments = policy if table is None else without_untrained(policy, table, options, describe)
     if not segments.histogram.any() and policy.histogram.any():
         raise SourceError(f"nothing to pack: of {segments.documents:,} documents nothing is trained; check the labels")
     if not segments.histogram.any():
@@ -93,7 +100,12 @@ def cut_by_policy(
 
 
 def cut_lengths(
-    lengths: NDArray[np.int32], options: PackOptions, *, table: TokenTable | None = None, threads: int = 1
+    lengths: NDArray[np.int32],
+    options: PackOptions,
+    *,
+    table: TokenTable | None = None,
+    describe: Callable[[int], str] = "document {:,}".format,
+    threads: int = 1,
 ) -> Cut:
     """Cut documents where the long-document policy does, and where an order algorithm does.
 
@@ -102,7 +114,7 @@ def cut_lengths(
     Raises:
         SourceError: as `cut_by_policy`.
     """
-    whole, policy = cut_by_policy(lengths, options, table=table, threads=threads)
+    whole, policy = cut_by_policy(lengths, options, table=table, describe=describe, threads=threads)
     items = items_of(policy) if options.pairs else policy
     algorithm = get_algorithm(options.algorithm)
     if not isinstance(algorithm, OrderAlgorithm):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -15,13 +17,16 @@ from packer.shards.kept import KeptValues
 from packer.sources import TURN_STARTS, TokenTable
 
 
-def split_at_turns(segments: Segments, table: TokenTable, options: PackOptions) -> Segments:
+def split_at_turns(
+    segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
+) -> Segments:
     """Split long documents where turns begin, as late as fits, where the options say so.
 
     Args:
         segments: what the long-document policy made of the table's documents.
         table: the documents; its column `turn_starts` holds the places where turns begin.
         options: `split_at` says whether.
+        describe: names a document for a message.
 
     Raises:
         SourceError: a turn has more tokens than a row, or the places are not in order inside their document.
@@ -35,7 +40,7 @@ def split_at_turns(segments: Segments, table: TokenTable, options: PackOptions) 
         document = int(documents[wrong])
         turns = starts[offsets[wrong] : offsets[wrong + 1]]
         bounds = np.concatenate([[0], turns, table.lengths[document : document + 1]])
-        where = f"document {document + table.first_document:,}"
+        where = describe(document + table.first_document)
         if (np.diff(bounds) < 0).any():
             raise SourceError(f"{where}: its '{TURN_STARTS}' are not in order inside its {bounds[-1]:,} tokens")
         unknown = " (as far as the chat template tells where turns begin)" if options.tokenizer is not None else ""

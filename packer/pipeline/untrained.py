@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,9 @@ from packer.sources import TokenTable
 _TOGETHER = 4 << 20  # labels looked at together
 
 
-def without_untrained(segments: Segments, table: TokenTable, options: PackOptions) -> Segments:
+def without_untrained(
+    segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
+) -> Segments:
     """Leave out the segments of which nothing is trained, where the options say so.
 
     Where an algorithm cuts documents wherever a row ends, pieces are not known beforehand: documents are left out of
@@ -25,6 +29,7 @@ def without_untrained(segments: Segments, table: TokenTable, options: PackOption
         segments: what the long-document policy made of the table's documents.
         table: the documents.
         options: `untrained` is what happens to them.
+        describe: names a document for a message.
 
     Raises:
         SourceError: there are such segments, and they are an error.
@@ -44,9 +49,9 @@ def without_untrained(segments: Segments, table: TokenTable, options: PackOption
         documents, starts, lengths = segments.locate(numbers)
         numbers = numbers[~_trained(table, documents, starts, lengths, segments.context_of(starts))]
     if options.untrained == "error" and len(numbers):
-        document = int(segments.locate(numbers[:1])[0][0]) + table.first_document
+        where = describe(int(segments.locate(numbers[:1])[0][0]) + table.first_document)
         raise SourceError(
-            f"{len(numbers):,} segments have no trained token, the first of them in document {document:,}: "
+            f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
             "mend their labels, or leave them out with --drop-untrained"
         )
     return segments.without(numbers) if len(numbers) else segments

@@ -53,22 +53,26 @@ def verify(
         raise PackerError(f"{folder} is {of}, and {len(given)} source(s) are given: give each one, in this order")
     opened = open_sources(list(given) if names else given[0], _options(folder, manifest, tokenizer))
     if isinstance(opened, Mixture):
+        parts = list(zip(opened.parts, manifest.source["mixture"], strict=True))
+        texts = [f"the source {told['name']}: {f}" for part, told in parts if (f := _other_text(told, part))]
+        if texts:
+            yield from texts
+            return
         drawn = opened.draw()
         others = [f for pair in zip(drawn.identities, manifest.source["mixture"], strict=True) if (f := _other(*pair))]
         yield from others or compare_with_source(folder, manifest, TakenInOrder(drawn), progress)
         return
-    if opened.tokenized is not None:
-        difference = _other_text(manifest.source.get("text") or {}, opened.tokenized.identity)
-        if difference:
-            yield difference
-            return
+    difference = _other_text(manifest.source, opened)
+    if difference:
+        yield difference
+        return
     yield from compare_with_source(folder, manifest, opened, progress)
 
 
 def _other(found: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:
     """Say in what a source of a mixture is not the one that was packed."""
     for name in told:
-        if found.get(name) != told[name]:
+        if name != "text" and found.get(name) != told[name]:
             was = f"{name} is {found.get(name)}, the manifest says {told[name]}"
             return f"the source {told['name']} is not as it was packed: {was}"
     return None
@@ -91,9 +95,17 @@ def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOpt
     return replace(options, tokenizer=tokenizer)
 
 
-def _other_text(packed: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
+def _other_text(told: Mapping[str, Any], opened: Source) -> str | None:
     """Say in what the text is tokenized otherwise than it was; versions of libraries are no matter here."""
+    packed = told.get("text", {})
+    found = opened.tokenized.identity if opened.tokenized is not None else {}
+    if bool(packed) != bool(found):
+        return f"it was packed from {_kind(packed)}, here it holds {_kind(found)}"
     for name in dict.fromkeys([*packed, *found]):
         if name not in LIBRARIES and packed.get(name) != found.get(name):
             return f"it was packed with another {name}: {packed.get(name)}, here {found.get(name)}"
     return None
+
+
+def _kind(text: Mapping[str, Any]) -> str:
+    return "text" if text else "tokens"

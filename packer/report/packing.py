@@ -46,8 +46,7 @@ def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds:
             "No labels were written: only packer.load is safe.",
             "Other trainers would train on padding and across the boundaries of documents.",
         ]
-    if "tokenizer" in options:
-        lines.append(f"Tokenized with {options['tokenizer']}, {_text_identity(summary['source']['text'])}")
+    lines += _text_lines(summary)
     return "\n".join([*lines, f"Written to {output}"])
 
 
@@ -89,6 +88,22 @@ def render_tokenized(report: Mapping[str, Any], *, output: str, seconds: float) 
             f"Written to {output}",
         ]
     )
+
+
+def _text_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What text was tokenized with and what of it is trained; of a mixture by source, those without labels, too."""
+    source, parts = summary["source"], summary["source"].get("mixture", [])
+    lines = []
+    if "text" in source:
+        lines.append(f"Tokenized with {summary['options']['tokenizer']}, {_text_identity(source['text'])}")
+    for part in parts:
+        if "text" in part:
+            identity = _text_identity(part["text"])
+            lines.append(f"{part['name']} tokenized with {summary['options']['tokenizer']}, {identity}")
+    whole = [part["name"] for part in parts if source["labels"] and not part["labels"]]
+    if whole:
+        lines.append(f"All tokens of {', '.join(whole)} are trained")
+    return lines
 
 
 def _text_identity(text: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.plan.mixing import MixUnit, Take, interleave, mixture_targets, take_documents
 from packer.progress import Progress, silent
-from packer.sources.documents import Input
+from packer.sources.documents import Input, Tokenized
+from packer.sources.ipc import MappedLists
 from packer.sources.scanning import Scan, scan
 from packer.sources.sizing import SpillSize
 from packer.sources.source import Source
@@ -73,7 +74,10 @@ class Origins:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mixture:
-    """Several sources that have the same columns, opened and ready to be drawn from."""
+    """Several sources that have the same columns, opened and ready to be drawn from.
+
+    Where some have labels, every token of the others is trained: their labels are their tokens.
+    """
 
     parts: tuple[Source, ...]
     """The sources, in the order of `source_ids`."""
@@ -84,21 +88,24 @@ class Mixture:
     recipe: Recipe
     """How much is taken of each."""
 
-    def __post_init__(self) -> None:
-        by_labels = {part.has_labels: name for part, name in zip(self.parts, self.names, strict=True)}
-        if len(by_labels) > 1:
-            raise SourceError(
-                f"{by_labels[True]} has labels, {by_labels[False]} has none; give labels to all sources or to none"
-            )
-
     @property
     def inputs(self) -> tuple[Input, ...]:
         """Those of all sources, one source after the other."""
         return tuple(given for part in self.parts for given in part.inputs)
 
     @property
-    def tokenized(self) -> None:
-        """Nothing: sources of text are tokenized before they are mixed."""
+    def tokenized(self) -> Tokenized | None:
+        """What is known of the sources of text together, the identity of each by its name; None where none is text."""
+        pairs = zip(self.names, self.parts, strict=True)
+        known = {name: part.tokenized for name, part in pairs if part.tokenized is not None}
+        if not known:
+            return None
+        return Tokenized(
+            identity={name: dict(each.identity) for name, each in known.items()},
+            pad_id=next(iter(known.values())).pad_id,
+            straddling=sum(each.straddling for each in known.values()),
+            untrained=sum(each.untrained for each in known.values()),
+        )
 
     @property
     def mapped(self) -> bool:
@@ -202,17 +209,21 @@ class Drawn:
         rows = numbers
         if any(part.indices is not None for part in parts):
             rows = _rows_of(parts)[numbers]
-        source = Source(", ".join(names), self.mixture.inputs, parts[0].columns, rows)
+        has_labels = any(part.has_labels for part in parts)
+        inputs = tuple(_with_labels(given) if has_labels else given for given in self.mixture.inputs)
+        source = Source(", ".join(names), inputs, parts[0].columns, rows)
         told = self.identities
         identity = {
-            **self.scans[0].identity,  # what sources have in common: labels, columns
+            **self.scans[0].identity,  # what sources have in common: columns
             "files": [file for part in self.scans for file in part.identity["files"]],
             "documents": len(taken),
             "tokens": sum(part["taken"]["tokens"] for part in told),
+            "labels": has_labels,
             "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(taken.astype("<i4", copy=False).data),
             "mixture": told,
         }
-        identity.pop("indices_xxh3_128", None)
+        for of_one in ("text", "indices_xxh3_128"):
+            identity.pop(of_one, None)
         scanned = Scan(lengths=taken, tokens=identity["tokens"], identity=identity)
         return source, scanned, Origins(parts=parts, names=names, firsts=firsts, numbers=numbers, copies=copies)
 
@@ -220,6 +231,13 @@ class Drawn:
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     """Tell equal names apart by their place: data, code, data -> data (1), code, data (3)."""
     return tuple(f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1))
+
+
+def _with_labels(given: Input) -> Input:
+    """The input with labels: its tokens, where it has none."""
+    if isinstance(given, MappedLists) and given.labels is None:
+        return replace(given, labels=given.input_ids)
+    return given
 
 
 def _rows_of(parts: Sequence[Source]) -> NDArray[Any]:

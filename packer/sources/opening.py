@@ -93,6 +93,11 @@ def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, colum
     return Source(found.name, inputs, columns, found.indices)
 
 
+def column_names(source: str | Path | Dataset | DatasetDict, split: str | None) -> list[str]:
+    """The names of the columns of a source's first file, as far as its beginning tells; raises as `find`."""
+    return _names_in(find(source, split))
+
+
 def find(source: str | Path | Dataset | DatasetDict, split: str | None) -> Found:
     """Find what a source consists of.
 

@@ -49,6 +49,8 @@ class TextOptions:
     """A Jinja template in place of the tokenizer's own."""
     eos: bool = True
     """End texts and completions with the end-of-sequence token, so that a model learns to stop."""
+    mixed: bool = False
+    """Of a mixture: `train_on` is for the records that it fits, others are trained as by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +110,8 @@ class Encoder:
         if records.kind == "prompt+completion" and not records.conversational:
             fitting = ("completion", "all")
         self.train_on: TrainOn = options.train_on or fitting[0]
+        if self.train_on not in fitting and options.mixed:
+            self.train_on = fitting[0]
         if self.train_on not in fitting:
             raise PackerError(
                 f"--train-on {self.train_on} does not fit documents of {'+'.join(records.columns)}: "

@@ -1,0 +1,304 @@
+"""Mixtures with sources of text: the rows that each source tokenized by itself gives, checked, resumed, refused."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.pipeline.tokenizing import tokenize
+from packer.report import render_manifest_summary
+from packer.sources import records as records_module
+from packer.sources import spill as spill_module
+from packer.sources.text import TextInput
+from tests.chat_templates import EXACT, save_tokenizer
+from tests.packed_rows import rows_on_disk
+from tests.test_from_text import Killed, chats, dies_after, pack, pairs, shards, texts, write_lines
+from tests.test_kept import write
+
+pytest.importorskip("zstandard")
+pytest.importorskip("transformers")
+
+CHATML = EXACT["chatml"]
+WEIGHTS = (0.5, 0.3, 0.2)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces and stretches of a few documents."""
+    monkeypatch.setattr(spill_module, "_PIECE", 1500)
+    monkeypatch.setattr(records_module, "_BLOCK", 400)
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """Chats, texts, and prompts with completions."""
+    chat = write_lines(tmp_path / "chats.jsonl", chats())
+    pq.write_table(pa.Table.from_pylist(texts()), tmp_path / "web.parquet")
+    return [chat, tmp_path / "web.parquet", write_lines(tmp_path / "pairs.jsonl", pairs())]
+
+
+def weighed(sources):
+    return list(zip(sources, WEIGHTS, strict=True))
+
+
+def tokenized(source, tokenizer, **options):
+    out = source.with_name(f"{source.stem}-tokenized")
+    return tokenize(source, out, options=PackOptions(max_len=1, tokenizer=tokenizer, **options), sync=False).output
+
+
+# ---- the rows ----
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mix_tokens": 9000, "seed": 4},
+        {"mix_unit": "epochs", "untrained": "drop", "max_len": 16},
+        {"algorithm": "wrapped", "labels": False},
+        {"long": "truncate", "align": 4},
+    ],
+    ids=str,
+)
+def test_rows_are_those_of_sources_tokenized_one_by_one(tmp_path, tokenizer, sources, small, options):
+    direct = pack(weighed(sources), tmp_path / "direct", tokenizer, shard_size="8KB", workers=2, **options)
+    kept = [tokenized(source, tokenizer) for source in sources]
+    pad_id = direct.options["pad_id"]
+    once = pack(weighed(kept), tmp_path / "once", None, shard_size="8KB", pad_id=pad_id, **options)
+    assert len(direct.shards) > 1
+    assert shards(direct) == shards(once)
+    assert direct.totals["documents_straddling"] >= 0
+    mixed = pack(weighed([sources[0], kept[1], sources[2]]), tmp_path / "mixed", tokenizer, shard_size="8KB", **options)
+    assert shards(mixed) == shards(direct)
+    assert ["text" in part for part in mixed.source["mixture"]] == [True, False, True]
+    assert list(packer.verify(tmp_path / "direct", sources, tokenizer=tokenizer)) == []
+    assert list(packer.verify(tmp_path / "once", kept)) == []
+    assert not (tmp_path / "direct" / ".packer").exists()
+
+
+def test_a_text_is_trained_whole_beside_a_chat_that_is_not(tmp_path, tokenizer, sources):
+    pack(weighed(sources), tmp_path / "out", tokenizer)
+    trained, tokens = [0, 0, 0], [0, 0, 0]
+    for row in packer.load(tmp_path / "out"):
+        place = 0
+        for length, source in zip(row["seq_lengths"], row["source_ids"], strict=True):
+            if source >= 0:
+                trained[source] += int((row["labels"][place : place + length] >= 0).sum())
+                tokens[source] += int(length) - 1  # but for the first of each segment
+            place += length
+    assert trained[1] == tokens[1]
+    assert 0 < trained[0] < tokens[0]
+    assert 0 < trained[2] < tokens[2]
+
+
+def test_a_source_of_tokens_without_labels_is_trained_whole_too(tmp_path):
+    (tmp_path / "a").mkdir()
+    plain = write(tmp_path / "a", "jsonl", {"input_ids": [[1, 2, 3], [4, 5, 6, 7]]})
+    masked = write(tmp_path, "parquet", {"input_ids": [[8, 9, 8]], "labels": [[-100, -100, 8]]})
+    for order in ([plain, masked], [masked, plain]):
+        out = tmp_path / order[0].suffix
+        manifest = packer.pack([(source, 1) for source in order], out, max_len=16, mix_unit="epochs")
+        assert manifest.totals["tokens_trained"] == 2 + 3 + 1
+        assert manifest.source["labels"]
+        assert list(packer.verify(out, order)) == []
+        summary = render_manifest_summary(manifest.to_dict(), output="out", seconds=1)
+        assert "All tokens of source.jsonl are trained" in summary
+
+
+def test_counts_and_identities_are_those_of_each_source(tmp_path, tokenizer, sources):
+    manifest = pack(weighed(sources), tmp_path / "out", tokenizer)
+    told = manifest.source["mixture"]
+    assert [part["text"]["train_on"] for part in told] == ["assistant", "all", "completion"]
+    assert [part["text"]["columns"][0] for part in told] == ["messages", "text", "prompt"]
+    assert [part["labels"] for part in told] == [True, False, True]
+    assert "text" not in manifest.source
+    alone = [pack(source, tmp_path / source.stem, tokenizer) for source in sources]
+    assert [part["text"] for part in told] == [each.source["text"] for each in alone]
+    for name in ("documents_straddling", "documents_untrained"):
+        assert manifest.totals[name] == sum(each.totals[name] for each in alone)
+    summary = render_manifest_summary(manifest.to_dict(), output="out", seconds=1)
+    assert "chats.jsonl tokenized with ours, training on assistant of messages" in summary
+    assert "All tokens of web.parquet are trained" in summary
+
+
+def test_straddling_and_untrained_documents_are_summed(tmp_path, tokenizer):
+    one = write_lines(tmp_path / "one.jsonl", [{"prompt": "quick bro", "completion": "wn fox"}, *pairs()])
+    two = write_lines(tmp_path / "two.jsonl", [{"prompt": "the qui", "completion": "ck brown"}, *pairs()[:9]])
+    no_answer = write_lines(tmp_path / "three.jsonl", [{"messages": chats()[0]["messages"][:1]}] * 3 + chats()[:5])
+    every = [one, two, no_answer]
+    totals = pack(weighed(every), tmp_path / "out", tokenizer).totals
+    alone = [pack(source, tmp_path / source.stem, tokenizer).totals for source in every]
+    assert [part["documents_untrained"] for part in alone][2] == 3
+    for name in ("documents_straddling", "documents_untrained"):
+        assert totals[name] == sum(part[name] for part in alone)
+    again = pack(weighed(every), tmp_path / "again", tokenizer, workers=1).totals
+    assert again == totals
+
+
+def test_options_of_text_are_for_the_sources_that_they_fit(tmp_path, tokenizer, sources):
+    (tmp_path / "b").mkdir()
+    body = write_lines(tmp_path / "b" / "body.jsonl", [{"body": each["text"]} for each in texts()])
+    mixed = weighed([sources[0], body, sources[2]])
+    manifest = pack(mixed, tmp_path / "out", tokenizer, text_column="body", train_on="completion")
+    told = [part["text"] for part in manifest.source["mixture"]]
+    assert [text["columns"][0] for text in told] == ["messages", "body", "prompt"]
+    assert [text["train_on"] for text in told] == ["assistant", "all", "completion"]
+    named = weighed([sources[0], sources[1], sources[2]])
+    plain = pack(named, tmp_path / "plain", tokenizer)
+    assert shards(plain) == shards(manifest)
+    everything = pack(named, tmp_path / "all", tokenizer, train_on="all")
+    assert not everything.source["labels"]
+    for options, words in (
+        ({"text_column": "content"}, "text_column is 'content', which none of the 3 sources has"),
+        ({"keep_tokens": ["a"]}, "text has no values per token"),
+    ):
+        with pytest.raises(PackerError, match=words):
+            pack(named, tmp_path / "none", tokenizer, **options)
+    with pytest.raises(PackerError, match="--train-on completion fits none of the 2 sources"):
+        pack(named[:2], tmp_path / "none", tokenizer, train_on="completion")
+    kept = [tokenized(source, tokenizer) for source in sources]
+    with pytest.raises(PackerError, match=r"all 3 sources have the column 'input_ids'.*leave --tokenizer out"):
+        pack(weighed(kept), tmp_path / "none", tokenizer)
+
+
+def test_a_column_that_is_named_goes_before_tokens(tmp_path, tokenizer, sources):
+    both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1, 2, 3], "content": each["text"]} for each in texts()])
+    mixed = pack([(sources[0], 1), (both, 1)], tmp_path / "out", tokenizer, text_column="content")
+    text = pack([(sources[0], 1), (sources[1], 1)], tmp_path / "text", tokenizer)
+    assert shards(mixed) == shards(text)
+
+
+# ---- checked, taken up again ----
+
+
+def test_verify_finds_other_text_in_the_source_that_has_it(tmp_path, tokenizer, sources):
+    pack(weighed(sources), tmp_path / "out", tokenizer)
+    records = chats()
+    changed = json.loads(json.dumps(records))
+    content = changed[5]["messages"][1]["content"]
+    changed[5]["messages"][1]["content"] = " ".join(reversed(content.split()))
+    assert changed != records
+    write_lines(sources[0], changed)
+    (fault,) = packer.verify(tmp_path / "out", sources, tokenizer=tokenizer)
+    assert fault.startswith(("document 5 (chats.jsonl line 6) of chats.jsonl", "the source chats.jsonl is not as"))
+    write_lines(sources[0], records)
+    other = save_tokenizer(tmp_path / "other", template=CHATML + " ")
+    (fault,) = packer.verify(tmp_path / "out", sources, tokenizer=other)
+    assert fault.startswith("the source chats.jsonl: it was packed with another chat_template")
+    sources[1] = tokenized(sources[1], tokenizer)
+    (fault,) = packer.verify(tmp_path / "out", sources, tokenizer=tokenizer)
+    assert fault == "the source web.parquet: it was packed from text, here it holds tokens"
+
+
+def test_versions_of_libraries_do_not_matter_to_verify(tmp_path, tokenizer, sources, monkeypatch):
+    import transformers
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers, "__version__", "0.0.1")
+        pack(weighed(sources), tmp_path / "out", tokenizer)
+    assert list(packer.verify(tmp_path / "out", sources, tokenizer=tokenizer)) == []
+
+
+def test_what_was_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, sources, monkeypatch, small):
+    whole = pack(weighed(sources), tmp_path / "whole", tokenizer, workers=1)
+    with monkeypatch.context() as patch:
+        calls = dies_after(patch, -1)
+        pack(weighed(sources), tmp_path / "counted", tokenizer, workers=1)
+    with monkeypatch.context() as patch:
+        dies_after(patch, len(calls) * 3 // 4)
+        with pytest.raises(Killed):
+            pack(weighed(sources), tmp_path / "out", tokenizer, workers=1)
+    with monkeypatch.context() as patch:
+        again = dies_after(patch, -1)
+        resumed = pack(weighed(sources), tmp_path / "out", tokenizer, workers=1)
+    assert resumed.to_dict() == whole.to_dict()
+    assert rows_on_disk(tmp_path / "out") == rows_on_disk(tmp_path / "whole")
+    assert len(again) < len(calls) // 2
+
+
+def test_what_is_complete_is_known_again_and_how_it_differs_is_told(tmp_path, tokenizer, sources):
+    first = pack(weighed(sources), tmp_path / "out", tokenizer)
+    assert pack(weighed(sources), tmp_path / "out", tokenizer).to_dict() == first.to_dict()
+    with pytest.raises(PackerError, match="packed with train_on None, not all"):
+        pack(weighed(sources), tmp_path / "out", tokenizer, train_on="all")
+    other = save_tokenizer(tmp_path / "b" / "ours", template=CHATML + " ")
+    with pytest.raises(PackerError, match=r"packed with chat_template of chats.jsonl [0-9a-f]+, not [0-9a-f]+"):
+        pack(weighed(sources), tmp_path / "out", other)
+
+
+def test_the_room_that_tokenizing_takes_is_asked_for_before_it_begins(tmp_path, tokenizer, sources, monkeypatch):
+    from packer.pipeline import room
+
+    monkeypatch.setattr(room, "_free", lambda claimed: 1000)
+    encoded = []
+    spilled = TextInput.cut
+    monkeypatch.setattr(TextInput, "cut", lambda self, size: encoded.append(size) or spilled(self, size))
+    with pytest.raises(PackerError, match=r"the decoded source needs about .*, 1.0 kB are free"):
+        pack(weighed(sources), tmp_path / "out", tokenizer)
+    assert len(encoded) == 3  # to foresee the sizes, and nothing more
+
+
+# ---- errors name the document of its source ----
+
+
+def test_an_untrained_document_is_named_in_its_own_source(tmp_path, tokenizer, sources):
+    silent = write_lines(tmp_path / "silent.jsonl", [*chats()[:4], {"messages": chats()[4]["messages"][:1]}])
+    mixed = [(sources[1], 1), (silent, 1)]
+    words = (
+        r"1 segments have no trained token, the first of them in document 4 \(silent.jsonl line 5\) of silent.jsonl: "
+    )
+    with pytest.raises(PackerError, match=words):
+        pack(mixed, tmp_path / "out", tokenizer, untrained="error", mix_unit="epochs", max_len=4096)
+
+
+def test_a_turn_that_does_not_fit_is_named_in_its_own_source(tmp_path, tokenizer, sources):
+    say = [{"role": "user", "content": "the quick"}, {"role": "assistant", "content": "brown fox " * 200}]
+    wordy = write_lines(tmp_path / "wordy.jsonl", [*chats()[:3], {"messages": say}])
+    mixed = [(sources[0], 1), (wordy, 1)]
+    options = {"split_at": "turns", "mix_unit": "epochs", "max_len": 48}
+    with pytest.raises(
+        PackerError, match=r"^document 3 \(wordy.jsonl line 4\) of wordy.jsonl has a turn of \d+ tokens"
+    ):
+        pack(mixed, tmp_path / "out", tokenizer, **options)
+    write_lines(wordy, chats()[:3])
+    manifest = pack(mixed, tmp_path / "out", tokenizer, **options)
+    assert manifest.totals["documents_split"]
+    assert list(packer.verify(tmp_path / "out", [source for source, _ in mixed], tokenizer=tokenizer)) == []
+    with pytest.raises(PackerError, match=r"split_at is turns, and .*web.parquet holds texts, not chats"):
+        pack(weighed(sources), tmp_path / "none", tokenizer, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_wrong_record_is_named_in_its_own_source(tmp_path, tokenizer, sources, workers):
+    wrong = write_lines(tmp_path / "wrong.jsonl", [*texts()[:7], {"text": None}])
+    with pytest.raises(PackerError, match=r"^wrong.jsonl: document 7 \(wrong.jsonl line 8\): 'text' is null"):
+        pack([(sources[0], 1), (wrong, 1)], tmp_path / "out", tokenizer, workers=workers)
+
+
+# ---- on the command line ----
+
+
+def test_the_command_packs_and_verifies_a_mixture_of_text(tmp_path, tokenizer, sources):
+    given = [word for source, weight in weighed(sources) for word in ("--source", f"{source}:{weight}")]
+    out = str(tmp_path / "out")
+    done = CliRunner().invoke(cli, ["pack", *given, "--tokenizer", tokenizer, "--max-len", "64", "-o", out])
+    assert done.exit_code == 0, done.output
+    assert "pairs.jsonl tokenized with ours, training on completion of prompt+completion" in done.output
+    same = pack(weighed(sources), tmp_path / "python", tokenizer, algorithm="auto", max_len=64)
+    assert (tmp_path / "out/manifest.json").read_bytes() == same.to_bytes()
+    assert str(tmp_path) not in same.to_bytes().decode()
+    named = [word for source in sources for word in ("--source", str(source))]
+    checked = CliRunner().invoke(cli, ["verify", out, *named, "--tokenizer", tokenizer])
+    assert checked.exit_code == 0, checked.output
+    missing = CliRunner().invoke(cli, ["verify", out, *named])
+    assert (missing.exit_code, "say where it is by --tokenizer" in missing.output) == (1, True)
