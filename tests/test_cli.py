@@ -97,7 +97,8 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
 def test_what_commands_share_means_the_same():
     names = ("pack", "stats", "compare")
     pack, stats, compare = ({option.name: option for option in cli.commands[name].params} for name in names)
-    for name in ("max_segments", "long", "split", "input_column", "labels_column", "as_json", "debug"):
+    shared = ("max_segments", "long", "split", "input_column", "labels_column", "as_json", "debug")
+    for name in (*shared, "dataset", "sources", "mix_unit", "mix_tokens", "group_by", "pairs", "seed"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict() == compare[name].to_info_dict()
     for name in ("algorithm", "gap", "time_limit", "overlap", "truncate_side", "align"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict()

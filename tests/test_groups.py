@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import packer
 from packer.algorithms import get_algorithm
 from packer.cli import cli
-from packer.cli.pack import GROUP_MODE_NAMES
+from packer.cli.reading import GROUP_MODE_NAMES
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.planning import cut_lengths, make_plan

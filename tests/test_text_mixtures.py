@@ -21,7 +21,7 @@ from tests.packed_rows import rows_on_disk
 from tests.test_from_text import Killed, chats, dies_after, pack, pairs, shards, texts, write_lines
 from tests.test_kept import write
 
-pytest.importorskip("zstandard")
+zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
 
 CHATML = EXACT["chatml"]
@@ -84,6 +84,25 @@ def test_rows_are_those_of_sources_tokenized_one_by_one(tmp_path, tokenizer, sou
     assert list(packer.verify(tmp_path / "direct", sources, tokenizer=tokenizer)) == []
     assert list(packer.verify(tmp_path / "once", kept)) == []
     assert not (tmp_path / "direct" / ".packer").exists()
+
+
+def test_real_corpora_mix_to_the_rows_of_each_tokenized_alone(tmp_path, shared_data):
+    sources = []
+    for corpus, every in (("python_peps", 50), ("sgd_multiturn", 500), ("t0_train_50k", 500)):
+        path = next((shared_data / "corpora").glob(f"{corpus}.jsonl*"))
+        with path.open("rb") if path.suffix == ".jsonl" else zstandard.open(path, "rb") as file:
+            sources.append(
+                write_lines(tmp_path / path.name.split(".")[0], map(json.loads, file.read().splitlines()[::every]))
+            )
+        sources[-1] = sources[-1].rename(f"{sources[-1]}.jsonl")
+    real = str(shared_data / "tokenizers" / "qwen3")
+    options = {"max_len": 1024, "shard_size": "100KB"}
+    direct = pack(weighed(sources), tmp_path / "direct", real, chat_template=CHATML, **options)
+    kept = [tokenized(source, real, chat_template=CHATML) for source in sources]
+    once = pack(weighed(kept), tmp_path / "once", None, pad_id=direct.options["pad_id"], **options)
+    assert len(direct.shards) > 1
+    assert shards(direct) == shards(once)
+    assert list(packer.verify(tmp_path / "direct", sources, tokenizer=real)) == []
 
 
 def test_a_text_is_trained_whole_beside_a_chat_that_is_not(tmp_path, tokenizer, sources):

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from packer.cli.reading import given_sources, group_options, seed_option, source_options
 from packer.cli.shared import (
     ALGORITHM_NAMES,
     batch_size_option,
@@ -18,15 +19,24 @@ from packer.cli.shared import (
 
 
 @click.command()
-@click.argument("dataset")
+@source_options
 @click.option("--max-len", type=click.IntRange(1), required=True, metavar="N", help="Tokens of a row.")
 @click.option("--algorithm", "algorithms", type=ALGORITHM_NAMES, multiple=True,
               help="Only this one; repeat it for several [default: all].")  # fmt: skip
 @batch_size_option
 @text_options
+@group_options
+@seed_option
 @shared_options
 def compare(
-    dataset: str, algorithms: tuple[str, ...], batch_size: int, as_json: bool, debug: bool, **options: Any
+    dataset: str | None,
+    sources: tuple[str, ...],
+    group_by: tuple[str, str] | None,
+    algorithms: tuple[str, ...],
+    batch_size: int,
+    as_json: bool,
+    debug: bool,
+    **options: Any,
 ) -> None:
     """Run every algorithm on DATASET and show what each makes of it; nothing is written.
 
@@ -36,9 +46,10 @@ def compare(
         from packer import pipeline, report
         from packer.options import PackOptions
 
+        source, of_source = given_sources(dataset, sources, group_by)
         found = pipeline.compare(
-            dataset,
-            options=PackOptions(**options),
+            source,
+            options=PackOptions(**of_source, **options),
             algorithms=algorithms,
             documents_per_step=batch_size,
             progress=progress,

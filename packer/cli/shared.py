@@ -52,7 +52,7 @@ def text_options(command: Command) -> Command:
     options = (
         click.option("--tokenizer", metavar="PATH_OR_ID",
                      help="Of a DATASET of text: a folder, a tokenizer.json or a Hub id. A column input_ids is then "
-                     "refused, unless --text-column says what to take."),
+                     "refused, unless --text-column says what to take; in a mixture such a source is taken as tokens."),
         click.option("--text-column", metavar="NAME",
                      help="Column of text or messages, or two as in question,answer "
                      "[default: text; prompt and completion; messages; or conversations]."),

@@ -1,9 +1,9 @@
 """The way of the data: source, lengths, histogram, patterns, plan, shards. No click, no printing.
 
 `pack.py` is the whole way, `opening.py`, `planning.py` and `writing.py` are stretches of it, `mixing.py` makes one
-sequence of several sources; `statistics.py` is the way without tokens, `comparing.py` that way with every algorithm,
-`verifying.py` the way back, on which `packed_segments.py` reads the rows and `against_source.py` compares them.
-`tokenizing.py` stops where text has become tokens.
+sequence of several sources; `measuring.py` reads lengths alone, `statistics.py` is the way without tokens,
+`comparing.py` that way with every algorithm, `verifying.py` the way back, on which `packed_segments.py` reads the rows
+and `against_source.py` compares them. `tokenizing.py` stops where text has become tokens.
 """
 
 from packer.pipeline.comparing import compare

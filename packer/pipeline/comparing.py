@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +16,15 @@ from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorith
 from packer.algorithms.bounds import lower_bound
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.pipeline.opening import open_with
-from packer.pipeline.planning import cut_by_policy
-from packer.plan import Segments
+from packer.pipeline.measuring import Measured, measure
+from packer.pipeline.mixing import Given
+from packer.pipeline.planning import Cut, cut_by_policy, cut_lengths, make_plan
+from packer.plan import Plan, Segments, apart_bound, items_of, together_bound
 from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent
-from packer.sources import scan
 from packer.sources.length_counts import read_length_counts
 from packer.stats.comparison import Comparison, Failure, Outcome, compare_outcomes
-from packer.stats.rows import Corpus, rows_in_order, rows_of_patterns
-
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+from packer.stats.rows import Corpus, rows_in_order, rows_of_patterns, rows_of_plan
 
 QUICK = 2.0
 """Seconds under which an algorithm runs again, and the second run counts."""
@@ -38,18 +36,20 @@ Result = TypeVar("Result")
 
 
 def compare(
-    source: str | Path | Dataset | DatasetDict,
+    source: Given | Sequence[Given],
     *,
     options: PackOptions,
     algorithms: Sequence[str] = (),
     documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> Comparison:
-    """Run algorithms on a tokenized dataset, or on a histogram: a file `*.csv` with the header `length,count`.
+    """Run algorithms on a dataset or a mixture, or on a histogram: a file `*.csv` with the header `length,count`.
+
+    Pairs and groups are planned as `pack` does, and the seconds are those of planning.
 
     Args:
         source: what `pack` takes, or the histogram, in which every count is a document.
-        options: max_len, max_segments, long, and where the tokens are; the algorithm named there is not looked at.
+        options: those of the pack: what is read, cut and kept together; the algorithm named there is not looked at.
         algorithms: names of those to run; all when empty. One that cannot run is told as a failure.
         documents_per_step: documents per optimizer step in unpacked training.
         progress: told of reading, and of "solve NAME" before each algorithm.
@@ -57,12 +57,19 @@ def compare(
     Raises:
         PackerError: the source cannot be read, there is nothing in it to pack, or no algorithm could run.
     """
+    planned = None
     if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv" and not Path(source).is_dir():
+        if options.pairs or options.group_by is not None:
+            raise PackerError(f"{source} is a histogram, which tells no pairs or groups: give the dataset")
         corpus, lengths = _corpus_of_counts(Path(source), options.max_len, options.long), None
+        known_bound = lower_bound(corpus.histogram, options.max_segments)
     else:
-        opened = open_with(source, options)
-        _, segments = cut_by_policy(scan(opened, progress).lengths, options)
+        measured = measure(source, options, progress)
+        _, segments = cut_by_policy(measured.lengths, options)
         corpus, lengths = _corpus_of_segments(segments), segments.kept_lengths(0, segments.documents)
+        known_bound = _bound(segments, measured, options)
+        if options.pairs or options.group_by is not None:
+            planned = measured
         del segments
     chosen = list(dict.fromkeys(get_algorithm(name).name for name in algorithms)) or list(ALGORITHMS)
     outcomes: list[Outcome] = []
@@ -70,7 +77,10 @@ def compare(
     for done, name in enumerate(chosen):
         progress(f"solve {name}", done, len(chosen))
         try:
-            outcomes.append(_outcome(get_algorithm(name), corpus, lengths, options.max_segments))
+            if planned is not None:
+                outcomes.append(_planned_outcome(name, corpus, planned, options))
+            else:
+                outcomes.append(_outcome(get_algorithm(name), corpus, lengths, options.max_segments))
         except (PackerError, MemoryError) as error:
             reason = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
             failures.append(Failure(algorithm=name, error=" ".join(reason.split())))
@@ -83,7 +93,7 @@ def compare(
         outcomes,
         failures,
         max_segments=options.max_segments,
-        known_bound=lower_bound(corpus.histogram, options.max_segments),
+        known_bound=known_bound,
         documents_per_step=documents_per_step,
     )
 
@@ -97,7 +107,20 @@ def _corpus_of_segments(segments: Segments) -> Corpus:
         long=segments.long,
         long_documents=segments.long_documents,
         long_tokens=segments.long_tokens,
+        unpaired_documents=segments.unpaired_documents,
     )
+
+
+def _bound(segments: Segments, measured: Measured, options: PackOptions) -> int:
+    """Packs that no packing goes below, as far as is known without solving."""
+    items = items_of(segments) if options.pairs else segments
+    bound = lower_bound(items.histogram, options.max_items)
+    if measured.groups is None:
+        return bound
+    groups = measured.groups[::2] if options.pairs else measured.groups
+    if options.group_mode == "together":
+        return together_bound(items, groups, options.max_items)
+    return max(bound, apart_bound(items, groups))
 
 
 def _corpus_of_counts(path: Path, max_len: int, long: LongPolicy) -> Corpus:
@@ -153,6 +176,29 @@ def _outcome(
     patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, max_segments, **limits))
     rows = rows_of_patterns(patterns, corpus)
     return Outcome(algorithm=algorithm.name, rows=rows, seconds=seconds, proved_bound=patterns.lower_bound)
+
+
+def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: PackOptions) -> Outcome:
+    """Plan the rows of pairs or groups with an algorithm.
+
+    Raises:
+        PackerError: it does not go with them.
+    """
+    algorithm = get_algorithm(name)
+    limited = isinstance(algorithm, Algorithm) and algorithm.limited
+    if isinstance(algorithm, Algorithm):
+        _warm_up(algorithm)
+    options = replace(options, algorithm=name, gap=None, time_limit=PATIENCE if limited else None)
+    row_bytes = options.row_format.row_bytes
+
+    def planned() -> tuple[Cut, Plan, dict[str, Any]]:
+        cut = cut_lengths(measured.lengths, options)
+        return cut, *make_plan(cut, options, row_bytes=row_bytes, groups=measured.groups)
+
+    (cut, plan, totals), seconds = _timed(planned)
+    lengths = cut.segments.locate(plan.slots)[2]
+    rows = rows_of_plan(lengths.astype(np.int64), plan.row_starts.astype(np.int64), corpus)
+    return Outcome(algorithm=name, rows=rows, seconds=seconds, proved_bound=totals["lower_bound"])
 
 
 def _warm_up(algorithm: Algorithm) -> None:

@@ -169,7 +169,7 @@ def _pack_into(
     cut = cut_lengths(scanned.lengths, options, table=table, describe=documents.describe, threads=workers)
 
     def planned() -> tuple[Plan, dict[str, Any]]:
-        groups = document_groups(table, options)
+        groups = document_groups(table.extra, table.rows, options)
         row_bytes = row_format.row_bytes
         return make_plan(cut, options, row_bytes=row_bytes, groups=groups, threads=workers, progress=progress)
 

@@ -2,53 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
-from packer.pipeline.opening import open_with
-from packer.pipeline.planning import cut_lengths
+from packer.pipeline.measuring import measure
+from packer.pipeline.mixing import Given
+from packer.pipeline.planning import cut_lengths, make_plan
+from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
-from packer.sources import scan
 from packer.stats import DatasetStats, PackedStats, RowArrays, dataset_stats, packed_stats
-
-if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
 
 
 def dataset_statistics(
-    source: str | Path | Dataset | DatasetDict,
+    source: Given | Sequence[Given],
     *,
     options: PackOptions,
     documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> DatasetStats:
-    """Describe a tokenized dataset and what packing would make of it; nothing is written.
+    """Describe a dataset, or a mixture, and what packing would make of it; nothing is written.
+
+    The rows are as many as `pack` makes with the same options: of pairs, where they stay together, and of groups.
+
+    Args:
+        source: a path, glob, Hub id, or a `datasets` object; or a list of these, to be mixed by `options.weights`.
+        options: those of the pack.
+        documents_per_step: documents per optimizer step in unpacked training.
+        progress: told of reading, and of "plan" where documents are grouped.
 
     Raises:
         PackerError: the source cannot be read, or there is nothing in it to pack.
     """
-    opened = open_with(source, options)
-    cut = cut_lengths(scan(opened, progress).lengths, options)
-    if cut.rows is not None:
-        packs, proven = cut.rows.packs, 0
+    measured = measure(source, options, progress)
+    cut = cut_lengths(measured.lengths, options)
+    if measured.groups is not None:
+        row_bytes = options.row_format.row_bytes
+        _, totals = make_plan(cut, options, row_bytes=row_bytes, groups=measured.groups, progress=progress)
+        packs, bound = totals["packs"], totals["lower_bound"]
+    elif cut.rows is not None:
+        packs, bound = cut.rows.packs, cut.lower_bound(options.max_items)
     else:
         patterns = options.solve(cut.items.histogram)
-        packs, proven = patterns.packs, patterns.lower_bound
+        packs, bound = patterns.packs, cut.lower_bound(options.max_items, patterns.lower_bound)
     return dataset_stats(
         lengths=cut.policy.lengths,
-        histogram=cut.policy.histogram,
+        histogram=_tokens_of_segments(cut.policy),
         packs=packs,
-        lower_bound=cut.lower_bound(options.max_items, proven),
+        lower_bound=bound,
         algorithm=get_algorithm(options.algorithm).name,
         max_segments=options.max_segments,
         documents_per_step=documents_per_step,
+        mixture=measured.mixture,
     )
+
+
+def _tokens_of_segments(segments: Segments) -> NDArray[np.int64]:
+    """Segments of every number of tokens: int64, shape (max_len + 1,); the histogram has what they take, aligned."""
+    if segments.align == 1:
+        return segments.histogram
+    return np.bincount(segments.locate(segments.numbers())[2], minlength=segments.max_len + 1)
 
 
 def packed_statistics(packed: str | Path) -> PackedStats:

@@ -15,6 +15,7 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.shards.verify import verify_packed
+from packer.sources import Source
 from packer.sources.mixture import Mixture
 from packer.sources.taken import TakenInOrder
 from packer.text import LIBRARIES

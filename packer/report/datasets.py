@@ -2,12 +2,19 @@
 
 from itertools import pairwise
 
+from packer.report.packing import render_mixture
 from packer.report.text import count_of, number, percent, render_bars, render_table
 from packer.stats import DatasetStats, Distribution, Epoch, PackedStats, Padding
 
 
-def render_stats(stats: DatasetStats, *, unicode: bool = True) -> str:
-    """Describe on one screen a dataset as it is and what packing makes of it; `unicode=False` keeps to ASCII."""
+def render_stats(stats: DatasetStats, *, unicode: bool = True, mix_unit: str = "tokens") -> str:
+    """Describe on one screen a dataset as it is and what packing makes of it.
+
+    Args:
+        stats: The numbers.
+        unicode: Draw with block characters; False keeps to ASCII.
+        mix_unit: What the weights of a mixture are.
+    """
     rows = f"{count_of(stats.packs, 'row')} of {stats.max_len:,} tokens"
     longer = stats.documents_over_max_len
     longer_line = f"Longer than a row: {count_of(longer, 'document')}, {percent(longer / stats.documents)}"
@@ -17,6 +24,7 @@ def render_stats(stats: DatasetStats, *, unicode: bool = True) -> str:
         [
             f"{count_of(stats.documents, 'document')}, {count_of(stats.tokens, 'token')}",
             f"Packed: {rows}, {percent(stats.efficiency)} full (lower bound {stats.lower_bound:,})",
+            *([render_mixture(stats.mixture, unit=mix_unit)] if stats.mixture else []),
             "",
             render_distribution(stats.lengths, "Tokens per document", unicode=unicode),
             longer_line,

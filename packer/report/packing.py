@@ -32,7 +32,7 @@ def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds:
         ),
     ]
     if options.get("weights"):
-        lines.append(_mixture_table(summary["source"]["mixture"], unit=options.get("mix_unit", "tokens")))
+        lines.append(render_mixture(summary["source"]["mixture"], unit=options.get("mix_unit", "tokens")))
     if options["algorithm"] == "wrapped":
         cut = count_of(totals["documents_split"], "document")
         lines += [f"Wrapping cut {cut}: what follows a cut has lost what came before it."]
@@ -92,14 +92,16 @@ def render_tokenized(report: Mapping[str, Any], *, output: str, seconds: float) 
 
 def _text_lines(summary: Mapping[str, Any]) -> list[str]:
     """What text was tokenized with and what of it is trained; of a mixture by source, those without labels, too."""
+    options, lines = summary["options"], []
+    if "tokenizer" not in options and not options.get("weights"):
+        return []
     source, parts = summary["source"], summary["source"].get("mixture", [])
-    lines = []
     if "text" in source:
-        lines.append(f"Tokenized with {summary['options']['tokenizer']}, {_text_identity(source['text'])}")
+        lines.append(f"Tokenized with {options['tokenizer']}, {_text_identity(source['text'])}")
     for part in parts:
         if "text" in part:
             identity = _text_identity(part["text"])
-            lines.append(f"{part['name']} tokenized with {summary['options']['tokenizer']}, {identity}")
+            lines.append(f"{part['name']} tokenized with {options['tokenizer']}, {identity}")
     whole = [part["name"] for part in parts if source["labels"] and not part["labels"]]
     if whole:
         lines.append(f"All tokens of {', '.join(whole)} are trained")
@@ -174,7 +176,7 @@ def _group_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     return [[f"  {mode}", f"{extra:+,}", f"{cost}; {held}"]]
 
 
-def _mixture_table(sources: Sequence[Mapping[str, Any]], *, unit: str) -> str:
+def render_mixture(sources: Sequence[Mapping[str, Any]], *, unit: str) -> str:
     """Set what was asked of each source beside what is taken of it, in tokens that reach the rows."""
     whole = sum(source["taken"]["tokens_kept"] for source in sources)
     weights = sum(source["weight"] for source in sources)

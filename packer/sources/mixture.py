@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ from packer.sources.documents import Input, Tokenized
 from packer.sources.ipc import MappedLists
 from packer.sources.scanning import Scan, scan
 from packer.sources.sizing import SpillSize
-from packer.sources.source import Source
+from packer.sources.source import Source, one_column
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,8 +131,12 @@ class Mixture:
                     parts[number] = part.spill(each, _shifted(progress, self.parts, number), workers=workers)
         return replace(self, parts=tuple(parts))
 
-    def draw(self, progress: Progress = silent) -> Drawn:
+    def draw(self, progress: Progress = silent, *, with_extra: bool = False) -> Drawn:
         """Take the lengths of all sources, and decide which documents come how often.
+
+        Args:
+            progress: told as by `scan`.
+            with_extra: keep the other columns, too.
 
         Raises:
             SourceError: a source is empty, or a document or file is wrong.
@@ -139,7 +144,7 @@ class Mixture:
         scans, kept = [], []
         for number, part in enumerate(self.parts):
             with _of_source(self.names[number]):
-                scans.append(scan(part, _shifted(progress, self.parts, number)))
+                scans.append(scan(part, _shifted(progress, self.parts, number), with_extra=with_extra))
                 kept.append(self.recipe.kept(scans[-1].lengths))
                 if not kept[-1].any():
                     raise SourceError(
@@ -198,20 +203,41 @@ class Drawn:
             )
         return told
 
+    def order(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
+        """(numbers, copies, lengths) of the documents of the mixture, in order; see `Origins`."""
+        lengths = np.concatenate([part.lengths for part in self.scans])
+        numbers, copies = interleave(self.mixture.recipe.kept(lengths), self.firsts, self.takes)
+        return numbers, copies, lengths[numbers]
+
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """Shape (sources + 1,): source s has the numbers firsts[s]..firsts[s + 1] - 1."""
+        firsts: NDArray[np.int64] = np.cumsum([0, *(len(part.lengths) for part in self.scans)])
+        return firsts
+
+    def lists(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Which list of all sources, one after the other, each of these documents is."""
+        if all(part.indices is None for part in self.mixture.parts):
+            return numbers
+        rows: NDArray[Any] = _rows_of(self.mixture.parts)[numbers]
+        return rows
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """One of the other columns, a value per list of all sources, one after the other.
+
+        Raises:
+            SourceError: it is not of the same type in all of them.
+        """
+        told = zip(self.mixture.names, self.scans, strict=True)
+        return one_column(", ".join(self.mixture.names), name, [(part, each.extra[name].chunks) for part, each in told])
+
     def arrange(self) -> tuple[Source, Scan, Origins]:
         """Put the documents in order: a source of them, what a pass over it would tell, and where they come from."""
         parts, names = self.mixture.parts, self.mixture.names
-        lengths = np.concatenate([part.lengths for part in self.scans])
-        firsts = np.cumsum([0, *(len(part.lengths) for part in self.scans)])
-        numbers, copies = interleave(self.mixture.recipe.kept(lengths), firsts, self.takes)
-        taken = lengths[numbers]
-        del lengths
-        rows = numbers
-        if any(part.indices is not None for part in parts):
-            rows = _rows_of(parts)[numbers]
+        numbers, copies, taken = self.order()
         has_labels = any(part.has_labels for part in parts)
         inputs = tuple(_with_labels(given) if has_labels else given for given in self.mixture.inputs)
-        source = Source(", ".join(names), inputs, parts[0].columns, rows)
+        source = Source(", ".join(names), inputs, parts[0].columns, self.lists(numbers))
         told = self.identities
         identity = {
             **self.scans[0].identity,  # what sources have in common: columns
@@ -225,7 +251,7 @@ class Drawn:
         for of_one in ("text", "indices_xxh3_128"):
             identity.pop(of_one, None)
         scanned = Scan(lengths=taken, tokens=identity["tokens"], identity=identity)
-        return source, scanned, Origins(parts=parts, names=names, firsts=firsts, numbers=numbers, copies=copies)
+        return source, scanned, Origins(parts=parts, names=names, firsts=self.firsts, numbers=numbers, copies=copies)
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -88,10 +88,16 @@ class Pairs(Source):
         )
         return Pairs(*sides)
 
-    def _extra(self) -> dict[str, pa.ChunkedArray]:
+    @property
+    def sides(self) -> tuple[Source, Source]:
+        """The chosen and the rejected answers, a source each."""
+        return self._sides
+
+    def extra(self) -> dict[str, pa.ChunkedArray]:
+        """The other columns, and which side each list is of."""
         halves = [sum(rows or 0 for rows in side.rows) for side in self._sides]
         roles = [pa.repeat(pa.scalar(role), count) for role, count in zip(ROLES, halves, strict=True)]
-        return {**super()._extra(), ROLE: pa.chunked_array(roles, pa.string())}
+        return {**super().extra(), ROLE: pa.chunked_array(roles, pa.string())}
 
 
 class _Reader:

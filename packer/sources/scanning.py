@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.progress import Progress, silent
-from packer.sources.source import STEP, Source
+from packer.sources.source import STEP, Source, one_column
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,22 +34,35 @@ class Scan:
     is hashed, too. Of text, what shapes its tokens is under "text".
     """
 
+    extra: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
+    """The other columns, a value per list; none where they were not asked for."""
 
-def scan(source: Source, progress: Progress = silent) -> Scan:
+
+def scan(source: Source, progress: Progress = silent, *, with_extra: bool = False) -> Scan:
     """Take the length of every document in one pass; beyond the tables, 4 bytes a document are resident.
 
+    Args:
+        source: what is read.
+        progress: told of "lengths", "decode" or "tokenize", in bytes of the files.
+        with_extra: keep the other columns, too; what is not mapped is resident.
+
     Raises:
-        SourceError: the source holds no document, or a document or file is wrong.
+        SourceError: the source holds no document, or a document or file is wrong; or a column is not of one type.
     """
     mapped = [given.rows or 0 for given in source.inputs if given.mapped]  # a footer may claim any number of rows
     expected = sum(mapped) if source.indices is None else len(source.indices)
     lengths = np.empty(expected, np.int32)
     documents = 0
+    seen: defaultdict[str, list[tuple[int, pa.Array]]] = defaultdict(list)  # (first document, chunk)
     for table in source.tables(progress):
         end = documents + len(table.lengths)
         if end > len(lengths):  # what is decoded has not been counted; realloc moves pages, not bytes
             lengths.resize(end + end // 8, refcheck=False)
         lengths[documents:end] = table.lengths
+        if with_extra and not source.mapped:
+            for name, column in table.extra.items():
+                firsts = documents + np.cumsum([0, *map(len, column.chunks)])
+                seen[name] += zip(firsts.tolist(), column.chunks, strict=False)
         documents = end
     lengths.resize(documents, refcheck=False)
     if not documents:
@@ -72,7 +88,20 @@ def scan(source: Source, progress: Progress = silent) -> Scan:
         for start in range(0, documents, STEP):
             digest.update(source.indices[start : start + STEP].astype("<i8").data)
         identity["indices_xxh3_128"] = digest.hexdigest()
-    return Scan(lengths=lengths, tokens=sum(tokens), identity=identity)
+    extra = {}
+    if with_extra:
+        extra = source.extra() if source.mapped else {name: _column(source, name, seen[name]) for name in seen}
+    return Scan(lengths=lengths, tokens=sum(tokens), identity=identity, extra=extra)
+
+
+def _column(source: Source, name: str, chunks: Sequence[tuple[int, pa.Array]]) -> pa.ChunkedArray:
+    """Join the chunks of a column that was read as a stream."""
+    ends = np.cumsum([rows or 0 for rows in source.rows])
+    files = [
+        source.files[int(np.searchsorted(ends, first, side="right"))].name for first, chunk in chunks if len(chunk)
+    ]
+    filled = [[chunk] for _, chunk in chunks if len(chunk)]
+    return one_column(source.name, name, list(zip(files, filled, strict=True)))
 
 
 def _per_file(source: Source, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:

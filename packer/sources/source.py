@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ class Source:
             else None,
             lengths=lengths,
             rows=self.indices,
-            extra=self._extra(),
+            extra=self.extra(),
             first_document=0,
         )
 
@@ -156,23 +156,16 @@ class Source:
             tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
         return Source(self.name, inputs, Columns("input_ids", "labels", self.columns.extra), self.indices, tokenized)
 
-    def _extra(self) -> dict[str, pa.ChunkedArray]:
-        """The other columns of a mapped source.
+    def extra(self) -> dict[str, pa.ChunkedArray]:
+        """The other columns of a mapped source, a value per list.
 
         Raises:
             SourceError: a column is not of the same type in all files.
         """
-        columns = {}
-        for name in self.columns.extra:
-            chunks = [(given.file.name, given.extra[name]) for given in self._mapped_inputs()]
-            types = {chunk.type: file for file, parts in chunks for chunk in parts}
-            if len(types) > 1:
-                (one, there), (other, here) = list(types.items())[:2]
-                raise SourceError(
-                    f"{self.name}: column '{name}' is {one} in {there}, {other} in {here}; make them alike"
-                )
-            columns[name] = pa.chunked_array([chunk for _, parts in chunks for chunk in parts], *types)
-        return columns
+        return {
+            name: one_column(self.name, name, [(given.file.name, given.extra[name]) for given in self._mapped_inputs()])
+            for name in self.columns.extra
+        }
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:
         return tuple(given for given in self.inputs if isinstance(given, MappedLists))
@@ -211,6 +204,19 @@ def unmapped_under_indices(name: str) -> SourceError:
         f"{name}: masks or compressed data under an indices mapping can be packed, but not read as a "
         "stream; save it again after .flatten_indices()"
     )
+
+
+def one_column(owner: str, name: str, parts: Sequence[tuple[str, Sequence[pa.Array]]]) -> pa.ChunkedArray:
+    """Join the chunks of a column: those of each file, or source, with its name.
+
+    Raises:
+        SourceError: they are not of the same type.
+    """
+    types = {chunk.type: part for part, chunks in parts for chunk in chunks}
+    if len(types) > 1:
+        (one, there), (other, here) = list(types.items())[:2]
+        raise SourceError(f"{owner}: column '{name}' is {one} in {there}, {other} in {here}; make them alike")
+    return pa.chunked_array([chunk for _, chunks in parts for chunk in chunks], *types)
 
 
 def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:

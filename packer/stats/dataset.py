@@ -1,5 +1,6 @@
 """A dataset before packing: lengths, padding, and what packing makes of both."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,6 +86,9 @@ class DatasetStats:
     epoch: Epoch
     """Rows and steps now and packed."""
 
+    mixture: tuple[Mapping[str, Any], ...] = ()
+    """Of a mixture, what is taken of each source: as in the manifest."""
+
     @property
     def efficiency(self) -> float:
         """Real tokens over the tokens of all packs."""
@@ -98,7 +102,10 @@ class DatasetStats:
     def to_json(self) -> dict[str, object]:
         """All fields and ratios as JSON takes them."""
         derived = {"efficiency": self.efficiency, "packing_factor": self.packing_factor}
-        return asdict(self) | derived | {"padding": self.padding.to_json()}
+        told = asdict(self) | derived | {"padding": self.padding.to_json()}
+        if not self.mixture:
+            del told["mixture"]
+        return told
 
 
 def dataset_stats(
@@ -110,6 +117,7 @@ def dataset_stats(
     algorithm: str,
     max_segments: int | None = None,
     documents_per_step: int = 64,
+    mixture: Sequence[Mapping[str, Any]] = (),
 ) -> DatasetStats:
     """Describe a dataset and what packing makes of it.
 
@@ -123,6 +131,7 @@ def dataset_stats(
         algorithm: Its name.
         max_segments: The limit it packed with.
         documents_per_step: Documents per optimizer step in unpacked training, at least 1.
+        mixture: What is taken of each source, where there are several.
     """
     values, counts = tally(lengths)
     max_len = len(histogram) - 1
@@ -147,6 +156,7 @@ def dataset_stats(
         epoch=epoch_steps(
             documents=documents_packed, segments=segments, packs=packs, documents_per_step=documents_per_step
         ),
+        mixture=tuple(mixture),
     )
 
 

@@ -38,6 +38,9 @@ class Corpus:
     long_tokens: int
     """Tokens in them."""
 
+    unpaired_documents: int = 0
+    """Of pairs: documents that are left out because the other side is empty."""
+
     @property
     def max_len(self) -> int:
         """Tokens of a row."""
@@ -51,7 +54,8 @@ class Corpus:
     @property
     def documents_packed(self) -> int:
         """Documents with at least one segment."""
-        return self.documents - self.empty_documents - (self.long_documents if self.long == "drop" else 0)
+        dropped = self.long_documents if self.long == "drop" else 0
+        return self.documents - self.empty_documents - self.unpaired_documents - dropped
 
     @property
     def tokens_packed(self) -> int:
@@ -100,6 +104,30 @@ def rows_of_patterns(patterns: Patterns, corpus: Corpus) -> Rows:
         max_segments=patterns.max_segments,
         # whole numbers of any size: a histogram from a file may count more than fits an int64 when squared
         attention=sum(map(mul, squares.tolist(), patterns.counts.tolist())),
+        attention_spread=spread,
+        attention_peak=int(squares.max()) / mean,
+        documents_cut=split,
+        tokens_without_context=corpus.long_tokens - split * corpus.max_len if split else 0,
+    )
+
+
+def rows_of_plan(lengths: NDArray[np.int64], row_starts: NDArray[np.int64], corpus: Corpus) -> Rows:
+    """Describe rows that are planned one by one, of segments as the policy cut them.
+
+    Args:
+        lengths: (segments,) of those of the first row, then of the second, and so on.
+        row_starts: (packs + 1,) the first segment of each row, then the number of segments.
+        corpus: what is packed.
+    """
+    counts = np.diff(row_starts)
+    squares = np.add.reduceat(lengths * lengths, row_starts[:-1])
+    mean, spread = _mean_and_spread(squares)
+    split = corpus.long_documents if corpus.long == "split" else 0
+    return Rows(
+        packs=len(counts),
+        segments=len(lengths),
+        max_segments=int(counts.max()),
+        attention=int(squares.sum()),
         attention_spread=spread,
         attention_peak=int(squares.max()) / mean,
         documents_cut=split,

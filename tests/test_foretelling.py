@@ -1,0 +1,245 @@
+"""What `stats` and `compare` foretell is what `pack` makes: of mixtures, groups and pairs, from every source."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.pipeline import compare, dataset_statistics
+from packer.pipeline import pack as run_pack
+from tests import test_kept
+from tests.chat_templates import save_tokenizer
+from tests.test_kept import write
+from tests.test_mixtures import documents_of, save
+
+KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved")]
+GROUPED = [("together", "bfd"), ("apart", "bfd"), ("apart", "ffd")]
+
+
+def foretold_and_made(source, out, options):
+    found = dataset_statistics(source, options=options)
+    made = run_pack(source, out, options=options, sync=False).manifest
+    return found, made
+
+
+def assert_alike(found, made):
+    totals = made.totals
+    assert found.packs == totals["packs"]
+    assert found.lower_bound == totals["lower_bound"]
+    assert (found.documents, found.tokens) == (totals["documents"], totals["tokens"])
+    assert found.documents_packed == totals["documents"] - sum(totals["documents_dropped"].values())
+    assert found.tokens_packed == totals["tokens_packed"]
+    assert found.efficiency == totals["efficiency"]
+
+
+def two_sources(folder, kinds):
+    """A source of each kind, with the group of every document."""
+    found = []
+    for number, (count, kind) in enumerate(zip((200, 60), kinds, strict=True)):
+        (folder / str(number)).mkdir()
+        groups = [f"group {document % 13}" if document % 7 != 3 else None for document in range(count)]
+        columns = {"input_ids": documents_of(number, count), "source": groups}
+        found.append(write(folder / str(number), kind, columns))
+    return found
+
+
+def preferences(folder, kind, monkeypatch):
+    random = np.random.default_rng(8)
+    sides = {side: [[3] * int(n) for n in random.integers(0, 60, 120)] for side in ("chosen", "rejected")}
+    columns = {f"{side}_input_ids": lists for side, lists in sides.items()}
+    columns["source"] = [f"group {number % 9}" if number % 5 != 3 else None for number in range(120)]
+    types = {**test_kept.TYPES, **{f"{side}_input_ids": pa.list_(pa.int32()) for side in sides}}
+    monkeypatch.setattr(test_kept, "TYPES", types)
+    return write(folder, kind, columns)
+
+
+# ---- stats ----
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mix_tokens": 9000, "seed": 3, "overlap": 3, "align": 4},
+        {"mix_unit": "epochs", "long": "drop", "max_segments": 3},
+        {"mix_unit": "epochs", "algorithm": "sequential"},
+        {"algorithm": "wrapped"},
+    ],
+    ids=str,
+)
+def test_stats_foretell_the_rows_of_a_mixture(tmp_path, kinds, options):
+    sources = two_sources(tmp_path, kinds)
+    options = PackOptions(**{"max_len": 32, "weights": (0.5, 2.25), "algorithm": "bfd", **options})
+    assert_alike(*foretold_and_made(sources, tmp_path / "out", options))
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@pytest.mark.parametrize(("mode", "algorithm"), GROUPED)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_stats_foretell_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mixed):
+    sources = two_sources(tmp_path, kinds)
+    options = PackOptions(max_len=48, algorithm=algorithm, group_by="source", group_mode=mode, long="truncate")
+    if not mixed:
+        for number, source in enumerate(sources):
+            assert_alike(*foretold_and_made(source, tmp_path / f"out-{number}", options))
+        return
+    options = replace(options, weights=(0.5, 2.25), mix_unit="epochs")
+    found, made = foretold_and_made(sources, tmp_path / "out", options)
+    assert_alike(found, made)
+    assert made.totals["packs"] - made.totals["groups"]["packs_ungrouped"] >= (mode == "together")
+
+
+@pytest.mark.parametrize("kind", test_kept.KINDS)
+@pytest.mark.parametrize("long", ["truncate", "drop"])
+@pytest.mark.parametrize("options", [{}, {"group_by": "source"}, {"algorithm": "sequential"}], ids=str)
+def test_stats_foretell_the_rows_of_pairs(tmp_path, kind, long, options, monkeypatch):
+    source = preferences(tmp_path, kind, monkeypatch)
+    options = PackOptions(**{"max_len": 64, "algorithm": "bfd", "pairs": True, "long": long, **options})
+    found, made = foretold_and_made(source, tmp_path / "out", options)
+    assert_alike(found, made)
+    assert sum(made.totals["documents_dropped"].values())
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_stats_foretell_the_rows_of_a_mixture_of_text(tmp_path, grouped):
+    pytest.importorskip("transformers")
+    from tests.test_from_text import chats, texts, write_lines
+
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", template="{% for m in messages %}{{ m.content }}\n{% endfor %}")
+    named = [{**record, "source": f"s{number % 4}"} for number, record in enumerate(texts())]
+    pq.write_table(pa.Table.from_pylist(named), tmp_path / "web.parquet")
+    talks = [{**record, "source": f"s{number % 3}"} for number, record in enumerate(chats())]
+    sources = [tmp_path / "web.parquet", write_lines(tmp_path / "chats.jsonl", talks)]
+    options = PackOptions(
+        max_len=64,
+        algorithm="bfd",
+        weights=(0.3, 0.7),
+        tokenizer=tokenizer,
+        train_on="all",
+        group_by="source" if grouped else None,
+    )
+    assert_alike(*foretold_and_made(sources, tmp_path / "out", options))
+
+
+def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
+    for kind in ("parquet", "arrow"):
+        paths = []
+        for name, values in (("one", [1]), ("other", ["a"])):
+            paths.append(tmp_path / f"{name}.{kind}")
+            table = pa.table({"input_ids": [[1, 2]], "group": values})
+            if kind == "parquet":
+                pq.write_table(table, paths[-1])
+            else:
+                with pa.ipc.new_stream(str(paths[-1]), table.schema) as stream:
+                    stream.write_table(table)
+        words = f"column 'group' is int64 in one.{kind}, string in other.{kind}; make them alike"
+        options = PackOptions(max_len=8, group_by="group")
+        with pytest.raises(PackerError, match=words):
+            dataset_statistics(paths, options=replace(options, weights=(1, 1)))
+        with pytest.raises(PackerError, match=words):
+            dataset_statistics(str(tmp_path / f"o*.{kind}"), options=options)
+
+
+# ---- compare ----
+
+
+def attention_in(out):
+    """Squares of the lengths of the segments of every row, summed, row by row."""
+    return [sum(int(n) ** 2 for n, d in zip(row["seq_lengths"], row["doc_ids"], strict=True) if d >= 0)
+            for row in packer.load(out)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"group_by": "source", "long": "split"},
+        {"group_by": "source", "group_mode": "apart", "long": "drop"},
+    ],
+    ids=str,
+)
+def test_compare_foretells_the_rows_of_a_mixture_and_of_groups(tmp_path, options):
+    sources = two_sources(tmp_path, ("parquet", "jsonl"))
+    options = PackOptions(max_len=32, weights=(0.5, 2.25), **options)
+    names = ["bfd", "ffd", "sequential"]
+    found = compare(sources, options=options, algorithms=names)
+    ordered = [] if options.group_by else ["sequential"]
+    assert {outcome.algorithm for outcome in found.outcomes} == {"bfd", "ffd", *ordered}
+    for failure in found.failures:
+        assert "keeps the order of the source" in failure.error
+    for outcome in found.outcomes:
+        out = tmp_path / outcome.algorithm
+        totals = run_pack(sources, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
+        rows = attention_in(out)
+        assert (outcome.rows.packs, outcome.rows.segments) == (totals["packs"], totals["segments"])
+        assert outcome.rows.attention == sum(rows)
+        if options.group_by:  # whose rows are those of the plan; of patterns they are dealt otherwise
+            assert outcome.rows.attention_peak == pytest.approx(max(rows) / np.mean(rows))
+        assert found.lower_bound >= totals["lower_bound"]
+        assert found.corpus.documents_packed == totals["documents"] - sum(totals["documents_dropped"].values())
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_compare_foretells_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
+    source = preferences(tmp_path, "jsonl", monkeypatch)
+    options = PackOptions(max_len=64, pairs=True, long="drop", group_by="source" if grouped else None)
+    found = compare(source, options=options, algorithms=["bfd", "sequential", "wrapped"])
+    assert {failure.algorithm for failure in found.failures} == {"wrapped", *(["sequential"] if grouped else [])}
+    for outcome in found.outcomes:
+        out = tmp_path / outcome.algorithm
+        totals = run_pack(source, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
+        assert (outcome.rows.packs, outcome.rows.segments) == (totals["packs"], totals["segments"])
+        assert outcome.rows.attention == sum(attention_in(out))
+        assert outcome.rows.max_segments % 2 == 0
+        assert found.corpus.documents_packed == totals["documents"] - sum(totals["documents_dropped"].values())
+
+
+# ---- on the command line ----
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_the_commands_take_the_options_of_pack(tmp_path):
+    one, other = save(tmp_path, 0, 200), save(tmp_path, 1, 60, "jsonl")
+    mixture = ["--source", f"{one}:0.7", "--source", f"{other}:0.3", "--mix-tokens", 4000, "--seed", 5]
+    packed = json.loads(run("pack", *mixture, "--max-len", 32, "-o", tmp_path / "out", "--json").stdout)
+    stats = json.loads(run("stats", *mixture, "--max-len", 32, "--json").stdout)
+    assert stats["packs"] == packed["totals"]["packs"]
+    compared = json.loads(run("compare", *mixture, "--max-len", 32, "--algorithm", "bfd", "--json").stdout)
+    assert compared["tokens"] == packed["totals"]["tokens"]
+    shown = run("stats", *mixture, "--max-len", 32)
+    assert f"{packed['totals']['packs']:,} rows of 32 tokens" in shown.stdout
+    assert stats["mixture"] == packed["source"]["mixture"]
+    asked = next(line.split() for line in shown.stdout.splitlines() if line.startswith("source.jsonl"))
+    assert asked[1:3] == ["30.0%", f"{stats['mixture'][1]['taken']['documents']}"]
+    for command in ("stats", "compare"):
+        nothing = run(command, "--max-len", 32)
+        assert (nothing.exit_code, "Give a DATASET, or several with --source" in nothing.output) == (2, True)
+
+
+def test_what_cannot_be_foretold_is_told_in_one_line(tmp_path):
+    source = save(tmp_path, 0, 20)
+    histogram = tmp_path / "lengths.csv"
+    histogram.write_text("length,count\n3,4\n")
+    for arguments, words in (
+        (("stats", source, "--pairs", "--max-len", 32), "pairs are never split: choose long truncate, drop or error"),
+        (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
+        (("stats", source, "--group-by", "none", "apart", "--max-len", 32), "no column 'none'"),
+        (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),
+        (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "tells no pairs or groups"),
+        (("compare", histogram, "--group-by", "x", "together", "--max-len", 8), "tells no pairs or groups"),
+        (("compare", "--source", histogram, "--max-len", 8), "unknown format"),
+    ):
+        done = run(*arguments)
+        assert (done.exit_code, done.stderr.count("\n"), words in done.stderr) == (1, 1, True), done.output
