@@ -26,7 +26,7 @@ class Pairs(Source):
         SourceError: there are labels of one side alone, or not as many of one side as of the other.
     """
 
-    sides = len(ROLES)
+    side_count = len(ROLES)
 
     def __init__(self, chosen: Source, rejected: Source) -> None:
         if chosen.has_labels != rejected.has_labels:

@@ -30,7 +30,7 @@ class Source:
     Nothing is held but what maps the files; every pass checks what it reads.
     """
 
-    sides = 1
+    side_count = 1
     """Of how many sides, one after the other in the inputs, document i is a list in turn."""
 
     def __init__(

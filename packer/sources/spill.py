@@ -221,8 +221,8 @@ class _Decoding:
     def _document(self, number: int, row: int) -> int:
         """Which document of the source a list of a piece is, the pieces before it decoded."""
         inputs, at = self._source.inputs, self._pieces[number].number
-        of_side = len(inputs) // self._source.sides
+        of_side = len(inputs) // self._source.side_count
         side, first = at // of_side, at // of_side * of_side
         decoded = sum(piece.open().rows for piece in self._pieces[:number] if piece.number >= first)
         mapped = sum(given.rows or 0 for given in inputs[first:at] if given.mapped)
-        return self._source.sides * (decoded + mapped + row) + side
+        return self._source.side_count * (decoded + mapped + row) + side
