@@ -79,6 +79,18 @@ def test_the_batch_equals_the_naive_one(lengths, offset, additive, data):
         assert flat[name][0].tolist() == found[name][taken].tolist()
 
 
+def test_no_segment_sees_another_in_a_row_of_more_than_256():
+    length = 300
+    row = {
+        "input_ids": np.arange(length, dtype=np.int32),
+        "seq_lengths": np.ones(length, np.int32),
+        "doc_ids": np.arange(length, dtype=np.int64),
+        "doc_starts": np.zeros(length, np.int32),
+    }
+    mask = packer.collate([row], format="encoder", tensors="numpy")["attention_mask"]
+    assert np.array_equal(mask[0, 0], np.eye(length, dtype=bool))
+
+
 def test_the_batch_has_the_documented_types(dataset):
     batch = packer.collate(dataset.__getitems__([0, 1]), format="encoder", mlm=MLM, loss_weights="sequence")
     segments = batch.pop("segments")

@@ -357,6 +357,12 @@ def test_what_does_not_fit_the_static_shape_is_refused(dataset):
         packer.static_shape(dataset, rows=0)
 
 
+def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
+    static = packer.static_shape(dataset, rows=3)
+    batch = packer.collate([dataset[0]], static=static, keep_tokens=["labels"], tensors="numpy")
+    assert (batch["labels"][0, MAX_LEN:] == NO_LOSS).all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,6 +1,7 @@
 """Rows of one group, rows with no two of a group, and pairs that stay together."""
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,8 @@ from packer.pipeline.planning import cut_lengths, make_plan
 from packer.plan import (
     GROUP_MODES,
     NO_GROUP,
+    Plan,
+    apart,
     apart_bound,
     cut_documents,
     cut_pairs,
@@ -284,6 +287,69 @@ def test_rows_by_group_have_no_bias_of_order():
         for values in (documents, lengths[documents]):
             assert abs(np.corrcoef(values[deep], share[deep])[0, 1]) < 0.02
         assert abs(np.corrcoef(documents, rows)[0, 1]) < 0.02
+
+
+def test_equal_lengths_of_a_group_share_rows_at_random_not_in_source_order():
+    segments, of_documents = cut_documents(np.full(4000, 5, np.int32), 10, "split"), np.zeros(4000, np.int32)
+    plan = deal_together(segments, of_documents, solver(None), max_segments=None, rows_per_shard=10**9, seed=0)
+    pairs = plan.slots.reshape(-1, 2).astype(np.int64)
+    assert abs(np.corrcoef(pairs[:, 0], pairs[:, 1])[0, 1]) < 5 / np.sqrt(len(pairs))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "max_segments", "bound"),
+    [([3, 3, 3, 3], None, 2), ([1, 1, 1, 1, 1], 2, 3), ([6, 6, 6], None, 3)],
+    ids=["tokens", "segments", "halves"],
+)
+def test_the_bound_of_a_group_is_the_best_of_three(lengths, max_segments, bound):
+    segments = cut_documents(int32s([*lengths, *lengths, 2]), 10, "split")
+    of_documents = int32s([*[0] * len(lengths), *[1] * len(lengths), NO_GROUP])
+    assert together_bound(segments, of_documents, max_segments) == 2 * bound + 1
+
+
+def test_a_clash_is_mended_within_its_shard():
+    lengths, of_documents = np.full(8000, 512, np.int32), (np.arange(8000) // 8).astype(np.int32)
+    of_documents[::2] = NO_GROUP
+    _, dealt, plan = apart_of_many(of_documents, lengths, rows_per_shard=200)
+    assert not np.array_equal(plan.slots, dealt.slots)
+    for first, last in pairwise(dealt.row_starts[dealt.shard_rows]):
+        assert sorted(plan.slots[first:last]) == sorted(dealt.slots[first:last])
+
+
+def test_where_no_segment_is_as_long_two_change_places_with_two_that_take_as_much():
+    segments = cut_documents(int32s([9, 7, 4, 8, 3, 6, 2, 1]), 20, "split")
+    of_documents = int32s([0, 0, *[NO_GROUP] * 6])
+    dealt = Plan(
+        shard_rows=np.array([0, 2]), row_starts=np.array([0, 3, 8]), slots=np.arange(8, dtype=np.uint32), pool_packs=0
+    )
+    plan = keep_apart(dealt, segments, of_documents, max_segments=None, rows_per_shard=2, seed=0)
+    assert [sorted(row) for row in rows_of(plan)] == [[0, 3, 4], [1, 2, 5, 6, 7]]  # 7 + 4 for 8 + 3
+
+
+def test_packing_anew_costs_no_rows_and_may_save_some(monkeypatch):
+    random = np.random.default_rng(0)
+    packs = []
+    for _ in range(200):
+        max_len = int(random.integers(8, 60))
+        lengths = int32s(random.integers(1, max_len + 1, random.integers(10, 120)) // random.integers(1, 5) + 1)
+        segments = cut_documents(np.minimum(lengths, max_len), max_len, "split")
+        of_documents = int32s(random.integers(NO_GROUP, random.integers(2, 12), len(lengths)))
+        dealt = deal(segments, solver(None)(segments.histogram), rows_per_shard=10**9, seed=0)
+        for many in (apart.MANY, 2.0):
+            with monkeypatch.context() as patched:
+                patched.setattr(apart, "MANY", many)
+                plan = keep_apart(dealt, segments, of_documents, max_segments=None, rows_per_shard=10**9, seed=0)
+            packs.append(len(plan.row_starts) - 1)
+    assert all(anew <= repaired for anew, repaired in zip(packs[::2], packs[1::2], strict=True))
+    assert packs[::2] != packs[1::2]
+
+
+def test_rows_that_are_added_stand_anywhere_among_those_of_the_pool():
+    lengths = np.sort(real_like_lengths(4000))
+    segments, dealt, plan = apart_of_many(np.arange(4000, dtype=np.int32) % 8, lengths, rows_per_shard=50)
+    assert 100 < dealt.pool_packs < plan.pool_packs - 100
+    filled = np.add.reduceat(segments.locate(plan.slots)[2], plan.row_starts[:-1])[-plan.pool_packs :]
+    assert abs(np.corrcoef(np.arange(plan.pool_packs), filled)[0, 1]) < 5 / np.sqrt(plan.pool_packs)
 
 
 def test_swapped_segments_come_from_anywhere():

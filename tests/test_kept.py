@@ -25,6 +25,7 @@ def made_source(documents=200, seed=0) -> dict[str, list]:
         "input_ids": [random.integers(1, 1000, length).tolist() for length in lengths],
         "weight": [float(number) / 7 for number in range(documents)],
         "source": [WORDS[number % len(WORDS)] for number in range(documents)],
+        "clean": [number % 3 == 0 for number in range(documents)],
         "logprob": [(-random.random(length)).astype(np.float32).tolist() for length in lengths],
         "kind": [random.integers(0, 2, length).tolist() for length in lengths],
     }
@@ -35,6 +36,7 @@ TYPES = {
     "labels": pa.list_(pa.int32()),
     "weight": pa.float64(),
     "source": pa.string(),
+    "clean": pa.bool_(),
     "logprob": pa.list_(pa.float32()),
     "kind": pa.list_(pa.int8()),
     "attention_mask": pa.list_(pa.int8()),
@@ -90,7 +92,7 @@ def segments_with(dataset: packer.PackedDataset, per_segment=(), per_token=()):
 @pytest.mark.parametrize("options", [{}, {"overlap": 5, "align": 4}, {"algorithm": "wrapped"}], ids=str)
 def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
     columns = made_source()
-    keep, keep_tokens = ["weight", "source"], ["logprob", "kind"]
+    keep, keep_tokens = ["weight", "source", "clean"], ["logprob", "kind"]
     source = write(tmp_path, kind, columns)
     out = tmp_path / "out"
     packer.pack(source, out, max_len=32, shard_size="6KB", keep=keep, keep_tokens=keep_tokens, **options)
@@ -100,18 +102,23 @@ def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
     row_bytes = 32 * (4 + 4 + 4 + 1)  # tokens, labels, logprob and kind
     assert max(shard.rows for shard in dataset.manifest.shards) <= 6000 // row_bytes
     assert {document for document, *_ in found} == {d for d, tokens in enumerate(columns["input_ids"]) if tokens}
-    for document, start, tokens, _, (weight, name), (logprobs, kinds) in found:
+    for document, start, tokens, _, (weight, name, clean), (logprobs, kinds) in found:
         here = slice(start, start + len(tokens))
         assert tokens == columns["input_ids"][document][here]
-        assert (weight, name) == (columns["weight"][document], columns["source"][document])
+        assert (weight, name, clean) == tuple(columns[of][document] for of in keep)
         assert logprobs == pytest.approx(columns["logprob"][document][here])
         assert kinds == columns["kind"][document][here]
     assert list(packer.verify(out, source)) == []
     rows = datasets.load_from_disk(str(out))
     assert rows[0]["source"] == dataset[0]["source"].tolist()
     for row in rows:
-        for name, nothing in (("weight", 0), ("source", None)):
+        for name, nothing in (("weight", 0), ("source", None), ("clean", False)):
             assert [v for v, d in zip(row[name], row["doc_ids"], strict=True) if d < 0] in ([], [nothing])
+    for row in dataset:
+        extents = row["seq_lengths"]
+        lengths = np.where(row["doc_ids"] < 0, 0, row.get("seq_tokens", extents))
+        padding = np.arange(32) >= np.repeat(np.cumsum(extents) - extents + lengths, extents)
+        assert not any(row[name][padding].any() for name in keep_tokens)
 
 
 @pytest.mark.parametrize("changed", ["weight", "source", "logprob"])

@@ -17,6 +17,7 @@ from packer.loader import NO_LOSS
 from packer.loader.segments import weights_of
 from packer.shards.columns import PADDING
 from tests import naive
+from tests.packed_rows import make
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -265,6 +266,11 @@ def test_the_schedule_keeps_the_documents_of_a_step_or_raises_betas(packed):
     assert packer.packed_schedule(dataset, batch_size=1).global_batch == 1
     steps = packer.BatchSampler(dataset, global_batch=keep.global_batch).steps
     assert steps * 3 == keep.steps
+
+
+def test_the_schedule_does_not_count_documents_that_were_left_out(tmp_path):
+    dataset = packer.load(make(tmp_path, [0, 8, 8, 99, 0, 8], long="drop"))
+    assert packer.packed_schedule(dataset, batch_size=1).packing_factor == 3 / len(dataset)
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,16 @@ def test_in_the_middle_of_a_step_other_ranks_go_on_where_they_can():
         balanced.load_state_dict(state)
 
 
+@pytest.mark.parametrize("batches", [5, 6])
+def test_a_state_from_rows_that_are_left_out_here_begins_the_next_epoch(batches):
+    old = packer.BatchSampler(Rows([1] * 11), global_batch=4, rows=2)
+    assert len(old) == 6
+    sampler = packer.BatchSampler(Rows([1] * 11), global_batch=4, rows=2, drop_last=True)
+    sampler.load_state_dict(old.state_dict(batches))
+    assert list(sampler) == list(packer.BatchSampler(Rows([1] * 11), global_batch=4, rows=2, epoch=1, drop_last=True))
+    assert sampler.epoch == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

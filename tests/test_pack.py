@@ -98,7 +98,7 @@ def naive_packs(lengths, max_len: int) -> int:
         {"long": "split"},
         {"long": "truncate"},
         {"long": "truncate", "truncate_side": "left", "align": 4},
-        {"long": "drop", "align": 8},
+        {"long": "drop", "align": 2},
         {"long": "split", "overlap": 7},
         {"long": "split", "overlap": 39, "align": 5},
     ],

@@ -397,6 +397,66 @@ def test_a_linked_output_is_replaced_where_it_is(source, undisturbed, old, tmp_p
     assert hashes(tmp_path / "out") == undisturbed
 
 
+# fsync: what a power cut leaves
+
+
+def watched(monkeypatch) -> list[tuple[str, set[int]]]:
+    """What is synced and renamed from now on, by inode: ("rename", what it is, and what is in it), ("sync", ...)."""
+    done: list[tuple[str, set[int]]] = []
+    fsync, rename, unlink = os.fsync, Path.rename, Path.unlink
+
+    def syncing(descriptor):
+        fsync(descriptor)
+        done.append(("sync", {os.fstat(descriptor).st_ino}))
+
+    def renaming(self, target):
+        inside = self.iterdir() if self.is_dir() else ()
+        done.append(("rename", {path.stat().st_ino for path in (self, *inside)}))
+        done.append(("into", {target.parent.stat().st_ino}))
+        return rename(self, target)
+
+    def unlinking(self, **options):
+        done.append((f"remove {self.name}", set()))
+        unlink(self, **options)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(Path, "rename", renaming)
+    monkeypatch.setattr(Path, "unlink", unlinking)
+    return done
+
+
+def test_what_is_renamed_is_synced_before_and_its_folder_right_after(source, tmp_path, monkeypatch):
+    done = watched(monkeypatch)
+    pack(source, tmp_path / "out")
+    renames = [number for number, (what, _) in enumerate(done) if what == "rename"]
+    assert len(renames) >= 2 * SHARDS + 5  # shards and notes, the request, the plan, three small files
+    for number in renames:
+        (_, inodes), (_, folder) = done[number : number + 2]
+        assert inodes <= set().union(*(synced for what, synced in done[:number] if what == "sync"))
+        assert done[number + 2] == ("sync", folder)
+    synced = [inodes for what, inodes in done if what == "sync"]
+    assert synced[-2:] == [{path.stat().st_ino} for path in (tmp_path / "out", tmp_path)]
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
+def test_a_replacement_is_synced_before_the_old_one_goes(source, old, tmp_path, monkeypatch, exchanges):
+    if not exchanges:
+        monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
+    done = watched(monkeypatch)
+    pack(source, tmp_path / "out", overwrite=True)
+    steps = [what if inodes != {tmp_path.stat().st_ino} else f"{what} here" for what, inodes in done]
+    removed = steps.index("remove manifest.json")
+    assert steps[removed - 3 : removed] == ["rename", "into here", "sync here"]
+
+
+def test_nothing_is_synced_where_that_is_not_asked_for(source, tmp_path, monkeypatch):
+    pack(source, tmp_path / "out", sync=False)
+    done = watched(monkeypatch)
+    pack(source, tmp_path / "out", sync=False, overwrite=True)
+    assert {what for what, _ in done} >= {"rename", "remove manifest.json"}
+    assert "sync" not in {what for what, _ in done}
+
+
 # The lock
 
 

@@ -244,7 +244,7 @@ class BatchSampler:
     # a step's rows are dealt into slots, one for each turn and rank; those of a turn stand side by side
 
     def _rows_of_step(self, order: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-        return order[: self._epoch_rows][step * self.global_batch : (step + 1) * self.global_batch]
+        return order[step * self.global_batch : (step + 1) * self.global_batch]
 
     def _slots_in_order(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         ends = [0, *self._sizes(len(rows)).cumsum().tolist()]

@@ -1,0 +1,164 @@
+"""What `verify` finds behind the hashes: rows that were written wrong, and a manifest that tells of others."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+import packer
+from packer.shards.columns import PADDING
+from packer.shards.files import hash_file
+from packer.shards.manifest import MANIFEST, Manifest
+from packer.shards.reader import read_manifest
+from tests.packed_rows import MAX_LEN, make, write_source
+
+LENGTHS = [5, 4, 30, 0, 7, 3, 3]
+
+Columns = dict[str, NDArray[Any]]  # the values of every column of a shard, end to end
+
+
+def rewrite(path: Path, change: Callable[[Columns], None]) -> None:
+    """Write a shard anew with other values in its columns."""
+    (batch,) = pa.ipc.open_stream(path.read_bytes()).read_all().combine_chunks().to_batches()
+    values = {name: batch[name].flatten().to_numpy().copy() for name in batch.schema.names}
+    change(values)
+    arrays = [
+        pa.FixedSizeListArray.from_arrays(pa.array(values[field.name], field.type.value_type), type=field.type)
+        if pa.types.is_fixed_size_list(field.type)
+        else pa.ListArray.from_arrays(batch[field.name].offsets, pa.array(values[field.name]))
+        for field in batch.schema
+    ]
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=batch.schema))
+
+
+def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None) -> None:
+    """Change the manifest, and make its hashes those of the files that are there."""
+    content = read_manifest(folder).to_dict()
+    for shard in content["shards"]:
+        path = folder / shard["file"]
+        shard |= {"bytes": path.stat().st_size, "xxh3_128": hash_file(path)}
+    change(content)
+    (folder / MANIFEST).write_bytes(Manifest.from_dict(content).to_bytes())
+
+
+def segment(values: Columns, *, at: Callable[[Columns], NDArray[np.bool_]]) -> tuple[int, int]:
+    """(number, place) of the first segment of which something is true."""
+    number = int(np.flatnonzero(at(values))[0])
+    return number, int(values["seq_lengths"][:number].sum())
+
+
+def set_at(name: str, value: int, at: Callable[[Columns], NDArray[np.bool_]], offset: int = 0):
+    """Change a value of a segment, or the token at an offset in one."""
+
+    def change(values: Columns) -> None:
+        number, place = segment(values, at=at)
+        place = place + offset if name in ("input_ids", "labels", "position_ids") else number
+        assert values[name][place] != value
+        values[name][place] = value
+
+    return change
+
+
+def is_padding(values: Columns) -> NDArray[np.bool_]:
+    return values["doc_ids"] == PADDING
+
+
+def is_long(values: Columns) -> NDArray[np.bool_]:
+    return ~is_padding(values) & (values["seq_lengths"] >= 4)
+
+
+def goes_on(values: Columns) -> NDArray[np.bool_]:
+    return values["doc_starts"] > 0
+
+
+def is_aligned(values: Columns) -> NDArray[np.bool_]:
+    return (values["seq_tokens"] == 5) & (values["seq_lengths"] == 8)
+
+
+def has_another(values: Columns) -> NDArray[np.bool_]:
+    """First of a row, and not alone in it."""
+    begins = (np.cumsum(values["seq_lengths"]) - values["seq_lengths"]) % MAX_LEN == 0
+    return begins & (values["seq_lengths"] < MAX_LEN)
+
+
+def shift_boundary(values: Columns) -> None:
+    number, _ = segment(values, at=has_another)
+    values["seq_lengths"][number + 1] += values["seq_lengths"][number]
+    values["seq_lengths"][number] = 0
+
+
+ROWS = {
+    "a negative token": ({}, set_at("input_ids", -5, is_long, 1), "a token is negative"),
+    "padding of another id": ({}, set_at("input_ids", 9, is_padding), "padding is not pad_id 0"),
+    "alignment of another id": ({"align": 4}, set_at("input_ids", 9, is_aligned, 6), "padding is not pad_id 0"),
+    "padding that is trained": ({}, set_at("labels", 9, is_padding), "a label of padding, of a segment's first"),
+    "alignment that is trained": ({"align": 4}, set_at("labels", 9, is_aligned, 6), "a label of padding, of a segm"),
+    "a first token that is trained": ({}, set_at("labels", 9, is_long), "a label of padding, of a segment's first"),
+    "what repeats is trained": ({"overlap": 3}, set_at("labels", 9, goes_on, 2), "or of what it repeats is not -100"),
+    "positions that go on": ({}, set_at("position_ids", 7, is_long), "position_ids do not restart at 0"),
+    "positions that go on in padding": ({}, set_at("position_ids", 7, is_padding), "position_ids do not restart at 0"),
+    "fewer trained": ({"source_labels": False}, set_at("labels", -100, is_long, 1), "tokens, the manifest says"),
+    "more tokens": ({"align": 4}, set_at("seq_tokens", 6, is_aligned), "real tokens, the manifest"),
+    "a start below 0": ({}, set_at("doc_starts", -1, is_long), "a segment is empty, or of no document"),
+    "no document": ({}, set_at("doc_ids", -2, is_long), "a segment is empty, or of no document"),
+    "an empty segment": ({}, shift_boundary, "a segment is empty, or of no document"),
+    "a row too long": ({}, set_at("seq_lengths", 11, has_another), f"do not sum to {MAX_LEN}"),
+    "padding first": ({}, set_at("doc_ids", PADDING, has_another), "padding stands before a segment, or alone"),
+    "more tokens than the extent": ({"align": 4}, set_at("seq_tokens", 9, is_aligned), "rounded up to a multiple of 4"),
+}
+
+
+@pytest.mark.parametrize("fault", ROWS)
+def test_rows_that_were_written_wrong_are_found(tmp_path, fault):
+    options, change, words = ROWS[fault]
+    packed = make(tmp_path, LENGTHS, **{"seed": 1, **options})
+    reseal(packed)
+    assert list(packer.verify(packed)) == []
+    (path,) = packed.glob("*.arrow")
+    rewrite(path, change)
+    reseal(packed)
+    faults = list(packer.verify(packed))
+    assert words in faults[0]
+    assert path.name in faults[0]
+
+
+@pytest.mark.parametrize(("name", "value"), [("source_ids", -1), ("copy", -1)])
+def test_a_segment_of_a_mixture_is_of_a_source_and_a_copy(tmp_path, name, value):
+    sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS) for number in range(2)]
+    packer.pack([(source, 1.0) for source in sources], tmp_path / "packed", max_len=MAX_LEN, position_ids=True)
+    (path,) = (tmp_path / "packed").glob("*.arrow")
+    rewrite(path, set_at(name, value, is_long))
+    reseal(tmp_path / "packed")
+    assert "a segment is of no source, or a negative copy" in next(packer.verify(tmp_path / "packed"))
+
+
+@pytest.mark.parametrize(
+    ("total", "words"),
+    [
+        ("packs", "rows, the manifest says"),
+        ("tokens_packed", "tokens, the manifest says"),
+        ("tokens_trained", "the shards train"),
+        ("tokens", "tokens are accounted for, the source had 53"),
+        ("tokens_truncated", "53 tokens are accounted for, the source had 52"),
+    ],
+)
+def test_totals_are_those_of_the_shards_and_leave_no_token_out(tmp_path, total, words):
+    packed = make(tmp_path, LENGTHS)
+
+    def change(content: dict[str, Any]) -> None:
+        assert content["totals"]["tokens"] == sum(LENGTHS) == 52
+        content["totals"][total] += 1
+
+    reseal(packed, change)
+    assert any(words in fault for fault in packer.verify(packed))
+
+
+def test_a_missing_small_file_is_named(tmp_path):
+    packed = make(tmp_path, LENGTHS)
+    (packed / "state.json").unlink()
+    assert list(packer.verify(packed)) == ["state.json is missing"]
