@@ -287,7 +287,7 @@ def test_an_indices_mapping_that_is_none(tmp_path):
 # Many small documents, and one large
 
 
-def packed_in_little_memory(source: Path, out: Path, megabytes: int) -> None:
+def packed_in_little_memory(source: Path, out: Path, megabytes: int, *, verified: bool = True) -> None:
     """Pack and verify in a process that may allocate so much more than it does when it has packed a small source."""
     code = """
 import resource, sys
@@ -299,9 +299,8 @@ assert not list(packer.verify(out.with_name("small"), small))
 used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_DATA, (used + room, used + room))
 packer.pack(source, out, max_len=4096, sync=False, workers=1)
-faults = list(packer.verify(out, source))
-assert not faults, faults
 """
+    code += "assert not list(packer.verify(out, source))" if verified else ""
     small = save(out.with_name("small.arrow"), pa.array([[1], [2, 3]], pa.list_(pa.int32())))
     command = [sys.executable, "-c", code, small, source, out, str(megabytes << 20)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -328,6 +327,15 @@ def test_a_million_documents_of_one_token(tmp_path, kind):
         real = row["doc_ids"] >= 0
         found[row["doc_ids"][real]] = row["input_ids"][: real.sum()]
     assert np.array_equal(found, tokens)
+
+
+@pytest.mark.slow
+def test_packing_takes_16_bytes_a_document_and_write_buffers(tmp_path):
+    count = 10**7
+    offsets = np.concatenate([[0], np.cumsum(np.random.default_rng(0).integers(1, 5, count))]).astype(np.int32)
+    tokens = np.arange(offsets[-1], dtype=np.int32) % 50_000
+    save(tmp_path / "a.arrow", pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens)))
+    packed_in_little_memory(tmp_path / "a.arrow", tmp_path / "out", (16 * count >> 20) + 48, verified=False)
 
 
 @pytest.mark.slow

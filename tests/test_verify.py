@@ -158,6 +158,14 @@ def test_totals_are_those_of_the_shards_and_leave_no_token_out(tmp_path, total, 
     assert any(words in fault for fault in packer.verify(packed))
 
 
+def test_columns_that_the_options_do_not_ask_for_are_named(tmp_path):
+    packed = make(tmp_path, LENGTHS)
+    reseal(packed, lambda content: content["options"].update(position_ids=False))
+    assert "position_ids, seq_lengths, doc_ids, doc_starts, the options ask for input_ids, labels" in next(
+        packer.verify(packed)
+    )
+
+
 def test_a_missing_small_file_is_named(tmp_path):
     packed = make(tmp_path, LENGTHS)
     (packed / "state.json").unlink()

@@ -321,6 +321,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
 
         def half(folder, **options):
             if Path(folder).name.endswith("-old"):
+                assert not is_packed(folder)  # what is half deleted does not look whole
                 min(folder.glob("data-*")).unlink()
                 raise Killed
             rmtree(folder, **options)
