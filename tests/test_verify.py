@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
@@ -125,6 +126,44 @@ def test_rows_that_were_written_wrong_are_found(tmp_path, fault):
     faults = list(packer.verify(packed))
     assert words in faults[0]
     assert path.name in faults[0]
+
+
+KEPT = {
+    "a value too few": ("weight", lambda rows: pa.array([rows[0][1:], *rows[1:]]), "a value for each segment"),
+    "no values": (
+        "weight",
+        lambda rows: pa.array([None, *rows[1:]], pa.list_(pa.float64())),
+        "a value for each segment",
+    ),
+    "one value": ("weight", lambda rows: pa.array([row[0] for row in rows]), "a value for each segment"),
+    "lists of any length": ("logprob", pa.array, "a value for each token"),
+    "half a row": (
+        "logprob",
+        lambda rows: pa.array([row[:6] for row in rows], pa.list_(pa.float64(), 6)),
+        "each token",
+    ),
+    "no tokens": ("logprob", lambda rows: pa.array([None, *rows[1:]], pa.list_(pa.float64(), MAX_LEN)), "each token"),
+    "no column": ("weight", None, "the options ask for weight"),
+}
+
+
+@pytest.mark.parametrize("fault", KEPT)
+def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
+    name, change, words = KEPT[fault]
+    columns = {"input_ids": [[1] * length for length in LENGTHS], "weight": [0.5] * len(LENGTHS)}
+    columns["logprob"] = [[-0.5] * length for length in LENGTHS]
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    packed = tmp_path / "packed"
+    packer.pack(tmp_path / "a.parquet", packed, max_len=MAX_LEN, keep=["weight"], keep_tokens=["logprob"])
+    (path,) = packed.glob("*.arrow")
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    at = table.schema.get_field_index(name)
+    rows = table[name].to_pylist()
+    table = table.drop_columns(name) if change is None else table.set_column(at, name, change(rows))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    reseal(packed)
+    assert words in next(packer.verify(packed))
 
 
 @pytest.mark.parametrize(("name", "value"), [("source_ids", -1), ("copy", -1)])
