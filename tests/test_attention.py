@@ -410,6 +410,11 @@ def test_a_position_bias_is_refused():
         attend(Layer(), cu_seq_lens_q=CU_SEQLENS, position_bias=torch.zeros(1))
 
 
+def test_a_paged_cache_is_refused():
+    with pytest.raises(PackerError, match="pages a KV cache, which training has not"):
+        attend(Layer(), cu_seq_lens_q=CU_SEQLENS, cache=object())
+
+
 def test_a_mask_that_lets_some_tokens_see_the_next_is_refused():
     causal, full = (lambda row, head, query, key: key <= query), (lambda row, head, query, key: key >= 0)
     for mask in (causal, full):

@@ -424,6 +424,13 @@ def test_lengths_that_change_within_a_file_of_the_same_size_are_noticed(tmp_path
     refused(*pack_command(source, complete), words=("has changed since", "--overwrite"))
 
 
+def test_so_they_are_before_an_unfinished_pack_goes_on(source, unfinished):
+    documents, before = made_documents(300), source.stat()
+    save_arrow(source, [*documents[100:200], *documents[:100], *documents[200:]])
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    refused(*pack_command(source, unfinished), words=("begun from a source that has changed since", "--overwrite"))
+
+
 @contextlib.contextmanager
 def held(lock: Path):
     """Hold a lock in another process."""

@@ -357,6 +357,9 @@ def test_what_does_not_fit_the_static_shape_is_refused(dataset):
         packer.static_shape(dataset, rows=0)
 
 
+MLM = packer.MaskedLM(mask_id=1, vocabulary=100_000, special_ids=[0])
+
+
 def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
     static = packer.static_shape(dataset, rows=3)
     batch = packer.collate([dataset[0]], static=static, keep_tokens=["labels"], tensors="numpy")
@@ -372,6 +375,7 @@ def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
         ({"format": "trl", "keep": ()}, "keep is for hf and encoder: trl has no place for it, leave it out"),
         ({"format": "hf_rows", "position_offset": 2}, "position_offset is for hf and encoder: hf_rows has no place"),
         ({"additive_mask": True}, "additive_mask is for encoder: hf has no mask, leave it out"),
+        ({"mlm": MLM, "keep_tokens": ["labels"]}, "keep_tokens names labels, and those of mlm take their place: leave"),
         ({"keep": ["label"]}, "the rows have no column label; they have input_ids, labels, position_ids, seq_lengths"),
         ({"format": "encoder", "keep_tokens": ["token_type_ids"]}, "the rows have no column token_type_ids; they have"),
         ({"format": "encoder", "loss_weights": "sequence"}, "loss_weights need labels: give mlm, or keep_tokens"),
@@ -391,7 +395,7 @@ def test_what_a_format_does_not_have_is_refused_in_one_line(dataset, options, me
 def test_encoders_refuse_padding_inside_segments(tmp_path, options):
     aligned = packer.load(make(tmp_path, align=4))
     if "mlm" in options:
-        options = {"mlm": packer.MaskedLM(mask_id=1, vocabulary=100_000, special_ids=[0])}
+        options = {"mlm": MLM}
     with pytest.raises(PackerError, match="the rows are aligned, and an encoder would see the padding inside"):
         packer.collate([aligned[0]], **options)
 

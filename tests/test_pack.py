@@ -142,9 +142,14 @@ def test_every_token_is_where_the_row_says_it_is(tmp_path, options, algorithm, l
 
 
 def test_bytes_do_not_depend_on_workers_threads_locale_or_time_zone(tmp_path):
-    source = save_arrow(tmp_path / "source.arrow", made_documents(2000))
+    source = tmp_path / "source"
+    source.mkdir()
+    save_arrow(source / "data.arrow", made_documents(2000))
+    state = {"_data_files": [{"filename": "data.arrow"}], "_split": "entraînement"}
+    (source / "state.json").write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     found = []
-    for workers, settings in ((1, {}), (2, {"LC_ALL": "C", "TZ": "Asia/Tokyo"}), (7, {"NUMBA_NUM_THREADS": "1"})):
+    for workers, settings in ((1, {}), (2, {**ascii_only, "TZ": "Asia/Tokyo"}), (7, {"NUMBA_NUM_THREADS": "1"})):
         out = tmp_path / f"out-{workers}"
         command = [sys.executable, "-m", "packer", "pack", str(source), "--max-len", "64", "--shard-size", "20KB"]
         subprocess.run([*command, "-o", str(out), "--workers", str(workers)], check=True, env=os.environ | settings)

@@ -197,6 +197,44 @@ def test_totals_are_those_of_the_shards_and_leave_no_token_out(tmp_path, total, 
     assert any(words in fault for fault in packer.verify(packed))
 
 
+def test_segments_of_no_document_of_the_source_are_counted(tmp_path):
+    packed = make(tmp_path, LENGTHS)
+    (path,) = packed.glob("*.arrow")
+    size = 0
+
+    def fill_padding(values: Columns) -> None:
+        nonlocal size
+        number, _ = segment(values, at=is_padding)
+        values["doc_ids"][number], size = 99, int(values["seq_lengths"][number])
+
+    def count(content: dict[str, Any]) -> None:
+        content["shards"][0]["tokens"] += size
+        content["totals"]["tokens_packed"] += size
+        content["totals"]["tokens_repeated"] += size
+
+    rewrite(path, fill_padding)
+    reseal(packed, count)
+    assert list(packer.verify(packed)) == []
+    faults = list(packer.verify(packed, tmp_path / "source.arrow"))
+    assert faults == ["1 segments in the rows are not in the source"]
+
+
+def test_documents_of_the_source_that_leave_no_trace_are_missed(tmp_path):
+    packed = make(tmp_path, LENGTHS)
+    source = write_source(tmp_path / "more.arrow", [*LENGTHS, 0])
+    assert list(packer.verify(packed, source)) == ["the source has 8 documents, the manifest says 7"]
+
+
+def test_a_source_that_holds_no_tokens_any_more_is_named(tmp_path):
+    packed = make(tmp_path, LENGTHS, source_labels=False)
+    tokens = [[-7] * length for length in LENGTHS]
+    table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32()))})
+    with pa.ipc.new_stream(str(tmp_path / "bad.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    faults = list(packer.verify(packed, tmp_path / "bad.arrow"))
+    assert faults == ["document 0 (bad.arrow row 0): input_ids of the source is out of range"]
+
+
 def test_columns_that_the_options_do_not_ask_for_are_named(tmp_path):
     packed = make(tmp_path, LENGTHS)
     reseal(packed, lambda content: content["options"].update(position_ids=False))
