@@ -25,6 +25,7 @@ from packer.exporting import COMPRESSIONS, TARGETS
 from packer.exporting.folder import RECORD
 from packer.exporting.targets import Target
 from packer.shards.files import HashingFile
+from packer.workspace import sibling
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
 from tests.test_formats import drawn_rows, row_segments
@@ -199,7 +200,8 @@ def test_the_record_says_what_was_exported_and_nothing_of_where_and_when(packed,
         "fingerprint": dataset.fingerprint, "format_version": 1, "max_len": MAX_LEN, "pad_id": 0, "rows": len(dataset)
     }  # fmt: skip
     assert record.columns == {"input": "list<int32>", "positions": "list<int32>", "labels": "list<int32>"}
-    assert sum(file.rows for file in record.files) == len(dataset)
+    shards = [(entry.file.removesuffix(".arrow"), entry.rows) for entry in dataset.manifest.shards]
+    assert [(file.file.removesuffix(".parquet"), file.rows) for file in record.files] == shards
     assert record.bytes == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.parquet"))
     assert str(tmp_path) not in text
 
@@ -250,6 +252,14 @@ def test_what_is_there_is_not_overwritten_unless_asked_for(packed, tmp_path):
     assert packer.export(packed, out, to="torchtune", overwrite=True).to == "torchtune"
     assert list(read(out)[0]) == list(COLUMNS["torchtune"])
     assert not beside(out)
+
+
+def test_what_a_kill_left_of_another_target_does_not_get_in(packed, tmp_path):
+    left = sibling(tmp_path / "out", "export")
+    (left / "folder").mkdir(parents=True)
+    (left / "data-00000-of-00001.idx.parquet").write_bytes(b"")
+    record = packer.export(packed, tmp_path / "out", to="torchtitan")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {RECORD, *(file.file for file in record.files)}
 
 
 def test_replacing_works_where_folders_cannot_be_exchanged(packed, tmp_path, monkeypatch):
