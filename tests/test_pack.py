@@ -158,6 +158,14 @@ def test_bytes_do_not_depend_on_workers_threads_locale_or_time_zone(tmp_path):
     assert len(found[0]) > 10
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "bfd", "optimal", "sequential", "wrapped"])
+def test_no_row_holds_more_segments_than_asked_for(tmp_path, algorithm):
+    source = save_arrow(tmp_path / "source.arrow", made_documents(300, longest=20))
+    packer.pack(source, tmp_path / "out", max_len=64, max_segments=3, algorithm=algorithm, sync=False)
+    depths = [int((row["doc_ids"] >= 0).sum()) for row in packer.load(tmp_path / "out")]
+    assert max(depths) == 3
+
+
 def test_another_seed_is_another_order_of_as_many_packs(tmp_path):
     source = save_arrow(tmp_path / "source.arrow", made_documents(500))
     one, other = (packer.pack(source, tmp_path / str(seed), max_len=64, seed=seed) for seed in (1, 2))
