@@ -185,7 +185,8 @@ def pack(
         align: every segment is padded to a multiple of it, which divides max_len.
         untrained: what happens to segments of which nothing is trained.
         seed: another seed is another packing of as many rows.
-        pad_id: token id of the padding; by default 0, with a tokenizer its padding or end of sequence.
+        pad_id: token id of the padding; by default the tokenizer's, or end of sequence (also where `packer tokenize`
+            wrote the source); 0 where there is none.
         labels: write the `labels` column; without it only `packer.load` is safe to train from.
         position_ids: write the `position_ids` column, for trainers that read the shards themselves.
         shard_size: bytes of a shard at most, or a size like "512MB".

@@ -13,7 +13,7 @@ from packer.options import PackOptions, parse_size
 
 def test_defaults_are_those_of_the_command():
     options = PackOptions(max_len=4096)
-    assert (options.algorithm, options.long, options.seed, options.pad_id) == ("auto", "split", 0, 0)
+    assert (options.algorithm, options.long, options.seed, options.pad_id) == ("auto", "split", 0, None)
     assert options.row_format.token_columns == ("input_ids", "labels")
     assert options.shard_size == parse_size("512MB") == 512_000_000
 

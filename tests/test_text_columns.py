@@ -96,8 +96,7 @@ def test_tokenizing_keeps_columns_for_the_same_rows(tmp_path, tokenizer, small):
     assert kept["source"][:] == [record["source"] for record in made]
     assert kept["weight"][:] == [record["weight"] for record in made]
     direct = pack(source, tmp_path / "direct", tokenizer, keep=["source"])
-    pad_id = direct.options["pad_id"]
-    once = pack(tmp_path / "rows-tokenized", tmp_path / "packed", None, keep=["source"], pad_id=pad_id)
+    once = pack(tmp_path / "rows-tokenized", tmp_path / "packed", None, keep=["source"])
     assert shards(once) == shards(direct)
     other = CliRunner().invoke(cli, arguments[:-2])
     assert (other.exit_code, "tokenized with keep ['source', 'weight'], not ['source']" in other.stderr) == (1, True)
@@ -233,8 +232,7 @@ def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, op
     train_on = options.pop("train_on", None)
     text = PackOptions(max_len=1, tokenizer=tokenizer, keep=("source",), train_on=train_on)
     kept = tokenize(source, tmp_path / "kept", options=text, sync=False).output
-    pad_id = manifest.options["pad_id"]
-    once = pack(kept, tmp_path / "once", None, split_at="turns", keep=["source"], pad_id=pad_id, **options)
+    once = pack(kept, tmp_path / "once", None, split_at="turns", keep=["source"], **options)
     assert shards(once) == shards(manifest)
 
 

@@ -73,8 +73,7 @@ def tokenized(source, tokenizer, **options):
 def test_rows_are_those_of_sources_tokenized_one_by_one(tmp_path, tokenizer, sources, small, options):
     direct = pack(weighed(sources), tmp_path / "direct", tokenizer, shard_size="8KB", workers=2, **options)
     kept = [tokenized(source, tokenizer) for source in sources]
-    pad_id = direct.options["pad_id"]
-    once = pack(weighed(kept), tmp_path / "once", None, shard_size="8KB", pad_id=pad_id, **options)
+    once = pack(weighed(kept), tmp_path / "once", None, shard_size="8KB", **options)
     assert len(direct.shards) > 1
     assert shards(direct) == shards(once)
     assert direct.totals["documents_straddling"] >= 0
@@ -99,7 +98,7 @@ def test_real_corpora_mix_to_the_rows_of_each_tokenized_alone(tmp_path, shared_d
     options = {"max_len": 1024, "shard_size": "100KB"}
     direct = pack(weighed(sources), tmp_path / "direct", real, chat_template=CHATML, **options)
     kept = [tokenized(source, real, chat_template=CHATML) for source in sources]
-    once = pack(weighed(kept), tmp_path / "once", None, pad_id=direct.options["pad_id"], **options)
+    once = pack(weighed(kept), tmp_path / "once", None, **options)
     assert len(direct.shards) > 1
     assert shards(direct) == shards(once)
     assert list(packer.verify(tmp_path / "direct", sources, tokenizer=real)) == []

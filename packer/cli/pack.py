@@ -23,7 +23,7 @@ from packer.errors import PackerError
 @shared_options
 @seed_option
 @click.option("--pad-id", type=click.IntRange(0), metavar="ID",
-              help="Token id of the padding [default: 0; with --tokenizer its padding or end token].")  # fmt: skip
+              help="Token id of the padding [default: the tokenizer's, or its end token; else 0].")  # fmt: skip
 @click.option("--emit", default="labels", show_default=True, metavar="COLUMNS",
               help="Token columns beside input_ids; labels,position_ids adds positions.")  # fmt: skip
 @click.option("--keep", multiple=True, metavar="COLUMN",

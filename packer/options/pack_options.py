@@ -77,7 +77,7 @@ class PackOptions:
     """Of every permutation, 0..2^63-1."""
 
     pad_id: int | None = None
-    """Token id of the padding; None: 0, or that of the tokenizer once it is open."""
+    """Token id of the padding; None: the tokenizer's once the source is open, or 0."""
 
     labels: bool = True
     """Whether the `labels` column is written."""
@@ -137,8 +137,6 @@ class PackOptions:
     """Tokens of the mixture; None for as many as there are without repeating a source."""
 
     def __post_init__(self) -> None:
-        if self.pad_id is None and self.tokenizer is None:
-            object.__setattr__(self, "pad_id", 0)
         check(self)
 
     @property

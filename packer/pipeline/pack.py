@@ -70,8 +70,8 @@ def pack(
         PackerError: anything in the user's hands, in one line.
     """
     opened = open_sources(source, options)
-    if opened.tokenized is not None and options.pad_id is None:
-        options = replace(options, pad_id=opened.tokenized.pad_id)
+    if options.pad_id is None:
+        options = replace(options, pad_id=opened.pad_id or 0)
     out = Path(output) if output is not None else default_output(source, options)
     if out.is_symlink():  # build and swap where the dataset is, not where the link is
         out = out.resolve()

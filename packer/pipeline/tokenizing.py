@@ -21,6 +21,7 @@ from packer.pipeline.room import check_tokenizing
 from packer.progress import Progress, silent
 from packer.shards.manifest import datasets_files, shard_name
 from packer.sources import Source, scan
+from packer.sources.hugging_face import REPORT
 from packer.sources.spill import cut_source
 from packer.system_errors import system_errors
 from packer.text import tokenizer_name
@@ -28,17 +29,14 @@ from packer.text import tokenizer_name
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-REPORT = "tokenized.json"
-"""What was tokenized, how, and what came of it; beside the Arrow streams."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeResult:
     """What tokenizing came to."""
 
     report: dict[str, Any]
-    """The content of tokenized.json: "tokenizer" (its name), "options" (what is kept), "text" (what shapes the tokens),
-    "files", "source" (what came of it), "documents_straddling" and "documents_untrained"."""
+    """The content of tokenized.json: "tokenizer" (its name), "pad_id", "options" (what is kept), "text" (what shapes
+    the tokens), "files", "source" (what came of it), "documents_straddling" and "documents_untrained"."""
 
     output: Path
     """The folder."""
@@ -155,6 +153,7 @@ def _write(
     identity = scan(spilled).identity
     report = {
         "tokenizer": tokenizer,
+        "pad_id": opened.pad_id,
         **request,
         "source": identity,
         "documents_straddling": spilled.tokenized.straddling,

@@ -89,9 +89,6 @@ class Tokenized:
     identity: Mapping[str, Any]
     """What shapes the tokens; for the manifest."""
 
-    pad_id: int
-    """The tokenizer's padding, or its end of a sequence."""
-
     fingerprint: str | None = None
     """Of a dataset in memory: another for other content."""
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """What `save_to_disk` leaves in the folder of a dataset, and of a dictionary of them."""
 
+REPORT = "tokenized.json"
+"""What `packer tokenize` leaves beside them."""
+
 _PATIENCE = 10  # seconds in which the Hub must answer
 
 
@@ -44,6 +47,9 @@ class Found(NamedTuple):
 
     fingerprint: str | None = None
     """Of a dataset in memory: another for other content."""
+
+    pad_id: int | None = None
+    """Of the tokenizer, where a report says it."""
 
 
 def find_saved(folder: Path, split: str | None) -> Found:
@@ -74,7 +80,7 @@ def find_saved(folder: Path, split: str | None) -> Found:
     if state.get("_indices_data_files"):
         names = _file_names(folder / inside / STATE, state["_indices_data_files"])
         indices = _indices(read_indices([folder / inside / name for name in names]))
-    return Found(str(folder / inside), files, saved=True, indices=indices)
+    return Found(str(folder / inside), files, saved=True, indices=indices, pad_id=_pad_id(folder / REPORT))
 
 
 def is_dataset(source: object) -> bool:
@@ -151,6 +157,12 @@ def _file_names(state: Path, files: Any) -> list[str]:
     if not plain or not all(isinstance(file["filename"], str) for file in files):
         raise SourceError(f"{state}: its list of data files is not as save_to_disk writes it; save the dataset again")
     return [file["filename"] for file in files]
+
+
+def _pad_id(report: Path) -> int | None:
+    """The padding of the tokenizer, where `packer tokenize` says it."""
+    pad_id = _read_json(report).get("pad_id") if report.exists() else None
+    return pad_id if isinstance(pad_id, int) and pad_id >= 0 else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

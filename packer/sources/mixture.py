@@ -103,10 +103,14 @@ class Mixture:
             return None
         return Tokenized(
             identity={name: dict(each.identity) for name, each in known.items()},
-            pad_id=next(iter(known.values())).pad_id,
             straddling=sum(each.straddling for each in known.values()),
             untrained=sum(each.untrained for each in known.values()),
         )
+
+    @property
+    def pad_id(self) -> int | None:
+        """That of the first source of which it is known."""
+        return next((part.pad_id for part in self.parts if part.pad_id is not None), None)
 
     @property
     def mapped(self) -> bool:

@@ -90,7 +90,7 @@ def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, colum
     inputs = apply_masks(opened, columns, read)
     if not found.saved:
         _check_labels(inputs, columns)
-    return Source(found.name, inputs, columns, found.indices)
+    return Source(found.name, inputs, columns, found.indices, pad_id=found.pad_id)
 
 
 def column_names(source: str | Path | Dataset | DatasetDict, split: str | None) -> list[str]:

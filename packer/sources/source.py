@@ -40,12 +40,14 @@ class Source:
         columns: Columns,
         indices: NDArray[np.int64] | NDArray[np.uint64] | None = None,
         tokenized: Tokenized | None = None,
+        pad_id: int | None = None,
     ) -> None:
         self.name = name
         self.inputs = inputs
         self.columns = columns
         self.indices = indices
         self.tokenized = tokenized
+        self.pad_id = pad_id  # of the tokenizer: its padding, or its end of a sequence; None where it is not known
         self._rows = [given.rows for given in inputs]  # None until it has been read to its end
         if indices is not None:
             _check_indices(name, indices, self._rows)
@@ -154,7 +156,8 @@ class Source:
         tokenized = self.tokenized
         if tokenized is not None:
             tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
-        return Source(self.name, inputs, Columns("input_ids", "labels", self.columns.extra), self.indices, tokenized)
+        columns = Columns("input_ids", "labels", self.columns.extra)
+        return Source(self.name, inputs, columns, self.indices, tokenized, self.pad_id)
 
     def extra(self) -> dict[str, pa.ChunkedArray]:
         """The other columns of a mapped source, a value per list.

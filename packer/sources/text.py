@@ -155,10 +155,10 @@ def open_text(
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
         identity = {**identity, "indices_xxh3_128": digest}
-    tokenized = Tokenized(identity=identity, pad_id=encoder.pad_id, fingerprint=found.fingerprint)
+    tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
     inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=_types(reader, keep)) for reader in readers)
     extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
-    return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized)
+    return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized, pad_id=encoder.pad_id)
 
 
 def _readers(found: Found) -> list[Reader]:
