@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from packer.plan.threads import as_they_end
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -56,7 +58,7 @@ def run_tasks(
 
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
-        for future in as_completed([pool.submit(run, task) for task in tasks]):
+        for future in as_they_end([pool.submit(run, task) for task in tasks]):
             yield future.result()
     finally:
         stopping.set()

@@ -64,8 +64,12 @@ def test_a_kill_at_any_instant_loses_nothing(trial):
     struck = Counter(fate.stage for fate in fates)
     assert "none" not in struck  # every one of them struck
     for stage in trial.scenario.stages:
-        planned = sum(trial.instants[instant][0] == stage for instant in instants)
-        assert struck[stage] >= min(2, planned), (stage, struck)  # two threads may swap their turns
+        planned = [instant for instant in instants if trial.instants[instant][0] == stage]
+        for instant in 3 * planned:  # two threads may swap their turns
+            if struck[stage] >= min(2, len(planned)):
+                break
+            struck[trial.strike(Strike(kind="SIGKILL", instant=instant)).stage] += 1
+        assert struck[stage] >= min(2, len(planned)), (stage, struck)
     halfway = [fate for fate in fates if 0 < fate.shards < trial.shards and not fate.complete]
     assert len(halfway) >= 3
 

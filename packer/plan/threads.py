@@ -1,7 +1,14 @@
-"""Kernels side by side: they release the interpreter's lock."""
+"""Kernels side by side, as they release the interpreter's lock; and waiting for threads so that an interrupt may come.
 
+What a signal raises in the main thread may strike anywhere in Python code. Inside `threading.Condition`, which
+`Future.result`, `as_completed` and `Executor.map` wait on, it can release a lock that a worker holds, and the worker
+dies of that with a traceback. `queue.SimpleQueue` waits in C, where nothing strikes in between.
+"""
+
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -19,4 +26,26 @@ def each_in_threads(function: Callable[[Item], Result], items: Iterable[Item], t
         yield from map(function, items)
         return
     with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(function, items)
+        futures = deque(pool.submit(function, item) for item in items)
+        try:
+            while futures:
+                yield result_of(futures.popleft())
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def as_they_end(futures: Iterable[Future[Result]]) -> Iterator[Future[Result]]:
+    """Yield futures as they are done, in any order."""
+    ended: SimpleQueue[Future[Result]] = SimpleQueue()
+    count = 0
+    for future in futures:
+        future.add_done_callback(ended.put)
+        count += 1
+    for _ in range(count):
+        yield ended.get()
+
+
+def result_of(future: Future[Result]) -> Result:
+    """Wait for a future; return its result, or raise what it raised."""
+    return next(as_they_end([future])).result()

@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from packer.plan.threads import result_of
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -66,7 +68,7 @@ class Crew:
                 if not pending[0].done() and (mine := self._take_back(pending)):
                     mine.run()
                     continue
-                yield pending.popleft().result()
+                yield result_of(pending.popleft())
         finally:
             while self._take_back(pending):
                 pass

@@ -20,6 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packer.plan.threads import result_of
 from packer.progress import Progress
 from packer.sources.checking import checked
 from packer.sources.crew import Crew
@@ -171,7 +172,7 @@ class _Decoding:
             try:
                 for number, future in futures.items():
                     try:
-                        future.result()
+                        result_of(future)
                     except DocumentError as fault:
                         raise fault.in_source(self._document(number, fault.row)) from None
             except BaseException:
