@@ -177,6 +177,16 @@ def test_columns_of_other_types_are_refused(tmp_path, name):
     assert list(tmp_path.iterdir()) == [source]
 
 
+@pytest.mark.parametrize("twice", ["input_ids", "labels", "quality"])
+def test_a_column_that_is_there_twice_is_refused(tmp_path, twice):
+    names = [*dict.fromkeys(["input_ids", "labels", "quality"]), twice]
+    table = pa.table([pa.array([[1, 2]])] * 4, names=names)
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    words = ("rows.arrow", f"2 columns are named '{twice}'", "keep one")
+    refused("pack", tmp_path / "rows.arrow", "--max-len", 4, "--keep-tokens", "quality", words=words)
+
+
 def test_what_is_no_document_in_jsonl_names_the_line(tmp_path):
     source = tmp_path / "rows.jsonl"
     lines = {

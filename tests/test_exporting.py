@@ -22,7 +22,7 @@ from packer import PackerError
 from packer.cli import cli
 from packer.cli import export as command
 from packer.exporting import COMPRESSIONS, TARGETS
-from packer.exporting.folder import RECORD
+from packer.exporting.folder import RECORD, whole_folder
 from packer.exporting.targets import Target
 from packer.shards.files import HashingFile
 from packer.workspace import sibling
@@ -427,6 +427,16 @@ def test_two_at_a_time_do_not_mix(packed, tmp_path):
         os.close(lock)
     packer.export(packed, out, to="parquet")
     assert not part.exists()
+
+
+def test_what_comes_meanwhile_is_not_overwritten(tmp_path):
+    out = tmp_path / "out"
+    refused = pytest.raises(PackerError, match="out exists and is not an export")
+    with refused, whole_folder(out, overwrite=False, sync=False):
+        out.mkdir()
+        (out / "theirs").write_text("")
+    assert [path.name for path in out.iterdir()] == ["theirs"]
+    assert list(tmp_path.iterdir()) == [out]
 
 
 # ---- the command ----

@@ -272,6 +272,7 @@ def test_a_batch_of_no_rows_is_padding_without_loss(tmp_path, format, labels):
     assert {name: values.dtype for name, values in row.items()} == {
         name: values.dtype for name, values in dataset[0].items()
     }
+    assert row["position_ids"].tolist() == list(range(MAX_LEN))
     batch = packer.collate([row], format=format, tensors="numpy")
     if format == "torchtitan":
         batch = {**batch[0], "labels": batch[1]}

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer import loader
-from packer.gather import NO_LOSS, TokenColumn, fill_gaps, gather, list_lengths, mask_context, restart_positions
+from packer.gather import (
+    NO_LOSS,
+    TokenColumn,
+    any_trained,
+    count_trained,
+    fill_gaps,
+    gather,
+    list_lengths,
+    mask_context,
+    restart_positions,
+)
 from packer.gather.columns import VALUE_TYPES
 from tests import naive
 
@@ -79,9 +89,10 @@ def test_a_token_above_int32_is_refused(value, value_type):
 
 def test_offsets_that_run_backwards_or_outside_are_refused():
     values = pa.array([1, 2, 3], pa.int32())
-    for offsets in ([0, 2, 1], [0, 9, 2]):
-        buffers = [None, pa.array(offsets, pa.int32()).buffers()[1]]
-        array = pa.Array.from_buffers(pa.list_(pa.int32()), len(offsets) - 1, buffers, children=[values])
+    for wrong in ([0, 2, 1], [0, 9, 2], [0, 2, 9], [-1, 2, 3]):
+        offsets = np.zeros(3, np.int32)
+        array = pa.Array.from_buffers(pa.list_(pa.int32()), 2, [None, pa.py_buffer(offsets)], children=[values])
+        offsets[:] = wrong
         with pytest.raises(ValueError, match="backwards or outside the 3 values"):
             list_lengths(array)
 
@@ -104,6 +115,14 @@ def test_labels_and_positions_equal_the_naive_twins(rows, spare, align, most_con
     positions = np.full(len(rows) * max_len, -1, np.int32)
     restart_positions(places, ends, max_len, positions)
     assert positions.reshape(len(rows), max_len).tolist() == naive.restarted_positions(extents, max_len)
+
+
+def test_every_label_but_no_loss_counts_as_trained_token_0_too():
+    labels = np.array([NO_LOSS, 0, 5, NO_LOSS, NO_LOSS, 0], np.int32)
+    places, lengths, found = int64s(0, 3, 5), int64s(3, 2, 1), np.empty(3, np.bool_)
+    assert count_trained(places, lengths, labels) == (3, 1)
+    any_trained(places, lengths, labels, found)
+    assert found.tolist() == [True, False, True]
 
 
 def test_the_loader_means_the_same_by_no_loss():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
+from packer.pipeline import against_source
 from packer.sources import open_source, scan
 
 WORDS = ["news", "code", None, "books", ""]
@@ -121,16 +122,19 @@ def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
         assert not any(row[name][padding].any() for name in keep_tokens)
 
 
-@pytest.mark.parametrize("changed", ["weight", "source", "logprob"])
-def test_verify_compares_what_is_kept(tmp_path, changed):
+@pytest.mark.parametrize("changed", ["weight", "source", "logprob", "input_ids"])
+@pytest.mark.parametrize("together", [40, 4 << 20])
+def test_verify_compares_what_is_kept(tmp_path, monkeypatch, changed, together):
+    monkeypatch.setattr(against_source, "_COMPARED_TOGETHER", together)
     columns = made_source(50)
     out = tmp_path / "out"
     given = {"keep": ["weight", "source"], "keep_tokens": ["logprob"]}
     packer.pack(write(tmp_path, "arrow", columns), out, max_len=32, **given)
-    document = next(d for d, tokens in enumerate(columns["input_ids"]) if len(tokens) > 3)
-    columns[changed][document] = {"weight": -1.0, "source": "other", "logprob": [0.5] * 99}[changed]
-    if changed == "logprob":
-        columns[changed][document] = columns[changed][document][: len(columns["input_ids"][document])]
+    assert list(packer.verify(out, tmp_path / "source.arrow")) == []
+    document = max(d for d, tokens in enumerate(columns["input_ids"]) if len(tokens) > 3)
+    length = len(columns["input_ids"][document])
+    others = {"weight": -1.0, "source": "other", "logprob": [0.5] * length, "input_ids": [1000] * length}
+    columns[changed][document] = others[changed]
     (fault,) = packer.verify(out, write(tmp_path, "arrow", columns))
     assert fault.startswith(f"document {document} ")
     assert changed in fault
@@ -326,3 +330,11 @@ def test_nothing_trained_at_all_is_refused(tmp_path):
     source = write(tmp_path, "arrow", {"input_ids": [[1, 2]], "labels": [[-100, -100]]})
     with pytest.raises(PackerError, match="of 1 documents nothing is trained; check the labels"):
         packer.pack(source, tmp_path / "out", max_len=4, untrained="drop")
+
+
+def test_a_row_of_padding_has_what_is_kept_too(tmp_path):
+    packer.pack(write(tmp_path, "arrow", made_source(20)), tmp_path / "out", max_len=64, keep=["source", "weight"])
+    dataset = packer.load(tmp_path / "out")
+    (row,) = dataset.__getitems__([])
+    assert list(row) == dataset.column_names
+    assert (row["source"].tolist(), row["weight"].tolist()) == ([None], [0.0])

@@ -1,6 +1,7 @@
 """What must be decoded is decoded side by side, to the same bytes and the same errors whatever the workers."""
 
 import gzip
+import io
 import json
 import logging
 import threading
@@ -28,6 +29,7 @@ from packer.sources import jsonl as jsonl_module
 from packer.sources import open_source, scan
 from packer.sources import spill as spill_module
 from packer.sources.crew import Crew
+from packer.sources.lines import next_line
 from tests.test_sources import KINDS, MAPPED, read_whole, write
 
 WORKERS = (1, 2, 7)
@@ -102,6 +104,11 @@ def test_a_file_is_cut_between_lines_wherever_it_is_cut(tmp_path_factory, lines,
         pieces = source.inputs[0].cut(piece)
         assert sum(part.file.bytes for part in pieces) == source.files[0].bytes
         assert read_whole(source.spill(folder / ".spill", workers=2))[0] == documents
+
+
+def test_a_line_that_begins_where_it_is_looked_for_is_the_next_one():
+    file = io.BytesIO(b"ab\ncd\n\ne")
+    assert [next_line(file, at) for at in range(1, 9)] == [3, 3, 3, 6, 6, 6, 7, 8]
 
 
 # the errors
