@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import packer
 from packer import PackerError
+from packer.loader import dataset as loader_module
 from packer.progress import silent
+from packer.shards.reader import open_shard
 from packer.shards.verify import verify_packed
 from packer.sources import open_source, scan
 from tests import fuzzing
@@ -123,6 +126,27 @@ def test_the_loader_checks_the_segments_of_a_record_batch_when_it_is_read(tmp_pa
             use()
 
 
+def test_the_loader_reads_columns_of_a_record_batch_that_end_together(tmp_path, monkeypatch):
+    """The length of each column stands in the file; over all record batches Arrow compares their sums alone."""
+    packed = fuzzing.pack_small(tmp_path)
+    names = packer.load(packed).column_names
+
+    def open_with(name):
+        def opened(*given):
+            table = open_shard(*given)
+            labels = table["labels"].combine_chunks()
+            changed = pa.chunked_array([labels[:0], labels])
+            return table.set_column(1, name, changed) if name in names else table.append_column(name, changed)
+
+        return opened
+
+    monkeypatch.setattr(loader_module, "open_shard", open_with("labels"))
+    with pytest.raises(PackerError, match="the columns of a record batch are of different lengths; restore it"):
+        packer.load(packed)[0]
+    monkeypatch.setattr(loader_module, "open_shard", open_with("other"))
+    assert list(packer.load(packed)[0]) == names
+
+
 # Lists that lie, and what is claimed above 2^31
 
 
@@ -153,6 +177,16 @@ def test_a_list_that_claims_what_is_not_there(tmp_path, claimed):
         assert content.count(offsets.tobytes()) == 1
         path.write_bytes(content.replace(offsets.tobytes(), wrong.tobytes()))
         assert refusal(path).startswith("a.arrow: cannot be read, truncated or corrupt: ")
+
+
+def test_a_footer_that_claims_another_number_of_rows_than_its_row_groups(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"input_ids": [[1, 2]] * 77}), path, row_group_size=40)
+    content = path.read_bytes()
+    told, wrong = b"\x16\x9a\x01", b"\x16\x9c\x01"  # a field of 64 bits, and 77 or 78 as a zigzag varint
+    assert content.count(told) == 1
+    path.write_bytes(content.replace(told, wrong))
+    assert refusal(path) == "a.parquet: corrupt: it says 78 rows, its row groups say 77"
 
 
 @pytest.mark.parametrize("size", [0, 3, 2**30, 2**31 - 1])

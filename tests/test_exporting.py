@@ -429,6 +429,16 @@ def test_two_at_a_time_do_not_mix(packed, tmp_path):
     assert not part.exists()
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_every_file_and_both_folders_are_synced_if_asked_for(packed, tmp_path, monkeypatch, sync):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), synced.append(os.fstat(file).st_ino)))
+    out = tmp_path / "out"
+    packer.export(packed, out, to="parquet", workers=1, sync=sync)
+    made = {path.stat().st_ino for path in (tmp_path, out, *out.iterdir())}
+    assert set(synced) == (made if sync else set())
+
+
 def test_what_comes_meanwhile_is_not_overwritten(tmp_path):
     out = tmp_path / "out"
     refused = pytest.raises(PackerError, match="out exists and is not an export")

@@ -103,6 +103,22 @@ def test_a_window_that_is_lost_is_noticed(monkeypatch):
     assert answers(probe(tiny_model("mistral"), [IMPLEMENTATION])) == {IMPLEMENTATION: "differs"}
 
 
+def test_gradients_that_are_wrong_alone_are_noticed(monkeypatch):
+    from packer.attention import hugging_face
+
+    def twice_as_steep(*tensors, **options):
+        out = segment_attention(*tensors, **options)
+        if out.requires_grad:
+            out.register_hook(lambda gradient: 2 * gradient)
+        return out
+
+    segment_attention = hugging_face.segment_attention
+    monkeypatch.setattr(hugging_face, "segment_attention", twice_as_steep)
+    (verdict,) = probe(tiny_model("mistral"), [IMPLEMENTATION])
+    assert verdict.answer == "differs"
+    assert max(verdict.moved, verdict.logits, verdict.loss) < 1e-5 < verdict.gradients
+
+
 def test_flash_attn_is_probed_where_it_is_installed():
     assert "flash_attention_2" not in answers(probe(tiny_model("falcon")))
     with flash_attn_installed():

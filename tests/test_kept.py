@@ -1,6 +1,7 @@
 """Columns that are kept beside the tokens, and masks that become labels."""
 
 import json
+import math
 from pathlib import Path
 
 import datasets
@@ -138,6 +139,17 @@ def test_verify_compares_what_is_kept(tmp_path, monkeypatch, changed, together):
     (fault,) = packer.verify(out, write(tmp_path, "arrow", columns))
     assert fault.startswith(f"document {document} ")
     assert changed in fault
+
+
+@pytest.mark.parametrize("beside", [1.0, None])
+def test_verify_takes_a_nan_for_equal_to_itself(tmp_path, beside):
+    columns = {"input_ids": [[1, 2]] * 3, "weight": [math.nan, beside, 2.0]}
+    source = write(tmp_path, "arrow", columns)
+    packer.pack(source, tmp_path / "out", max_len=4, keep=["weight"])
+    assert list(packer.verify(tmp_path / "out", source)) == []
+    columns["weight"][2] = math.nan
+    (fault,) = packer.verify(tmp_path / "out", write(tmp_path, "arrow", columns))
+    assert fault == "document 2 (source.arrow row 2): weight is nan in the source, 2.0 in the rows"
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])

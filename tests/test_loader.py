@@ -154,6 +154,12 @@ def test_other_columns_of_numbers_are_passed_on_and_the_rest_ignored(tmp_path):
         table = pa.ipc.open_stream(mapped).read_all()
     extra = pa.array([[7] * len(lengths) for lengths in table["seq_lengths"].to_pylist()], pa.list_(pa.int32()))
     table = table.append_column("source_ids", extra).append_column("note", pa.array(["x"] * table.num_rows))
+    for kind, values in (
+        (pa.list_(pa.int32()), [1]),
+        (pa.list_(pa.string()), ["x"]),
+        (pa.list_(pa.int32(), 2), [1, 2]),
+    ):
+        table = table.append_column(str(kind), pa.array([values] * table.num_rows, kind))
     renewed = shard.with_suffix(".new")
     with pa.ipc.new_stream(str(renewed), table.schema) as stream:
         stream.write_table(table)

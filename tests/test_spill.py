@@ -231,6 +231,21 @@ def test_no_more_work_at_once_than_there_are_workers(workers, readers):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+def test_no_more_is_taken_than_a_few_results_ahead(workers):
+    taken = 0
+
+    def items():
+        nonlocal taken
+        while taken < 100:
+            taken += 1
+            yield taken
+
+    with closing(Crew(workers)) as crew, crew.working():
+        for given in crew.in_order(abs, items()):
+            assert taken < given + (1 if workers == 1 else workers + 2)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
 def test_errors_come_in_their_turn(workers):
     def work(number: int) -> int:
         if number == 5:

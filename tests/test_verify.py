@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import packer
+from packer import PackerError
 from packer.shards.columns import PADDING
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest
@@ -241,6 +242,58 @@ def test_columns_that_the_options_do_not_ask_for_are_named(tmp_path):
     assert "position_ids, seq_lengths, doc_ids, doc_starts, the options ask for input_ids, labels" in next(
         packer.verify(packed)
     )
+
+
+def replaced(name: str, kind: pa.DataType, change: Callable[[list[Any]], list[Any]] = lambda rows: rows):
+    """A change of one column: its type, its rows."""
+    return lambda table: table.set_column(
+        table.schema.get_field_index(name), name, pa.array(change(table[name].to_pylist()), kind)
+    )
+
+
+OTHER_COLUMNS = {
+    "gone": (
+        lambda table: table.drop_columns("doc_starts"),
+        "lacks the columns doc_starts; it has input_ids, labels, ",
+    ),
+    "twice": (lambda table: table.append_column("doc_ids", table["doc_ids"]), "lacks the columns doc_ids; it has"),
+    "narrow": (
+        replaced("doc_ids", pa.list_(pa.int32())),
+        "doc_ids is list<item: int32>, it should be list<item: int64>",
+    ),
+    "no tokens": (
+        replaced("labels", pa.list_(pa.int32(), MAX_LEN), lambda rows: [None, *rows[1:]]),
+        "there are nulls",
+    ),
+    "no token": (
+        replaced("labels", pa.list_(pa.int32(), MAX_LEN), lambda rows: [[None, *rows[0][1:]], *rows[1:]]),
+        "there are nulls",
+    ),
+    "no segments": (replaced("doc_starts", pa.list_(pa.int32()), lambda rows: [None, *rows[1:]]), "there are nulls"),
+    "a segment more": (
+        replaced("doc_starts", pa.list_(pa.int32()), lambda rows: [[*rows[0], 0], *rows[1:]]),
+        "seq_lengths, doc_ids, doc_starts are of different lengths",
+    ),
+    "a segment of the next row": (
+        replaced("doc_starts", pa.list_(pa.int32()), lambda rows: [[*rows[0], *rows[1][:1]], rows[1][1:], *rows[2:]]),
+        "seq_lengths, doc_ids, doc_starts are of different lengths",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", OTHER_COLUMNS)
+def test_other_columns_than_those_of_rows_are_found_and_not_loaded(tmp_path, fault):
+    change, words = OTHER_COLUMNS[fault]
+    packed = make(tmp_path, LENGTHS)
+    (path,) = packed.glob("*.arrow")
+    table = change(pa.ipc.open_stream(path.read_bytes()).read_all())
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    reseal(packed)
+    assert words in next(packer.verify(packed))
+    with pytest.raises(PackerError) as caught:
+        list(packer.load(packed))
+    assert words in str(caught.value)
 
 
 def test_a_missing_small_file_is_named(tmp_path):

@@ -94,6 +94,5 @@ def same_values(one: pa.Array, other: pa.Array) -> int | None:
         bits = {16: np.uint16, 32: np.uint32, 64: np.uint64}[one.type.bit_width]
         differ = np.flatnonzero(as_numpy(one).view(bits) != as_numpy(other).view(bits))
         return int(differ[0]) if len(differ) else None
-    return next(
-        (at for at, pair in enumerate(zip(one.to_pylist(), other.to_pylist(), strict=True)) if pair[0] != pair[1]), None
-    )
+    pairs = zip(map(repr, one.to_pylist()), map(repr, other.to_pylist()), strict=True)  # a NaN looks like itself
+    return next((at for at, (value, like) in enumerate(pairs) if value != like), None)
