@@ -19,6 +19,7 @@ from packer.options import PackOptions
 from packer.pipeline.mixing import open_sources
 from packer.plan.mixing import interleave, mixture_targets, take_documents
 from packer.plan.permute import MIXTURE, permute, stream_key
+from packer.sources.sizing import SpillSize
 from packer.sources.taken import TakenInOrder
 from tests import naive
 from tests.packed_rows import rows_on_disk
@@ -177,6 +178,30 @@ def test_every_shard_has_the_mixture(tmp_path):
             real = row["doc_ids"] >= 0
             np.add.at(counts, row["source_ids"][real], row["seq_lengths"][real])
         assert counts[0] / counts.sum() == pytest.approx(0.7, abs=0.12)
+
+
+def test_progress_goes_on_from_source_to_source_up_to_its_total(tmp_path):
+    sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
+    told: list[tuple[str, int, int]] = []
+    packer.pack(
+        [(path, 1.0) for path in sources], tmp_path / "out", max_len=32, progress=lambda *news: told.append(news)
+    )
+    whole = sum(path.stat().st_size for path in sources)
+    for stage in ("decode", "lengths"):
+        news = [(done, total) for name, done, total in told if name == stage]
+        assert news == sorted(news)
+        assert news[-1] == (whole, whole)
+
+
+def test_the_size_of_the_spill_is_that_of_all_sources(tmp_path):
+    sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
+    mixture = open_sources(sources, PackOptions(max_len=32, weights=(1.0, 1.0)))
+    sizes = [part.spill_size(tmp_path) for part in mixture.parts]
+    assert [size.sampled for size in sizes] == [True, False]
+    found = mixture.spill_size(tmp_path)
+    assert found == SpillSize(
+        bytes=sum(size.bytes for size in sizes), tokens=sum(size.tokens for size in sizes), sampled=True
+    )
 
 
 def test_the_seed_decides_the_sample_and_the_workers_nothing(tmp_path):

@@ -8,6 +8,8 @@ import threading
 import time
 from collections import namedtuple
 from contextlib import closing
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,7 @@ from packer.sources import open_source, scan
 from packer.sources import spill as spill_module
 from packer.sources.crew import Crew
 from packer.sources.lines import next_line
+from packer.sources.row_groups import RowGroup, RowGroups
 from tests.test_sources import KINDS, MAPPED, read_whole, write
 
 WORKERS = (1, 2, 7)
@@ -111,7 +114,31 @@ def test_a_line_that_begins_where_it_is_looked_for_is_the_next_one():
     assert [next_line(file, at) for at in range(1, 9)] == [3, 3, 3, 6, 6, 6, 7, 8]
 
 
+def test_row_groups_are_taken_together_until_they_are_enough(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"input_ids": [[1]] * 65}), path, row_group_size=10)
+    with pq.ParquetFile(path) as parquet:
+        whole = RowGroups.survey(parquet, path, "a.parquet", lambda group: 30 if group.num_rows == 10 else 100)
+    parts = whole.cut(lambda held: held.rows >= 20)
+    assert [part.run for part in parts] == [range(2), range(2, 4), range(4, 6), range(6, 7)]
+    assert [(part.first_row, part.rows) for part in parts] == [(0, 20), (20, 20), (40, 20), (60, 5)]
+    assert sum(part.file.bytes for part in parts) == path.stat().st_size
+    assert [part.size_of_a_row for part in (whole, *parts)] == [20, 3, 3, 3, 20]
+
+
 # the errors
+
+
+@pytest.mark.parametrize(("claimed", "readable"), [(64, 8), (66, 9)])
+def test_pages_that_hold_other_rows_than_the_footer_says_are_refused(tmp_path, claimed, readable):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"input_ids": [[1]] * 65}), path)
+    with pq.ParquetFile(path) as parquet:
+        whole = RowGroups.survey(parquet, path, "a.parquet", lambda group: group.total_byte_size)
+    batches = replace(whole, every=(RowGroup(claimed, 1),)).batches(["input_ids"], 8)
+    assert sum(len(batch) for batch, _ in islice(batches, readable)) == min(claimed, 65)
+    with pytest.raises(SourceError, match=f"corrupt: its footer says {claimed} rows, its pages hold others"):
+        next(batches)
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -16,6 +16,7 @@ from packer.report import render_manifest_summary
 from packer.sources import records as records_module
 from packer.sources import spill as spill_module
 from packer.sources.text import TextInput
+from packer.text.opening import open_tokenizer
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.packed_rows import rows_on_disk
 from tests.test_from_text import Killed, chats, dies_after, pack, pairs, shards, texts, write_lines
@@ -83,6 +84,14 @@ def test_rows_are_those_of_sources_tokenized_one_by_one(tmp_path, tokenizer, sou
     assert list(packer.verify(tmp_path / "direct", sources, tokenizer=tokenizer)) == []
     assert list(packer.verify(tmp_path / "once", kept)) == []
     assert not (tmp_path / "direct" / ".packer").exists()
+
+
+def test_the_padding_is_that_of_the_tokenizer(tmp_path, tokenizer, sources):
+    other = open_tokenizer(str(tokenizer))
+    other.pad_token = other.eos_token
+    other.save_pretrained(tmp_path / "other")
+    manifest = pack(weighed(sources), tmp_path / "out", tmp_path / "other")
+    assert manifest.options["pad_id"] == other.eos_token_id != 0
 
 
 def test_real_corpora_mix_to_the_rows_of_each_tokenized_alone(tmp_path, shared_data):
