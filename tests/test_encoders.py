@@ -16,6 +16,7 @@ from packer.loader import NO_LOSS
 from packer.shards.columns import PADDING
 from packer.shards.manifest import MANIFEST
 from tests import naive
+from tests.packed_rows import make
 from tests.test_formats import drawn_rows, lists, many_rows
 
 torch = pytest.importorskip("torch")
@@ -370,3 +371,14 @@ def test_bert_trains_on_its_own_tokens_as_on_documents_alone(bert_rows, bert_tok
     assert count == len(segments["doc_ids"]) > 12
     for name, gradient in gradients(model).items():
         assert (found[name] - gradient).abs().max() < 1e-10, name
+
+
+def test_pieces_of_documents_are_masked_alike_alone_and_behind_padding(tmp_path):
+    dataset = packer.load(make(tmp_path))
+    mlm = packer.MaskedLM(mask_id=1, vocabulary=20_000, special_ids=[0], probability=0.5)
+    rows = list(dataset)
+    assert any(row["doc_starts"].any() for row in rows[1:])
+    for order in (rows, rows[::-1]):
+        alone = [packer.collate([row], format="encoder", mlm=mlm, tensors="numpy")["labels"][0] for row in order]
+        together = packer.collate(order, format="encoder", mlm=mlm, tensors="numpy")["labels"]
+        assert together.tolist() == [labels.tolist() for labels in alone]

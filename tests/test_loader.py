@@ -211,6 +211,12 @@ def test_a_damaged_manifest_is_refused(tmp_path, content):
     assert "pack again" in message
 
 
+def test_a_manifest_of_values_of_other_kinds_is_refused(tmp_path):
+    out = make(tmp_path)
+    edit_manifest(out, lambda content: content["totals"].update(packs="many"))
+    assert refusal(out).startswith(f"{out / MANIFEST} is damaged (")
+
+
 def test_a_missing_shard_is_named(tmp_path):
     out = make(tmp_path)
     (shard,) = out.glob("*.arrow")
