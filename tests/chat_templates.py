@@ -28,6 +28,28 @@ EXACT = {
     + END
     # the blank line before the prompt belongs to the turn before it
     + "{% if add_generation_prompt %}### assistant:\n{% endif %}",
+    "without the system message": "{% if messages[0].role == 'system' %}{% set system = messages[0].content | trim %}"
+    "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}<|im_start|>system\n{{ system }}"
+    + "<|im_end|>\n"
+    + LOOP
+    + BODY
+    + END
+    + PROMPT,
+    "system in the first turn": "<s>{% if messages[0].role == 'system' %}"
+    "{% set prefix = messages[0].content + '\n\n' %}"
+    "{% set rest = messages[1:] %}{% else %}{% set prefix = '' %}{% set rest = messages %}{% endif %}"
+    "{%- for message in rest -%}<|im_start|>{{ message.role + '\n' + (prefix if loop.first else '') }}"
+    "{{ message.content | trim }}<|im_end|>\n{%- endfor -%}" + PROMPT,
+    "systems before": "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
+    "{% set ns = namespace(system='', first=true, tool=false) %}{%- for message in messages %}"
+    "{%- if message['role'] == 'system' %}{%- if ns.first %}{% set ns.system = ns.system + message['content'] %}"
+    "{% set ns.first = false %}{%- else %}{% set ns.system = ns.system + '\n\n' + message['content'] %}{%- endif %}"
+    "{%- endif %}{%- endfor %}<s>{{ ns.system }}{%- for message in messages %}{%- if message['role'] == 'tool' %}"
+    "{%- set ns.tool = true -%}{{ '[tool]' + message['content'] }}{%- else %}{%- if ns.tool %}{{ '[/tool]' }}"
+    "{%- endif %}{%- set ns.tool = false -%}{%- if message['role'] == 'user' %}{{ 'Q' + message.content }}{%- endif %}"
+    "{%- if message['role'] == 'assistant' %}{{ 'A' + message['content'] + '</s>' }}{%- endif %}{%- endif %}"
+    "{%- endfor -%}{% if ns.tool %}{{ '[/tool]' }}{% endif %}"
+    "{% if add_generation_prompt and not ns.tool %}A{% endif %}",
     "no prompt": LOOP
     + "{% if message.role == 'assistant' %} {{ message.content }}</s>{% else %}[INST] {{ message.content }} [/INST]"
     + "{% endif %}"

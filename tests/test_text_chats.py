@@ -146,8 +146,12 @@ def test_marks_out_of_place_are_rendered_with_and_without(encoders, tokenizer, n
     assert text_of(tokenizer, labels) == f"The quick fox{ending}42 dogs{ending}"
 
 
-@pytest.mark.parametrize("character", ["\U000f5afc", "\U000f5afd", "\U000f5afe", "\U000f5aff"])
-@pytest.mark.parametrize("template", [EXACT["chatml"], MARKED["marked"], TOOLS], ids=["ends", "marks", "cases"])
+@pytest.mark.parametrize("character", ["\U000f5afb", "\U000f5afc", "\U000f5afd", "\U000f5afe", "\U000f5aff"])
+@pytest.mark.parametrize(
+    "template",
+    [EXACT["chatml"], MARKED["marked"], TOOLS, EXACT["system in the first turn"]],
+    ids=["ends", "marks", "cases", "start"],
+)
 def test_a_chat_may_hold_the_characters_that_tell_places(encoders, tokenizer, template, character):
     conversation = [{"role": "user", "content": f"fox{character}"}, *DIALOGUE[1:]]
     text = tokenizer.apply_chat_template(conversation, chat_template=template, tokenize=False)

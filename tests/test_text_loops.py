@@ -1,11 +1,15 @@
 """Templates that write one message after the other are told from their syntax, and nothing else is."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.text import open_tokenizer
 from packer.text.loops import ends_of, with_ends, without_ends
+from packer.text.marks import has_marks, with_marks, without_marks
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
     BODY,
@@ -21,12 +25,21 @@ from tests.chat_templates import (
 
 pytest.importorskip("transformers")
 
+WITHOUT_CASES = (
+    "chatml",
+    "default system",
+    "trims",
+    "no special tokens",
+    "no prompt",
+    "without the system message",
+    "system in the first turn",
+)
 LLAMA = (
     "{% set loop_messages = messages %}{% for message in loop_messages %}"
     "{% set content = '<|' + message['role'] + '|>' + message['content'] | trim %}{{ content }}{% endfor %}"
 )
 ONE_AFTER_THE_OTHER = {
-    **{name: EXACT[name] for name in ("chatml", "default system", "trims", "no special tokens", "no prompt")},
+    **{name: EXACT[name] for name in WITHOUT_CASES},
     "white space": "{%- for message in messages %}\n    {{- '<' + message.role + '>' }}\n  {{ message.content }}\n"
     "{%- endfor %}\n" + PROMPT,
     "lines": "{% for message in messages %}\n  {% if loop.first %}\nfirst\n  {% endif %}\n{{ message.content }}\n  "
@@ -35,6 +48,16 @@ ONE_AFTER_THE_OTHER = {
     "{{ message.content }}{% for word in message.content.split() %}{{ loop.last }}{% endfor %}{% endfor %}",
     "a count so far": "{% set seen = namespace(count=0) %}" + LOOP + "{% set seen.count = seen.count + 1 %}"
     "{{ seen.count }}" + BODY + END + PROMPT,
+    "another list": LLAMA,
+    "without the first": "{% set first = messages[0].content %}{% set messages = messages[1:] %}{{ first }}"
+    + LOOP + "{{ messages[0].content }}{{ loop.index }}" + BODY + END + PROMPT,
+    "without it in one of three cases": "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}"
+    "{% elif messages[0].role == 'tool' %}{% if 1 > 2 %}{% endif %}{% set all = messages %}{% set rest = all %}"
+    "{% else %}{% set rest = messages %}{% endif %}{{ messages[0].role }}{% for message in rest %}"
+    "{{ messages[0].content }}{{ rest[0].content }}" + BODY + END + PROMPT,
+    "white space before it": "  {{ bos_token }}\n  {% set messages = messages[1:] %}\n\n"
+    "  {%- for message in messages -%}\n"
+    "  {{ message.content }}\n  {%- endfor -%}\n" + PROMPT,
     "a macro": "{% macro say(message) %}" + BODY + "{% endmacro %}" + LOOP + "{{ say(message) }}" + END + PROMPT,
 }  # fmt: skip
 AT_THE_END = "end of text behind the last turn"
@@ -76,7 +99,51 @@ LOOKING_AHEAD = {
     + BODY + END + PROMPT,
     "prompt behind every user": EXACT["prompt behind every user"],
     "marked": MARKED["marked"],
-    "another list": LLAMA,
+    **{f"messages{part}": "{% set messages = messages" + part + " %}" + LOOP + BODY + END + PROMPT for part in
+       ("[2:]", "[:1]", "[1:][:1]", "[1::2]", "[::-1]", "[-1:]", " | reverse", " + messages", "[1:] | list", "[0:1]")},
+    "the first of those left": "{% set messages = messages[1:] %}{{ messages[0].content }}" + LOOP + BODY + END,
+    "the first of those left, in a loop over all": "{% set rest = messages[1:] %}" + LOOP
+    + "{{ rest[0].content }}" + BODY + END,
+    "left in one case": "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% endif %}"
+    "{% for message in rest %}" + BODY + END,
+    "some left by the loop": "{% set messages = messages[1:] %}" + LOOP
+    + "{% if message.role == 'tool' %}{% continue %}{% endif %}" + BODY + END,
+    "those left in a macro": "{% macro first() %}{{ messages[0].content }}{% endmacro %}"
+    "{% set messages = messages[1:] %}{{ first() }}" + LOOP + BODY + END,
+    "set within the loop": LOOP + "{% set messages = messages[1:] %}{{ messages[0].content }}" + BODY + END,
+    "a list set within the loop": LOOP + "{% set all = messages %}{{ all[0].content }}" + BODY + END,
+    "set by another loop": "{% for x in [1] %}{% set messages = messages[1:] %}{{ messages[0].content }}{% endfor %}"
+    + LOOP + BODY + END,
+    "each by the list's name": "{% set rest = messages %}{% for rest in rest %}{{ rest[0].content }}" + END,
+    "the end's token": "{% set eos_token = messages[0].content %}" + LOOP + BODY + END
+    + "{% if add_generation_prompt %}{{ eos_token }}{% endif %}",
+    **{f"noted {name}": "{% set ns = namespace(x='', c=cycler('a', 'b')) %}{% for m in messages" + test + " %}" + body
+       + "{% endfor %}{{ ns.x }}{{ ns.c.current }}" + LOOP + BODY + END
+       for name, test, body in (
+           ("and written", "", "{% set ns.x = m.content %}!"),
+           ("and read", "", "{{ m.content }}"),
+           ("of the last", "", "{% if loop.last %}{% set ns.x = m.content %}{% endif %}"),
+           ("of some", " if m.role == 'system'", "{% set ns.x = m.content %}"),
+           ("from the end", " | reverse", "{% set ns.x = m.content %}"),
+           ("of all but the first", "[1:]", "{% set ns.x = m.content %}"),
+           ("in a loop within", "", "{% for x in [1, 2] %}{% set ns.x = m.content %}{% endfor %}"),
+           ("by a call", "", "{% set x = ns.c.next() %}"),
+           ("by use", "", "{% if 'a' in ns.c %}{% endif %}"),
+           ("by a filter", "", "{% if ns.c | first %}{% endif %}"),
+       )},
+    "noted of all but the first, by a name": "{% set ns = namespace(x='') %}{% set rest = messages[1:] %}"
+    "{% for m in rest %}{% set ns.x = m.content %}{% endfor %}{{ ns.x }}" + LOOP + BODY + END,
+    "set again, at the end": "{% set ns = namespace(x=1) %}" + LOOP + "{% set ns = namespace(x=0) %}" + BODY + END
+    + "{% if ns.x %}!{% endif %}",
+    **{f"{name} at the end": "{% set ns = namespace(x=0) %}{% set other = 1 %}" + LOOP + "{% set ns.x = loop.index %}"
+       "{% set y = namespace(x=1) %}" + BODY + END + end
+       for name, end in (
+           ("written", "{{ ns.x }}"),
+           ("compared", "{% if add_generation_prompt and ns.x == 2 %}!{% endif %}"),
+           ("chosen", "{{ '!' if ns.x }}"),
+           ("of the loop", "{% if y.x %}!{% endif %}"),
+           ("of the message", "{% if message.content %}!{% endif %}"),
+       )},
     "the last message": LOOP + BODY + "{% if message == messages[-1] %}!{% endif %}" + END + PROMPT,
     "how many": LOOP + "{{ messages | length }}" + BODY + END + PROMPT,
     "next": LOOP + BODY + "{{ loop.nextitem.role }}" + END + PROMPT,
@@ -113,9 +180,9 @@ conversations = st.lists(
 def render(tmp_path_factory):
     tokenizer = open_tokenizer(save_tokenizer(tmp_path_factory.mktemp("tokenizer"), adds_bos=True))
 
-    def rendered(template, messages, *, prompt=False):
+    def rendered(template, messages, *, prompt=False, tools=None):
         (text,) = tokenizer.apply_chat_template(
-            [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt
+            [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt, tools=tools
         )
         return text
 
@@ -153,6 +220,100 @@ def test_a_template_says_when_it_looked_ahead(render, role, conversation):
     for turn, end in enumerate(ends or [], 1):
         assert render(template, conversation[:turn]) == whole[:end]
         assert render(template, conversation[:turn], prompt=True).startswith(whole[:end])
+
+
+NOTED = {
+    "systems before": EXACT["systems before"],
+    "until one is found": "{% set ns = namespace(system=false) %}{% for message in messages %}"
+    "{% if message['role']|lower == 'system' %}{% set ns.system = message['content'] %}{% break %}{% endif %}"
+    "{% endfor %}[{{ ns.system }}]" + LOOP + BODY + END + PROMPT,
+    "without the first": "{% set ns = namespace(system='') %}{% for m in messages %}{% set role = m.role %}"
+    "{% if role == 'system' and not ('' == m.content) %}{% set ns.system = m.content ~ '' %}{% endif %}{% endfor %}"
+    "{% set messages = messages[1:] %}{{ ns.system }}" + LOOP + BODY + END + "{% if not ns.last %}{{ eos_token "
+    "if add_generation_prompt }}{% endif %}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("template", NOTED.values(), ids=NOTED)
+@given(conversation=conversations)
+def test_what_is_noted_of_the_first_message_alone_is_the_same_for_every_beginning(render, template, conversation):
+    told = ends_checked(render, template, conversation)
+    roles = [message["role"] for message in conversation]
+    later = [message for message in conversation[1:] if message["role"] == "system" and message["content"]]
+    if later and not (template == NOTED["until one is found"] and roles[0] == "system"):
+        assert told is None
+    if {"system", "tool"}.isdisjoint(roles[1:]) and roles[0] != "tool":
+        assert told is not None
+
+
+@given(conversation=conversations)
+def test_more_left_out_than_the_first_message_is_rendered_for_each_beginning(render, conversation):
+    twice = "{% set messages = messages[1:] %}{% set messages = messages[1:] %}" + LOOP + BODY + END + PROMPT
+    assert (ends_checked(render, twice, conversation) is None) == (len(conversation) > 1)
+
+
+def ends_checked(render, template, conversation, **kwargs):
+    """Where messages end, held against the rendering of each beginning; None where it is not told."""
+    marking = with_marks(template) if has_marks(template) else template
+    whole, told = render(template, conversation, **kwargs), render(with_ends(marking), conversation, **kwargs)
+    assert without_marks(without_ends(told)) == whole
+    ends = ends_of(without_marks(told), len(conversation))
+    prompts = set()
+    for turn, end in enumerate(ends or [], 1):
+        assert render(template, conversation[:turn], **kwargs) == whole[:end]
+        given = render(template, conversation[:turn], prompt=True, **kwargs)
+        assert given.startswith(whole[:end])
+        prompts.add(given[end:])
+    assert len(prompts) == (ends is not None)  # the same behind each
+    return ends
+
+
+PUBLISHED = [
+    *("cohere", "cohere2", "cohere_training"),
+    *("deepseek_r1_distill", "deepseekv3", "deepseekv3_training"),
+    *("gemma3", "gemma3_training"),
+    *("lfm2", "lfm2_training", "lfm2_v2"),
+    *("llama3", "llama3_1", "llama3_2"),
+]
+turns = st.lists(st.text(st.sampled_from(WORDS), max_size=8), min_size=1, max_size=7)
+
+
+@st.composite
+def dialogues(draw):
+    """A system prompt or none, questions and answers, some with thoughts or calls, and now and then what is odd."""
+    contents = draw(turns)
+    system = [{"role": "system", "content": contents.pop()}] if draw(st.booleans()) else []
+    said = [{"role": ("user", "assistant")[at % 2], "content": content} for at, content in enumerate(contents)]
+    for message in said[1::2]:
+        odd = draw(st.sampled_from(["", "", "", "thought", "call"]))
+        if odd == "thought":
+            message["content"] = f"<think>\nfox\n</think>{message['content']}"
+        if odd == "call":
+            message["tool_calls"] = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    chat = system + said
+    if draw(st.integers(0, 5)) == 0:
+        odd = {"role": draw(st.sampled_from(["system", "tool", "user"])), "content": "dogs"}
+        chat.insert(draw(st.integers(0, len(chat))), odd)
+    return chat
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@given(conversation=dialogues(), tools=st.sampled_from([None, None, [{"type": "function"}]]))
+def test_published_templates_tell_what_one_rendering_for_each_beginning_does(render, name, conversation, tools):
+    found = find_spec("trl")
+    path = found and Path(found.origin).parent / "chat_templates" / f"{name}.jinja"
+    if not path or not path.exists():
+        pytest.skip("needs trl with this template")
+    template = path.read_text()
+    try:
+        render(template, conversation, tools=tools)
+    except Exception:  # roles that it refuses
+        return
+    told = ends_checked(render, template, conversation, tools=tools)
+    first, *roles = [message["role"] for message in conversation]
+    leaves_out = name == "cohere2" and first == "system"
+    if not tools and {"system", "tool"}.isdisjoint(roles) and first != "tool" and not leaves_out:
+        assert told is not None
 
 
 def test_what_ends_otherwise_is_told(render):

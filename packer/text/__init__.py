@@ -5,6 +5,7 @@ rendering.py   conversations to text
 chats.py       what of it the assistant wrote, and where turns begin
 marks.py       where a template marks that
 loops.py       where each message ends, of templates that write one after the other
+ahead.py       what in a template may look at later ones
 tokens.py      text to tokens, and where in them a character begins
 spelling.py    told by the bytes that tokens spell
 encoder.py     all of it, batch by batch
