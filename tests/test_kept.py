@@ -345,8 +345,9 @@ def test_nothing_trained_at_all_is_refused(tmp_path):
 
 
 def test_a_row_of_padding_has_what_is_kept_too(tmp_path):
-    packer.pack(write(tmp_path, "arrow", made_source(20)), tmp_path / "out", max_len=64, keep=["source", "weight"])
+    columns = {**made_source(20), "clean": [True] * 20}
+    packer.pack(write(tmp_path, "arrow", columns), tmp_path / "out", max_len=64, keep=["source", "weight", "clean"])
     dataset = packer.load(tmp_path / "out")
     (row,) = dataset.__getitems__([])
     assert list(row) == dataset.column_names
-    assert (row["source"].tolist(), row["weight"].tolist()) == ([None], [0.0])
+    assert [row[name].tolist() for name in ("source", "weight", "clean")] == [[None], [0.0], [False]]

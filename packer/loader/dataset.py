@@ -171,7 +171,8 @@ class PackedDataset:
         if "position_ids" in row:
             row["position_ids"] = np.arange(self.max_len, dtype=np.int32)
         row |= {name: np.array([extent.get(name, 0)], each.dtype) for name, each in views.segments.items()}
-        return row | {name: np.array([None]) for name in views.others}
+        nothing = {pa.bool_(): False}  # as the shards have it
+        return row | {name: np.array([nothing.get(each.type)]) for name, each in views.others.items()}
 
 
 def load(path: str | Path, *, verify: bool = False) -> PackedDataset:
