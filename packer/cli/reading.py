@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from packer.cli.shared import Command
+from packer.cli.shared import Command, declared
 from packer.errors import PackerError
 
 GROUP_MODE_NAMES = ("together", "apart")  # as in packer.plan, which imports numpy; a test compares them
@@ -23,9 +23,7 @@ def source_options(command: Command) -> Command:
         click.option("--mix-tokens", type=click.IntRange(1), metavar="N",
                      help="Tokens of the mixture [default: as many as there are without repeating a source]."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return declared(command, options)
 
 
 def group_options(command: Command) -> Command:
@@ -37,9 +35,7 @@ def group_options(command: Command) -> Command:
                      help="Rows are pairs, chosen_input_ids and rejected_input_ids, which stay together; role is "
                      "kept."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return declared(command, options)
 
 
 seed_option = click.option(

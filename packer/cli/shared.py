@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +26,13 @@ LONG_NAMES = ("split", "truncate", "drop", "error")  # as in packer.plan, which 
 ALGORITHM_NAMES = click.Choice([*ALGORITHMS, *ALIASES])
 
 
+def declared(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    """A command with these options, in their order in its help."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def algorithm_options(command: Command) -> Command:
     """Declare what `pack` and `stats` have in common: the algorithm, where it may stop, and how documents are cut."""
     options = (
@@ -42,9 +49,7 @@ def algorithm_options(command: Command) -> Command:
         click.option("--align", type=click.IntRange(1), default=1, show_default=True, metavar="N",
                      help="Pad every segment to a multiple of N; context parallelism needs 2 x its size."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return declared(command, options)
 
 
 def text_options(command: Command) -> Command:
@@ -63,9 +68,7 @@ def text_options(command: Command) -> Command:
         click.option("--no-eos", "eos", flag_value=False, default=True,
                      help="Do not end texts and completions with the end-of-sequence token."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return declared(command, options)
 
 
 def _read_template(context: click.Context, parameter: click.Parameter, path: Path | None) -> str | None:
@@ -99,9 +102,7 @@ def shared_options(command: Command) -> Command:
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
         click.option("--debug", is_flag=True, help="Show tracebacks."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return declared(command, options)
 
 
 @contextmanager

@@ -12,9 +12,8 @@ from packer.plan.apart_kernels import LOOKED_AT, exchange_clashes, find_clashes,
 from packer.plan.apart_places import join_rows, place_apart, take_out
 from packer.plan.apart_spread import find_runs, spread_runs
 from packer.plan.deal import Plan, even_cuts
-from packer.plan.group_kernels import collect_rows, permuted_ranks, sort_by_group
-from packer.plan.groups import NO_GROUP, groups_of_numbers
-from packer.plan.kernels import group_documents
+from packer.plan.group_kernels import collect_rows, permuted_ranks
+from packer.plan.groups import NO_GROUP, by_group, groups_of_numbers
 from packer.plan.permute import REPAIRED_ROWS, permute, stream_key
 from packer.plan.segments import Segments
 from packer.plan.threads import in_threads
@@ -194,25 +193,16 @@ def _spread(
     Segments go class of extents by class, the longest first, and in a class group by group: a row that took one of
     the group need not be asked again.
     """
-    placed = int(segments.histogram.sum())
-    number_type = np.uint32 if segments.count < 2**32 else np.int64
-    by_extent = np.zeros(segments.max_len + 2, np.int64)
-    grouped = np.empty(segments.count, number_type)
-    heads = len(segments.head_documents)
-    group_documents(
-        segments.tails, 0, segments.documents, segments.head_lengths, 0, heads, segments.align, by_extent, grouped
-    )
-    starts = np.zeros(count + 2, np.int64)
-    numbers = np.empty(placed, number_type)
-    sort_by_group(by_extent, grouped, of_numbers, np.uint64(seed), starts, numbers)
+    starts, numbers = by_group(segments, of_numbers, count, seed)
     classes = _classes(segments.max_len, ratio)
-    runs = grouped[: find_runs(numbers, starts, classes, extents, grouped)]
-    rows = np.empty(placed, number_type)
-    least = min(least, placed)
+    runs = np.empty_like(numbers)
+    runs = runs[: find_runs(numbers, starts, classes, extents, runs)]
+    rows = np.empty_like(numbers)
+    least = min(least, len(numbers))
     packs = spread_runs(runs, numbers, starts, of_numbers, classes, extents, segments.max_len, limit, least, rows)
-    del grouped, runs
-    row_starts, slots = np.zeros(packs + 1, np.int64), np.empty(placed, number_type)
-    ranks = permuted_ranks(np.empty(packs, number_type), np.uint64(seed))
+    del runs
+    row_starts, slots = np.zeros(packs + 1, np.int64), np.empty_like(numbers)
+    ranks = permuted_ranks(np.empty(packs, numbers.dtype), np.uint64(seed))
     collect_rows(numbers, rows, ranks, np.uint64(seed), row_starts, slots)
     return Plan(
         shard_rows=np.array(even_cuts(0, packs, rows_per_shard), np.int64),

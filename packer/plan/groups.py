@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,19 +54,8 @@ def deal_together(
         seed: 0..2^64-1.
     """
     count = int(groups.max(initial=NO_GROUP)) + 1
-    placed = int(segments.histogram.sum())
-    number_type = np.uint32 if segments.count < 2**32 else np.int64
-    by_extent = np.zeros(segments.max_len + 2, np.int64)
-    grouped = np.empty(segments.count, number_type)
-    heads = len(segments.head_documents)
-    group_documents(
-        segments.tails, 0, segments.documents, segments.head_lengths, 0, heads, segments.align, by_extent, grouped
-    )
     # the last group is that of the documents without one
-    starts = np.zeros(count + 2, np.int64)
-    numbers = np.empty(placed, number_type)
-    sort_by_group(by_extent, grouped, groups_of_numbers(segments, groups), np.uint64(seed), starts, numbers)
-    del grouped
+    starts, numbers = by_group(segments, groups_of_numbers(segments, groups), count, seed)
     pieces = segments.tails, segments.head_lengths, segments.align
 
     sizes = np.diff(starts)
@@ -74,7 +63,7 @@ def deal_together(
     is_solved = np.zeros(count + 1, np.bool_)
     is_solved[solved] = True
     limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
-    rows = np.empty(placed, number_type)
+    rows = np.empty_like(numbers)
     packs = pack_groups(numbers, starts, is_solved, *pieces, segments.max_len, limit, rows)
     for group in solved:
         first, last = int(starts[group]), int(starts[group + 1])
@@ -85,9 +74,9 @@ def deal_together(
         follow_patterns(extents, patterns.offsets, patterns.extents, patterns.counts, packs, rows[first:last])
         packs += patterns.packs
 
-    ranks = permuted_ranks(np.empty(packs, number_type), np.uint64(seed))
+    ranks = permuted_ranks(np.empty(packs, numbers.dtype), np.uint64(seed))
     row_starts = np.zeros(packs + 1, np.int64)
-    slots = np.empty(placed, number_type)
+    slots = np.empty_like(numbers)
     collect_rows(numbers, rows, ranks, np.uint64(seed), row_starts, slots)
     return Plan(
         shard_rows=np.array(even_cuts(0, packs, rows_per_shard), np.int64),
@@ -95,6 +84,33 @@ def deal_together(
         slots=slots,
         pool_packs=packs,
     )
+
+
+def by_group(
+    segments: Segments, of_numbers: NDArray[np.int32], count: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Segments that are placed, group by group, in each the longest first, those of equal extent permuted.
+
+    Args:
+        segments: of all documents.
+        of_numbers: (segments,) the group of each, 0..count - 1, or NO_GROUP.
+        count: groups.
+        seed: of the permutation.
+
+    Returns:
+        Where each group begins, shape (count + 2,), segments without one as the last; and the numbers of segments.
+    """
+    number_type = np.uint32 if segments.count < 2**32 else np.int64
+    by_extent = np.zeros(segments.max_len + 2, np.int64)
+    grouped = np.empty(segments.count, number_type)
+    heads = len(segments.head_documents)
+    group_documents(
+        segments.tails, 0, segments.documents, segments.head_lengths, 0, heads, segments.align, by_extent, grouped
+    )
+    starts = np.zeros(count + 2, np.int64)
+    numbers = np.empty(int(segments.histogram.sum()), number_type)
+    sort_by_group(by_extent, grouped, of_numbers, np.uint64(seed), starts, numbers)
+    return starts, numbers
 
 
 def groups_of_numbers(segments: Segments, groups: NDArray[np.int32]) -> NDArray[np.int32]:

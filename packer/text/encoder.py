@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
+from packer.plan.threads import result_of
 from packer.text.chats import ChatTemplate
 from packer.text.identity import template_identity, tokenizer_identity
 from packer.text.opening import open_tokenizer
@@ -161,7 +162,7 @@ class Encoder:
         turns: list[list[int]] = []
         with ThreadPoolExecutor(1) as pool:  # the tokenizer works outside the interpreter's lock while we go on
             for chunk, encoding in _ahead(pool, self._chunks(columns, first_row), self._tokens):
-                for row, (tokens, places) in enumerate(encoding.result(), chunk.first_row):
+                for row, (tokens, places) in enumerate(result_of(encoding), chunk.first_row):
                     front, back = self._around(tokens)
                     ids += (front, tokens, back)
                     if chunk.turns is not None:
