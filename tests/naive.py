@@ -1,7 +1,7 @@
 """Slow, obvious twins of the kernels: one item at a time, over lists."""
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from math import ceil
 
@@ -154,6 +154,40 @@ def cut_documents(lengths, max_len, long, overlap=0, side="right"):
                 break
             start += max_len - overlap
     return segments
+
+
+def account(lengths, pieces, placed, long):
+    """What became of every document and token, one at a time, by the names of the manifest's totals.
+
+    `pieces` are the (document, start, length) that a policy makes of documents, `placed` those that rows hold.
+    """
+    documents, tokens = Counter(), Counter()
+    for document, length in enumerate(lengths):
+        kept, packed = (
+            Counter(token for d, start, size in segments if d == document for token in range(start, start + size))
+            for segments in (pieces, placed)
+        )
+        fate = "empty" if not length else "too_long" if not kept else "untrained" if not packed else "packed"
+        documents[fate] += 1
+        documents["split"] += sum(d == document for d, _, _ in placed) > 1
+        documents["truncated"] += 0 < len(kept) < length
+        for token in range(length):
+            if packed[token]:
+                tokens["packed"] += packed[token]
+                tokens["repeated"] += packed[token] - 1
+            else:
+                tokens["untrained" if kept[token] else "truncated" if long == "truncate" else "too_long"] += 1
+    return {
+        "documents": len(lengths),
+        "documents_split": documents["split"],
+        "documents_truncated": documents["truncated"],
+        "documents_dropped": {reason: documents[reason] for reason in ("empty", "too_long", "untrained")},
+        "tokens": sum(lengths),
+        "tokens_packed": tokens["packed"],
+        "tokens_repeated": tokens["repeated"],
+        "tokens_truncated": tokens["truncated"],
+        "tokens_dropped": {reason: tokens[reason] for reason in ("too_long", "untrained")},
+    }
 
 
 def permutation(size, *, seed, purpose, stream):

@@ -65,7 +65,7 @@ def compare(
         known_bound = lower_bound(corpus.histogram, options.max_segments)
     else:
         measured = measure(source, options, progress)
-        _, segments = cut_by_policy(measured.lengths, options)
+        segments = cut_by_policy(measured.lengths, options)
         corpus, lengths = _corpus_of_segments(segments), segments.kept_lengths(0, segments.documents)
         known_bound = _bound(segments, measured, options)
         if options.pairs or options.group_by is not None:

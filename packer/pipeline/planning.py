@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from packer.options import PackOptions
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import (
-    LONG_POLICIES,
     NO_GROUP,
+    Account,
     Plan,
     Segments,
     apart_bound,
@@ -39,11 +39,8 @@ from packer.sources import TokenTable
 class Cut:
     """Documents as the long-document policy cuts them, and as an order algorithm does, where one was asked for."""
 
-    whole: Segments
-    """What the policy makes of the documents."""
-
     policy: Segments
-    """What of that is to be packed; an order algorithm may cut it elsewhere."""
+    """What the policy makes of the documents, untrained segments removed; an order algorithm may cut it elsewhere."""
 
     segments: Segments
     """What is placed in rows."""
@@ -71,8 +68,8 @@ def cut_by_policy(
     table: TokenTable | None = None,
     describe: Callable[[int], str] = "document {:,}".format,
     threads: int = 1,
-) -> tuple[Segments, Segments]:
-    """Cut documents where the long-document policy does; what that gives, and what of it is to be packed.
+) -> Segments:
+    """Cut documents where the long-document policy does, and return the segments that are to be packed.
 
     Args:
         lengths: (documents,) tokens of each.
@@ -96,7 +93,7 @@ def cut_by_policy(
             f"{segments.long_documents:,} longer than max_len {segments.max_len:,} (--long {segments.long}); "
             "check the source, --max-len and --long"
         )
-    return policy, segments
+    return segments
 
 
 def cut_lengths(
@@ -114,17 +111,17 @@ def cut_lengths(
     Raises:
         SourceError: as `cut_by_policy`.
     """
-    whole, policy = cut_by_policy(lengths, options, table=table, describe=describe, threads=threads)
+    policy = cut_by_policy(lengths, options, table=table, describe=describe, threads=threads)
     items = items_of(policy) if options.pairs else policy
     algorithm = get_algorithm(options.algorithm)
     if not isinstance(algorithm, OrderAlgorithm):
-        return Cut(whole=whole, policy=policy, segments=policy, items=items, rows=None, keeps_whole=True)
+        return Cut(policy=policy, segments=policy, items=items, rows=None, keeps_whole=True)
     if algorithm.keeps_whole:
         rows = algorithm.arrange(items.extents_in_order(), options.max_len, options.max_items)
-        return Cut(whole=whole, policy=policy, segments=policy, items=items, rows=rows, keeps_whole=True)
+        return Cut(policy=policy, segments=policy, items=items, rows=rows, keeps_whole=True)
     rows = algorithm.arrange(policy.kept_lengths(0, policy.documents), options.max_len, options.max_segments)
     segments = policy.cut_at(rows.cut_documents, rows.cut_starts)
-    return Cut(whole=whole, policy=policy, segments=segments, items=segments, rows=rows, keeps_whole=False)
+    return Cut(policy=policy, segments=segments, items=segments, rows=rows, keeps_whole=False)
 
 
 def make_plan(
@@ -159,7 +156,7 @@ def make_plan(
         plan, bound = _dealt(cut.items, patterns, bound, options, rows_per_shard, of_items, threads, progress)
     if options.pairs:
         plan = with_both_of_each(plan, cut.segments)
-    totals = _totals(cut, plan, bound, options)
+    totals = _totals(cut.segments, plan, bound, options)
     return plan, totals if groups is None else {**totals, "groups": _group_facts(groups, packs)}
 
 
@@ -210,31 +207,15 @@ def _group_facts(groups: NDArray[np.int32], packs: int | None) -> dict[str, Any]
     }
 
 
-def _totals(cut: Cut, plan: Plan, bound: int, options: PackOptions) -> dict[str, Any]:
-    segments = cut.segments
+def account_of(segments: Segments, options: PackOptions) -> Account:
+    """Count what these options made of the documents of these segments."""
+    return Account.of(segments, pairs=options.pairs, drops_untrained=options.untrained == "drop")
+
+
+def _totals(segments: Segments, plan: Plan, bound: int, options: PackOptions) -> dict[str, Any]:
     packs = len(plan.row_starts) - 1
-    tokens = int(segments.lengths.sum(dtype=np.int64))
-    is_first = np.diff(segments.head_documents, prepend=-1) > 0
-    long = {policy: segments.long_documents if segments.long == policy else 0 for policy in LONG_POLICIES}
-    once = segments.tokens - segments.repeated
-    documents_dropped = {"empty": segments.empty_documents, "too_long": long["drop"]}
-    tokens_dropped = {"too_long": segments.long_tokens if segments.long == "drop" else 0}
-    if options.pairs:
-        documents_dropped["unpaired"] = segments.unpaired_documents
-        tokens_dropped["unpaired"] = segments.unpaired_tokens
-    if options.untrained == "drop":
-        documents_dropped["untrained"] = cut.whole.documents_placed - segments.documents_placed
-        tokens_dropped["untrained"] = cut.whole.tokens - cut.whole.repeated - once
     return {
-        "documents": segments.documents,
-        "documents_split": int(np.count_nonzero(is_first)),
-        "documents_truncated": long["truncate"],
-        "documents_dropped": documents_dropped,
-        "tokens": tokens,
-        "tokens_packed": segments.tokens,
-        "tokens_repeated": segments.repeated,
-        "tokens_truncated": tokens - once - sum(tokens_dropped.values()),
-        "tokens_dropped": tokens_dropped,
+        **asdict(account_of(segments, options)),
         "segments": len(plan.slots),
         "packs": packs,
         "pool_packs": plan.pool_packs,

@@ -2,11 +2,13 @@
 
 `cutting.py` cuts documents at max_len into `segments.py`, `deal.py` turns patterns into rows, `ordered.py` the rows of
 an order algorithm; `extents.py` and `kernels.py` are what is compiled of the two, `permute.py` is their randomness.
+`account.py` counts what became of every document and token.
 `mixing.py` says what a mixture takes of its sources. `groups.py` packs groups of documents each on its own, `apart.py`
 repairs a plan, or packs anew, so that no row holds two of a group. `items.py` makes one of the two documents of a
 preference pair.
 """
 
+from packer.plan.account import Account
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents, cuts_between
 from packer.plan.deal import Plan, deal, partition_starts
@@ -19,6 +21,7 @@ __all__ = [
     "GROUP_MODES",
     "LONG_POLICIES",
     "NO_GROUP",
+    "Account",
     "GroupMode",
     "Plan",
     "Segments",

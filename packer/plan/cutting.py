@@ -104,6 +104,7 @@ def cut_documents(
         long_documents=long_documents,
         long_tokens=long_tokens,
         empty_documents=empty_documents,
+        truncated_tokens=long_tokens - max_len * long_documents if long == "truncate" else 0,
     )
 
 

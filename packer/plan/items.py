@@ -81,6 +81,7 @@ def cut_pairs(
         empty_documents=int(np.count_nonzero(lengths == 0)),
         unpaired_documents=int(np.count_nonzero(unpaired)),
         unpaired_tokens=int(lengths[unpaired].sum(dtype=np.int64)),
+        truncated_tokens=int((lengths - tails)[is_cut].sum(dtype=np.int64)),
     ).counted()
 
 

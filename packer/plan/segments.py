@@ -87,6 +87,15 @@ class Segments:
     unpaired_tokens: int = 0
     """Tokens in them."""
 
+    truncated_tokens: int = 0
+    """Tokens that truncation cuts off."""
+
+    untrained_documents: int = 0
+    """Documents that lost all of their segments to `without`."""
+
+    untrained_tokens: int = 0
+    """Tokens that stood in segments that `without` removed, and stand in none that is left; each is counted once."""
+
     @property
     def documents(self) -> int:
         """The number of documents in the source, empty and dropped ones included."""
@@ -103,11 +112,14 @@ class Segments:
             return self.tails[first:last]
         return np.where(self.tails[first:last] > 0, self.lengths[first:last], np.int32(0))
 
-    @property
-    def documents_placed(self) -> int:
-        """Documents that have a segment."""
-        alone = np.flatnonzero(self.tails[self.head_documents] == 0)
-        return int(np.count_nonzero(self.tails)) + len(np.unique(self.head_documents[alone]))
+    def kept_starts(self, documents: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Where the tokens that the policy keeps of each of these documents start: above 0 only where it truncates."""
+        starts = np.zeros(len(documents), np.int32)
+        if self.long != "split" and len(self.cut_documents):
+            at = np.searchsorted(self.cut_documents, documents)
+            at[at == len(self.cut_documents)] = 0
+            starts = np.where(self.cut_documents[at] == documents, self.tail_starts[at], starts)
+        return starts
 
     def numbers(self) -> NDArray[np.int64]:
         """The numbers of all segments that have tokens, tails first: int64."""
@@ -177,11 +189,7 @@ class Segments:
         kept = self.kept_lengths(0, self.documents)
         # what was cut and is not any more is whole again
         firsts = np.zeros(len(self.cut_documents), np.int32) if self.long == "split" else self.tail_starts
-        at = np.searchsorted(self.cut_documents, documents)
-        at[at == len(self.cut_documents)] = 0
-        begins = np.zeros(len(documents), np.int32)
-        if len(self.cut_documents):
-            begins = np.where(self.cut_documents[at] == documents, firsts[at], 0).astype(np.int32)
+        begins = self.kept_starts(documents)
         tails = kept.copy() if len(cut) else kept
         tails[cut] -= starts[is_last]
         head_starts = np.where(is_first, 0, np.concatenate([[0], starts])[:-1]).astype(np.int32)
@@ -201,7 +209,11 @@ class Segments:
         ).counted()
 
     def without(self, numbers: NDArray[np.int64]) -> Segments:
-        """The same segments without some, given by number."""
+        """Remove segments that have nothing to train, and count what is lost.
+
+        Args:
+            numbers: (segments,) those to remove, each once.
+        """
         gone = numbers[numbers >= self.documents] - self.documents
         tails = self.tails.copy()
         tails[numbers[numbers < self.documents]] = 0
@@ -212,16 +224,45 @@ class Segments:
             head_starts=np.delete(self.head_starts, gone),
             head_lengths=np.delete(self.head_lengths, gone),
         ).counted()
-        return replace(left, repeated=left._count_repeated()) if self.overlap else left
+        documents, tokens, repeated = self._losses(numbers)
+        return replace(
+            left,
+            repeated=repeated,
+            untrained_documents=self.untrained_documents + documents,
+            untrained_tokens=self.untrained_tokens + tokens,
+        )
 
-    def _count_repeated(self) -> int:
-        """Tokens that stand in the piece before, too, where that is there."""
-        placed = self.tails[self.cut_documents] > 0
-        documents = np.concatenate([self.head_documents, self.cut_documents[placed]])
-        starts = np.concatenate([self.head_starts, self.tail_starts[placed]]).astype(np.int64)
-        heads = self.head_documents << 31 | self.head_starts
-        before = documents << 31 | np.maximum(starts - (self.max_len - self.overlap), 0)
-        return self.overlap * int(np.count_nonzero(np.isin(before, heads) & (starts > 0)))
+    def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int, int]:
+        """Documents and tokens that no segment holds without these ones, and tokens that the others repeat.
+
+        Pieces [0, 4), [1, 5) and [2, 6) of a document: without the first and the last, tokens 0 and 5 are lost and
+        nothing is repeated. Without the second, nothing is lost, and tokens 2 and 3 are repeated.
+        """
+        # all pieces of the documents that lose one or repeat something, in order
+        is_concerned = np.zeros(self.documents, np.bool_)
+        is_concerned[self.locate(numbers)[0]] = is_concerned[self.head_documents] = True
+        pieces = np.concatenate(
+            [np.flatnonzero(is_concerned & (self.tails > 0)), np.arange(self.documents, self.count)]
+        )
+        documents, starts, lengths = self.locate(pieces)
+        starts += (
+            documents << 32
+        )  # documents end to end; within one, the starts of its pieces ascend, and the ends, too
+        order = np.argsort(starts)
+        documents, starts, ends = documents[order], starts[order], (starts + lengths)[order]
+        is_gone = np.isin(pieces, numbers)[order]
+        if not len(pieces):
+            return 0, 0, 0
+
+        firsts = np.flatnonzero(np.diff(documents, prepend=-1))
+        lost_documents = np.count_nonzero(np.logical_and.reduceat(is_gone, firsts))
+        previous_ends = np.concatenate([[0], ends[:-1]])
+        next_left = np.where(is_gone, np.iinfo(np.int64).max, starts)
+        next_left = np.minimum.accumulate(next_left[::-1])[::-1]
+        alone = np.minimum(ends, next_left) - np.maximum(starts, previous_ends)
+        starts, ends = starts[~is_gone], ends[~is_gone]
+        repeated = np.maximum(ends[:-1] - starts[1:], 0)
+        return int(lost_documents), int(np.maximum(alone[is_gone], 0).sum()), int(repeated.sum())
 
     def counted(self) -> Segments:
         """The same segments, counted anew."""

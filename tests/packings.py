@@ -1,0 +1,141 @@
+"""Small sources, and options to pack them with, drawn in every combination that goes together."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+
+import packer
+from packer.errors import SourceError
+
+ROW_BYTES = 8  # of a token and its label
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packing:
+    """Documents, and how they are packed."""
+
+    sources: list[dict[str, list]]
+    """The columns of each source."""
+
+    kind: str
+    """How they are saved."""
+
+    options: dict[str, Any]
+    """Options of `packer.pack`."""
+
+    weights: list[float] = field(default_factory=list)
+    """Of each source of a mixture; none where there is one source."""
+
+    def write(self, folder: Path) -> list[Path]:
+        """Save the sources."""
+        paths = []
+        for number, columns in enumerate(self.sources):
+            (folder / str(number)).mkdir(parents=True)
+            paths.append(write(folder / str(number) / f"rows.{self.kind}", columns))
+        return paths
+
+    def pack(self, paths: list[Path], out: Path) -> packer.Manifest | None:
+        """Pack them; None where nothing is left to pack, or something is too long for the options."""
+        source = list(zip(paths, self.weights, strict=True)) if self.weights else paths[0]
+        try:
+            return packer.pack(source, out, sync=False, workers=1, **self.options)
+        except SourceError as error:
+            reasons = "nothing to pack", "nothing to take", "is null in every", "has a turn", "longer)", "empty dataset"
+            if not any(reason in str(error) for reason in reasons):
+                raise
+            return None
+
+    def verify(self, paths: list[Path], out: Path) -> list[str]:
+        """What `packer verify --source` finds."""
+        return list(packer.verify(out, paths if self.weights else paths[0]))
+
+
+def write(path: Path, columns: dict[str, list]) -> Path:
+    """Save columns as Arrow, Parquet or JSON lines."""
+    kinds = {"source": pa.string()}
+    table = pa.table({name: pa.array(rows, kinds.get(name, pa.list_(pa.int32()))) for name, rows in columns.items()})
+    if path.suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+    elif path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=5)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as stream:
+            stream.write_table(table, max_chunksize=4)
+    return path
+
+
+@st.composite
+def labelled(draw, lengths: list[int], trained: float, first_token: int) -> dict[str, list]:
+    """Tokens that are all different, and labels of which about a share is trained."""
+    random = np.random.default_rng(draw(st.integers(0, 1000)))
+    ends = np.cumsum([first_token, *lengths])
+    tokens = [list(range(end - length, end)) for length, end in zip(lengths, ends[1:].tolist(), strict=True)]
+    labels = [[token if random.random() < trained else -100 for token in ids] for ids in tokens]
+    return {"input_ids": tokens, "labels": labels}
+
+
+@st.composite
+def packings(draw, *, mixtures: bool = True, pairs: bool = True) -> Packing:
+    """Draw sources and options."""
+    align = draw(st.sampled_from([1, 1, 2, 4]))
+    max_len = align * draw(st.integers(3, 9))
+    longest = max_len * draw(st.integers(1, 4))
+    is_paired = pairs and draw(st.integers(0, 4)) == 0
+    algorithm = draw(st.sampled_from(["auto", "bfd", "ffd", "optimal", "sequential", "wrapped"]))
+    if is_paired and algorithm == "wrapped":
+        algorithm = "sequential"
+    long = draw(st.sampled_from(["truncate", "drop"] if is_paired else ["split", "truncate", "drop"]))
+    options = {
+        "max_len": max_len,
+        "algorithm": algorithm,
+        "long": long,
+        "pairs": is_paired,
+        "seed": draw(st.integers(0, 3)),
+        "max_segments": draw(st.sampled_from([None, 2, 3])),
+        "shard_size": ROW_BYTES * max_len * draw(st.integers(1, 4)),
+        "untrained": "keep" if is_paired else draw(st.sampled_from(["keep", "drop"])),
+    }
+    if algorithm != "wrapped":
+        options["align"] = align
+    if long == "truncate":
+        options["truncate_side"] = draw(st.sampled_from(["left", "right"]))
+    count = draw(st.sampled_from([0, 0, 2, 3])) if mixtures and not is_paired else 0
+    if algorithm == "wrapped" or long != "split":
+        pass
+    elif draw(st.booleans()):
+        options["overlap"] = draw(st.integers(0, max_len - 1))
+    else:
+        options["split_at"] = draw(st.sampled_from(["tokens", "turns"]))
+    if algorithm not in ("sequential", "wrapped") and draw(st.booleans()):
+        options |= {"group_by": "source", "group_mode": draw(st.sampled_from(["together", "apart"]))}
+        options["keep"] = draw(st.sampled_from([[], ["source"]]))
+    if count:
+        options["mix_unit"] = draw(st.sampled_from(["tokens", "epochs"]))
+    trained = draw(st.sampled_from([0.05, 0.3, 1.0]))
+    sources = []
+    for number in range(max(count, 1)):
+        lengths = draw(st.lists(st.integers(0, longest), min_size=1, max_size=12))
+        columns = draw(labelled(lengths, trained, first_token=1 + 10_000 * number))
+        if is_paired:
+            others = draw(st.lists(st.integers(0, longest), min_size=len(lengths), max_size=len(lengths)))
+            rejected = draw(labelled(others, trained, first_token=5_000))
+            sides = {"chosen": columns, "rejected": rejected}
+            columns = {f"{role}_{name}": lists for role, side in sides.items() for name, lists in side.items()}
+        if "group_by" in options:
+            columns["source"] = draw(
+                st.lists(st.sampled_from(["a", "b", "c", None]), min_size=len(lengths), max_size=len(lengths))
+            )
+        if options.get("split_at") == "turns":
+            step = draw(st.integers(1, max_len))
+            columns["turn_starts"] = [list(range(0, length, step)) for length in lengths]
+        sources.append(columns)
+    weights = [draw(st.sampled_from([0.5, 1.0, 1.7])) for _ in range(count)]
+    has_types = set(sources[0]) <= {"input_ids", "labels"}  # a first line may not tell those of other columns
+    kind = draw(st.sampled_from(["arrow", "parquet", "jsonl"] if has_types else ["arrow", "parquet"]))
+    return Packing(sources=sources, kind=kind, options=options, weights=weights)

@@ -1,0 +1,166 @@
+"""Every document and token of a source is counted once, under what happened to it."""
+
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.plan import Account, cut_documents
+from tests import naive
+from tests.packed_rows import rows_on_disk
+from tests.packings import Packing, packings, write
+from tests.test_turns import naive_cuts
+
+
+def int32s(values):
+    return np.array(values, np.int32)
+
+
+def located(segments, numbers):
+    return list(zip(*(part.tolist() for part in segments.locate(numbers)), strict=True))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=20), st.integers(1, 9), st.sampled_from([1, 2, 3]),
+    st.sampled_from(["split", "split", "truncate", "drop"]), st.integers(0, 26), st.sampled_from(["left", "right"]),
+    st.data(),
+)  # fmt: skip
+@example([33], 16, 1, "split", 15, "right", None)
+def test_each_token_is_packed_truncated_or_dropped(lengths, pieces, align, long, overlap, side, data):
+    max_len = pieces * align
+    overlap = min(overlap, max_len - 1) if long == "split" else 0
+    segments = cut_documents(int32s(lengths), max_len, long, overlap=overlap, truncate_side=side, align=align)
+    numbers = segments.numbers().tolist()
+    if data is None:
+        gone = numbers[1::2]
+    else:
+        gone = data.draw(st.lists(st.sampled_from(numbers), unique=True)) if numbers else []
+    left = segments.without(np.array(gone, np.int64))
+    found = asdict(Account.of(left, pairs=False, drops_untrained=True))
+    assert found == naive.account(lengths, located(segments, segments.numbers()), located(left, left.numbers()), long)
+
+
+def test_what_is_left_out_twice_is_counted_once():
+    segments = cut_documents(int32s([10, 3]), 4, "split", overlap=3)
+    once = segments.without(np.array([0, 1, 2, 4, 6]))
+    twice = segments.without(np.array([2, 6])).without(np.array([0, 1, 3]))
+    accounts = [Account.of(left, pairs=False, drops_untrained=True) for left in (once, twice)]
+    assert accounts[0] == accounts[1]
+    assert accounts[0].documents_dropped["untrained"] == 1
+
+
+def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:
+    """What the long-document policy makes of one source, by the options of a packing."""
+    options, (columns,) = packing.options, packing.sources
+    lengths = [len(tokens) for tokens in columns["input_ids"]]
+    if options.get("split_at") != "turns":
+        side = options.get("truncate_side", "right")
+        return naive.cut_documents(lengths, options["max_len"], options["long"], options.get("overlap", 0), side)
+    pieces = []
+    for document, (length, starts) in enumerate(zip(lengths, columns["turn_starts"], strict=True)):
+        cuts = naive_cuts(np.diff([*starts, length]).tolist(), options["max_len"]) if length else []
+        bounds = [0, *cuts, length] if length > options["max_len"] else [0, length]
+        pieces += [(document, start, end - start) for start, end in pairwise(bounds) if end]
+    return pieces
+
+
+def naive_placed(packing: Packing, pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Those of them that are packed."""
+    options, (columns,) = packing.options, packing.sources
+    if options["untrained"] == "keep":
+        return pieces
+    if options["algorithm"] == "wrapped":  # cuts documents elsewhere, so that it leaves out whole ones alone
+        whole = {d: [piece for piece in pieces if piece[0] == d] for d, _, _ in pieces}
+        trained = {d for d, of in whole.items() if is_trained(columns["labels"][d][of[0][1] : sum(of[-1][1:])], 1)}
+        return [piece for piece in pieces if piece[0] in trained]
+    return [
+        (document, start, length)
+        for document, start, length in pieces
+        if is_trained(columns["labels"][document][start : start + length], options.get("overlap", 0) if start else 1)
+    ]
+
+
+def is_trained(labels: list[int], context: int) -> bool:
+    """Whether anything is trained after the first token, or after what is repeated."""
+    return max(labels[max(context, 1) :], default=-100) >= 0
+
+
+def in_rows(out: Path) -> list[tuple[int, int, int]]:
+    """(document, start, length) of every segment on disk."""
+    return sorted(
+        (document, start, length)
+        for row in rows_on_disk(out)
+        for document, start, length in zip(
+            row["doc_ids"], row["doc_starts"], row.get("seq_tokens", row["seq_lengths"]), strict=True
+        )
+        if document >= 0
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(packings(mixtures=False, pairs=False))
+def test_the_manifest_has_the_account_of_what_was_packed(packing):
+    pieces = naive_pieces(packing)
+    placed = naive_placed(packing, pieces)
+    with TemporaryDirectory() as folder:
+        paths = packing.write(Path(folder))
+        manifest = packing.pack(paths, Path(folder) / "out")
+        assume(manifest is not None)
+        found = in_rows(Path(folder) / "out")
+    if packing.options["algorithm"] == "wrapped":
+        tokens = [
+            [(document, start + at) for document, start, size in of for at in range(size)] for of in (found, placed)
+        ]
+        assert tokens[0] == sorted(tokens[1])
+    else:
+        assert found == sorted(placed)
+    lengths = [len(tokens) for tokens in packing.sources[0]["input_ids"]]
+    expected = naive.account(lengths, pieces, found, packing.options["long"])
+    if packing.options["untrained"] == "keep":
+        for by_reason in (expected["documents_dropped"], expected["tokens_dropped"]):
+            assert by_reason.pop("untrained") == 0
+    assert {name: manifest.totals[name] for name in expected} == expected
+
+
+def test_segments_that_overlap_by_more_than_half_are_counted_when_some_are_dropped(tmp_path):
+    trained = {*range(2, 11), 13, 15, 17, 19, *range(21, 26), *range(28, 31)}
+    tokens = list(range(1, 34))
+    labels = [token if token in trained else -100 for token in tokens]
+    source = write(tmp_path / "rows.arrow", {"input_ids": [tokens], "labels": [labels]})
+    manifest = packer.pack(source, tmp_path / "out", max_len=16, overlap=15, untrained="drop")
+    totals = manifest.totals
+    found = in_rows(tmp_path / "out")
+    covered = {start + place for _, start, length in found for place in range(length)}
+    assert totals["tokens_packed"] - totals["tokens_repeated"] == len(covered) == 30
+    assert totals["tokens_dropped"]["untrained"] == 3
+    assert list(packer.verify(tmp_path / "out", source)) == []
+    packer.export(tmp_path / "out", tmp_path / "exported", to="parquet", sync=False)
+
+
+def test_documents_are_split_where_more_than_one_piece_of_them_is_packed(tmp_path):
+    # nothing is trained in the second piece of the first document, nor in the first piece of the second
+    labels = [[1] * 4 + [-100] * 3, [-100] * 4 + [1] * 3, [1] * 7, [-100] * 7]
+    source = write(tmp_path / "rows.arrow", {"input_ids": [[1] * 7] * 4, "labels": labels})
+    manifest = packer.pack(source, tmp_path / "out", max_len=4, untrained="drop")
+    assert manifest.totals["documents_split"] == 1
+    assert manifest.totals["documents_dropped"]["untrained"] == 1
+    assert manifest.totals["tokens_dropped"]["untrained"] == 3 + 4 + 7
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_tokens_cut_off_a_document_that_is_dropped_are_truncated(tmp_path, side):
+    labels = [[-100] * 9, [1] * 9]
+    source = write(tmp_path / "rows.arrow", {"input_ids": [[1] * 9] * 2, "labels": labels})
+    totals = packer.pack(
+        source, tmp_path / side, max_len=4, untrained="drop", long="truncate", truncate_side=side
+    ).totals
+    assert (totals["tokens_truncated"], totals["tokens_dropped"]["untrained"], totals["tokens_packed"]) == (10, 4, 4)
+    assert pa.ipc.open_stream(next((tmp_path / side).glob("*.arrow"))).read_all().num_rows == 1
