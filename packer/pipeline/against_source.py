@@ -95,10 +95,12 @@ def _cuts(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Where the documents of a table, whose segments begin at number `seen`, are cut in the rows: (documents, starts).
 
-    Only what can be a cut is returned: whatever else the rows hold will not be found as the source has it.
+    Starts are counted from the first token that is kept of a document, as `Segments.cut_at` takes them. Only what can
+    be a cut is returned: whatever else the rows hold will not be found as the source has it.
     """
     end = np.searchsorted(packed.documents, first_document + segments.documents)
-    documents, starts = packed.documents[seen:end] - first_document, packed.starts[seen:end]
+    documents = packed.documents[seen:end] - first_document
+    starts = packed.starts[seen:end] - segments.kept_starts(documents)
     is_cut = (documents >= 0) & (starts > 0) & (starts < segments.kept_lengths(0, segments.documents)[documents])
     is_cut[1:] &= (documents[1:] != documents[:-1]) | (starts[1:] != starts[:-1])
     return documents[is_cut], starts[is_cut]
