@@ -210,8 +210,16 @@ def test_segments_of_no_document_of_the_source_are_counted(tmp_path):
 
     def count(content: dict[str, Any]) -> None:
         content["shards"][0]["tokens"] += size
-        content["totals"]["tokens_packed"] += size
-        content["totals"]["tokens_repeated"] += size
+        content["shards"][0]["untrained_segments"] += 1
+        totals = content["totals"]
+        for name, more in {
+            "tokens_packed": size,
+            "tokens_repeated": size,
+            "segments": 1,
+            "segments_untrained": 1,
+        }.items():
+            totals[name] += more
+        totals["efficiency"] = totals["tokens_packed"] / (totals["packs"] * MAX_LEN)
 
     rewrite(path, fill_padding)
     reseal(packed, count)

@@ -62,6 +62,9 @@ class Algorithm:
     limited: bool = False
     """Whether it takes `gap` and `seconds`, and ends at these."""
 
+    proves: bool = False
+    """Whether it may prove a lower bound above those of `packer.algorithms.bounds`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderAlgorithm:
@@ -110,6 +113,7 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
             name="auto",
             summary="The best of best fit and exact fill, improved by `optimal` where that is worth it.",
             solve=_in_file("auto", "auto"),
+            proves=True,
         ),
         Algorithm(
             name="bfd",
@@ -121,6 +125,7 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
             summary="Column generation: within a pack or so of a proven bound; seconds where lengths are many.",
             solve=_in_file("optimal", "solve"),
             limited=True,
+            proves=True,
         ),
         Algorithm(
             name="ffd",

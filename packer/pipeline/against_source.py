@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
 from packer.options import PackOptions
 from packer.pipeline.packed_segments import PackedSegments, read_segments
+from packer.pipeline.recounting import SourceCounts
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
 from packer.progress import Progress
 from packer.shards.kept import KeptValues, same_values, tokens_at
 from packer.shards.manifest import Manifest
-from packer.shards.sharing import group_fault, group_values
 from packer.sources import Source, TokenTable
 from packer.sources.taken import TakenInOrder
 
@@ -29,14 +28,19 @@ _COMPARED_TOGETHER = 4 << 20  # tokens
 
 def compare_with_source(
     folder: Path, manifest: Manifest, source: Source | TakenInOrder, progress: Progress
-) -> Iterator[str]:
+) -> Generator[str, None, NDArray[np.int32] | None]:
     """Yield in what the rows differ from the source, a sentence each; nothing where they hold all of it, once.
+
+    Where they do, the totals of the manifest are counted again.
 
     Args:
         folder: the packed dataset, whose shards are as the manifest says.
         manifest: of it.
         source: what was packed; of a mixture, what was taken of it.
         progress: told of "compare" in tokens.
+
+    Returns:
+        Tokens of every document, int32, shape (documents,); None where the rows differ.
 
     Raises:
         PackerError: a document of the source is wrong, or a file cannot be read.
@@ -45,13 +49,13 @@ def compare_with_source(
     options = PackOptions.from_dict(manifest.options)
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
-    groups: list[pa.Array] = []  # by the table, of its segments; a column that is kept is checked with the rows
-    seen = documents = tokens = 0
+    counts = SourceCounts(options, keeps_whole=keeps_whole)
+    seen = tokens = faults = 0
     for table in source.tables():
-        segments = split_at_turns(options.cut(table.lengths), table, options, source.describe)
-        segments = without_untrained(segments, table, options, source.describe)
+        policy = split_at_turns(options.cut(table.lengths), table, options, source.describe)
+        policy = segments = without_untrained(policy, table, options, source.describe)
         if not keeps_whole:
-            segments = segments.cut_at(*_cuts(packed, seen, table.first_document, segments))
+            segments = policy.cut_at(*_cuts(packed, seen, table.first_document, policy))
         local, starts, lengths = segments.locate(segments.numbers())
         order = np.lexsort((starts, local))
         local, starts, lengths = local[order], starts[order], lengths[order]
@@ -65,29 +69,23 @@ def compare_with_source(
                 at = int(differ[0]) if len(differ) else short
                 which = source.describe(int(expected[0][min(at, len(local) - 1)]))
                 yield f"{which} is not in the rows as the source has it: missing, doubled or cut elsewhere"
-                return
+                return None
         cut = local, starts, lengths, segments.context_of(starts)
-        yield from _compare_values(packed, manifest.max_len, here, table, cut, source)
-        for name in options.group_columns:
-            lists = _lists(table, local)
-            values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
-            groups.append(group_values(values, name))
+        for fault in _compare_values(packed, manifest.max_len, here, table, cut, source):
+            faults += 1
+            yield fault
+        counts.add(table, policy, segments)
         seen += len(local)
-        documents += len(table.lengths)
         tokens += int(table.lengths.sum(dtype=np.int64))
         progress("compare", tokens, manifest.totals["tokens"])
     if seen != len(packed.documents):
         yield f"{len(packed.documents) - seen:,} segments in the rows are not in the source"
-    for what, there in (("documents", documents), ("tokens", tokens)):
-        if there != manifest.totals[what]:
-            yield f"the source has {there:,} {what}, the manifest says {manifest.totals[what]:,}"
-    if groups and seen == len(packed.documents):
-        rows = packed.places // manifest.max_len
-        fault = group_fault(
-            rows, pa.concat_arrays(groups), manifest.options, lambda at: source.describe(int(packed.documents[at]))
-        )
-        if fault is not None:
-            yield f"row {fault[0]} {fault[1]}"
+        return None
+    if not faults:
+        for fault in counts.faults(manifest, packed, source.describe):
+            faults += 1
+            yield fault
+    return None if faults else counts.lengths
 
 
 def _cuts(

@@ -83,6 +83,13 @@ def text_identity(source: Mapping[str, Any]) -> dict[str, Any] | None:
     return told or of_parts or None
 
 
+def text_totals(opened: Source | Mixture) -> dict[str, int]:
+    """Return what was counted while text was tokenized, for the totals of the manifest; of tokens nothing."""
+    if opened.tokenized is None:
+        return {}
+    return {"documents_straddling": opened.tokenized.straddling, "documents_untrained": opened.tokenized.untrained}
+
+
 def source_files(opened: Source | Mixture) -> list[dict[str, Any]]:
     """Return what tells a changed source from the one that something unfinished was begun with."""
     return [

@@ -15,7 +15,7 @@ from packer.executors import available_workers
 from packer.options import PackOptions
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Given, open_sources, read_documents
-from packer.pipeline.opening import names_and_sizes, source_files, text_identity
+from packer.pipeline.opening import names_and_sizes, source_files, text_identity, text_totals
 from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.writing import ShardMaker, write_shards
@@ -192,23 +192,13 @@ def _pack_into(
             **totals,
             "tokens_trained": sum(entry.trained for entry in entries),
             "segments_untrained": sum(entry.untrained_segments for entry in entries),
-            **_text_totals(mapped),
+            **text_totals(mapped),
         },
         shards=tuple(entries),
         files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
     )
     claimed.finish(manifest, files)
     return manifest
-
-
-def _text_totals(spilled: Source | Mixture) -> dict[str, int]:
-    """What was counted while text was tokenized."""
-    if spilled.tokenized is None:
-        return {}
-    return {
-        "documents_straddling": spilled.tokenized.straddling,
-        "documents_untrained": spilled.tokenized.untrained,
-    }
 
 
 def _kept_plan(

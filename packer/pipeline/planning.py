@@ -157,7 +157,7 @@ def make_plan(
     if options.pairs:
         plan = with_both_of_each(plan, cut.segments)
     totals = _totals(cut.segments, plan, bound, options)
-    return plan, totals if groups is None else {**totals, "groups": _group_facts(groups, packs)}
+    return plan, totals if groups is None else {**totals, "groups": group_facts(groups, packs)}
 
 
 def _dealt(
@@ -198,7 +198,7 @@ def _dealt(
     return apart, max(bound, least)
 
 
-def _group_facts(groups: NDArray[np.int32], packs: int | None) -> dict[str, Any]:
+def group_facts(groups: NDArray[np.int32], packs: int | None) -> dict[str, Any]:
     """What the manifest says of groups; `packs` is what they would be without."""
     return {
         "groups": int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),

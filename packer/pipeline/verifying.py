@@ -11,11 +11,14 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.mixing import Given, open_sources
+from packer.pipeline.opening import text_totals
+from packer.pipeline.recounting import identity_faults
 from packer.progress import Progress, silent
+from packer.shards.figures import differences
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.shards.verify import verify_packed
-from packer.sources import Source
+from packer.sources import Source, source_identity
 from packer.sources.mixture import Mixture
 from packer.sources.taken import TakenInOrder
 from packer.text import LIBRARIES
@@ -35,6 +38,11 @@ def verify(
     once, with its label; or the long-document policy leaves it out. Text is tokenized again, as the manifest says;
     `tokenizer` is where its tokenizer is, if the name in the manifest does not tell. Of a mixture, give all sources in
     their order: every token stands there once for each copy, and nothing else does.
+
+    The figures of the manifest are counted again: those of the rows without `source`, with it also what became of
+    documents and tokens, and the facts about the source. Three are only held to their limits, as the planner alone
+    knows them: `pool_packs`, `packs_ungrouped`, and `lower_bound` where the algorithm or `apart` may improve on the
+    bounds of `packer.algorithms.bounds`.
 
     Raises:
         PackerError: there is no packed dataset or no source to read.
@@ -61,13 +69,21 @@ def verify(
             return
         drawn = opened.draw()
         others = [f for pair in zip(drawn.identities, manifest.source["mixture"], strict=True) if (f := _other(*pair))]
-        yield from others or compare_with_source(folder, manifest, TakenInOrder(drawn), progress)
-        return
-    difference = _other_text(manifest.source, opened)
-    if difference:
-        yield difference
-        return
-    yield from compare_with_source(folder, manifest, opened, progress)
+        if others:
+            yield from others
+            return
+        lengths = yield from compare_with_source(folder, manifest, TakenInOrder(drawn), progress)
+        identity = None if lengths is None else drawn.identity(drawn.order()[2])
+    else:
+        difference = _other_text(manifest.source, opened)
+        if difference:
+            yield difference
+            return
+        lengths = yield from compare_with_source(folder, manifest, opened, progress)
+        identity = None if lengths is None else source_identity(opened, lengths)
+    if identity is not None:
+        yield from identity_faults(manifest.source, identity)
+        yield from differences(manifest.totals, text_totals(opened), "the source")
 
 
 def _other(found: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:

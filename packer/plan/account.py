@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,14 @@ class Account:
 
     tokens_dropped: Mapping[str, int]
     """Tokens without a segment, by reason; what truncation cuts off is not among them."""
+
+    def __add__(self, other: Account) -> Account:
+        """The account of both; the reasons are the same."""
+        added: dict[str, Any] = {}
+        for field in fields(self):
+            one, two = getattr(self, field.name), getattr(other, field.name)
+            added[field.name] = one + two if isinstance(one, int) else {key: one[key] + two[key] for key in one}
+        return Account(**added)
 
     @classmethod
     def of(cls, segments: Segments, *, pairs: bool, drops_untrained: bool) -> Account:

@@ -46,11 +46,11 @@ def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
 
 
 def row_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> tuple[int, str] | None:
-    """Find the first row of a record batch whose segments should not share it, as far as the batch tells.
+    """Find the first row of a record batch that holds too many segments, or some that should not share it.
 
     Args:
         batch: of a shard, its structure right.
-        options: those of the manifest. Groups are looked at where their column is kept.
+        options: those of the manifest. Groups are looked at where their column is kept in the rows.
 
     Returns:
         (row of the batch, what is wrong with it), or None.
@@ -62,6 +62,10 @@ def row_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> tuple[int, s
     real = np.flatnonzero(documents != PADDING)
     documents = documents[real]
     rows = np.repeat(np.arange(batch.num_rows), np.diff(as_numpy(batch["seq_lengths"].offsets)))[real]
+    most, held = options.get("max_segments"), np.bincount(rows, minlength=1)
+    if most is not None and held.max() > most:
+        row = int(np.argmax(held > most))
+        return row, f"holds {held[row]:,} segments, packed with max_segments {most:,}"
     is_paired = bool(options.get("pairs"))
     if is_paired:
         roles = batch[ROLE].values.take(pa.array(real)) if ROLE in batch.schema.names else None

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import PackerError
-from packer.gather import NO_LOSS
+from packer.gather import NO_LOSS, count_trained
 from packer.progress import Progress
 from packer.shards.columns import PADDING, TOKEN_COLUMNS
+from packer.shards.figures import manifest_faults, row_faults
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.sharing import row_fault
 from packer.shards.structure import structure_fault
+from packer.shards.writer import Counts
 
 
 def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
@@ -47,58 +49,63 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
     for path in sorted(folder.glob("*.arrow")):
         if path.name not in named:
             yield f"{path.name} is not named in the manifest"
-    yield from _verify_totals(manifest)
+    yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)
+    items, faults = np.zeros(manifest.max_len + 1, np.int64), 0
     for entry in manifest.shards:
         try:
-            yield from _verify_shard(folder, entry, manifest)
+            for fault in _verify_shard(folder, entry, manifest, items):
+                faults += 1
+                yield fault
         except PackerError as error:
+            faults += 1
             yield str(error)
         done += entry.bytes
         progress("verify", done, total)
+    if not faults:
+        yield from row_faults(manifest, items)
 
 
-def _verify_totals(manifest: Manifest) -> Iterator[str]:
-    rows = sum(entry.rows for entry in manifest.shards)
-    tokens = sum(entry.tokens for entry in manifest.shards)
-    trained = sum(entry.trained for entry in manifest.shards)
-    totals = manifest.totals
-    if trained != totals["tokens_trained"]:
-        yield f"the shards train {trained:,} tokens, the manifest says {totals['tokens_trained']:,}"
-    if rows != totals["packs"]:
-        yield f"the shards have {rows:,} rows, the manifest says {totals['packs']:,}"
-    if tokens != totals["tokens_packed"]:
-        yield f"the shards have {tokens:,} tokens, the manifest says {totals['tokens_packed']:,}"
-    lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
-    counted = totals["tokens_packed"] - totals["tokens_repeated"] + lost
-    if counted != totals["tokens"]:
-        yield f"{counted:,} tokens are accounted for, the source had {totals['tokens']:,}"
-
-
-def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> Iterator[str]:
+def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, out_items: NDArray[np.int64]) -> Iterator[str]:
+    """Yield what is wrong with a shard; add its segments, of pairs both sides as one, to the counts of each extent."""
     path = folder / entry.file
     if path.is_file() and path.stat().st_size == entry.bytes and hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
         return  # what the rows hold is anybody's guess
     table = open_shard(folder, entry, manifest)
-    tokens = trained = row = 0
+    found, row = Counts(), 0
     for batch in table.to_batches():
         fault = batch_fault(batch, manifest)
         if fault is not None:
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
-            if "labels" in batch.schema.names:
-                trained += int(np.count_nonzero(as_numpy(batch["labels"].flatten()) >= 0))
-            lengths = batch["seq_tokens" if "seq_tokens" in batch.schema.names else "seq_lengths"]
-            tokens += int(as_numpy(lengths.values)[as_numpy(batch["doc_ids"].values) != PADDING].sum())
+            found = Counts(*map(sum, zip(found, _counts(batch, manifest), strict=True)))
             shared = row_fault(batch, manifest.options)
             if shared is not None:
                 yield f"{entry.file} row {row + shared[0]} {shared[1]}"
+            else:
+                extents = as_numpy(batch["seq_lengths"].values)[as_numpy(batch["doc_ids"].values) != PADDING]
+                np.add.at(out_items, extents[::2] + extents[1::2] if manifest.options.get("pairs") else extents, 1)
         row += batch.num_rows
-    if tokens != entry.tokens:
-        yield f"{entry.file} has {tokens:,} real tokens, the manifest says {entry.tokens:,}"
-    if trained != entry.trained:
-        yield f"{entry.file} trains {trained:,} tokens, the manifest says {entry.trained:,}"
+    if found.tokens != entry.tokens:
+        yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
+    if found.trained != entry.trained:
+        yield f"{entry.file} trains {found.trained:,} tokens, the manifest says {entry.trained:,}"
+    if found.untrained_segments != entry.untrained_segments:
+        untrained, told = found.untrained_segments, entry.untrained_segments
+        yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {told:,}"
+
+
+def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:
+    """Count what a record batch holds in which nothing is wrong."""
+    layout = _Layout.of(batch, manifest)
+    tokens = int(layout.lengths.sum())
+    if "labels" not in batch.schema.names:
+        return Counts(tokens)
+    real = layout.lengths > 0
+    return Counts(
+        tokens, *count_trained(layout.places[real], layout.extents[real], as_numpy(batch["labels"].flatten()))
+    )
 
 
 def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:

@@ -235,6 +235,26 @@ class Drawn:
         told = zip(self.mixture.names, self.scans, strict=True)
         return one_column(", ".join(self.mixture.names), name, [(part, each.extra[name].chunks) for part, each in told])
 
+    def identity(self, taken: NDArray[np.int32]) -> dict[str, Any]:
+        """Return what the manifest says of the mixture as a source.
+
+        Args:
+            taken: (documents,) tokens of its documents, in their order.
+        """
+        told = self.identities
+        identity = {
+            **self.scans[0].identity,  # what sources have in common: columns
+            "files": [file for part in self.scans for file in part.identity["files"]],
+            "documents": len(taken),
+            "tokens": sum(part["taken"]["tokens"] for part in told),
+            "labels": any(part.has_labels for part in self.mixture.parts),
+            "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(taken.astype("<i4", copy=False).data),
+            "mixture": told,
+        }
+        for of_one in ("text", "indices_xxh3_128"):
+            identity.pop(of_one, None)
+        return identity
+
     def arrange(self) -> tuple[Source, Scan, Origins]:
         """Put the documents in order: a source of them, what a pass over it would tell, and where they come from."""
         parts, names = self.mixture.parts, self.mixture.names
@@ -242,18 +262,7 @@ class Drawn:
         has_labels = any(part.has_labels for part in parts)
         inputs = tuple(_with_labels(given) if has_labels else given for given in self.mixture.inputs)
         source = Source(", ".join(names), inputs, parts[0].columns, self.lists(numbers))
-        told = self.identities
-        identity = {
-            **self.scans[0].identity,  # what sources have in common: columns
-            "files": [file for part in self.scans for file in part.identity["files"]],
-            "documents": len(taken),
-            "tokens": sum(part["taken"]["tokens"] for part in told),
-            "labels": has_labels,
-            "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(taken.astype("<i4", copy=False).data),
-            "mixture": told,
-        }
-        for of_one in ("text", "indices_xxh3_128"):
-            identity.pop(of_one, None)
+        identity = self.identity(taken)
         scanned = Scan(lengths=taken, tokens=identity["tokens"], identity=identity)
         return source, scanned, Origins(parts=parts, names=names, firsts=self.firsts, numbers=numbers, copies=copies)
 

@@ -39,6 +39,15 @@ class Pairs(Source):
         indices = interleaved(chosen, rejected) if chosen.mapped and rejected.mapped else None
         super().__init__(chosen.name, (*chosen.inputs, *rejected.inputs), columns, indices)
 
+    @property
+    def order(self) -> NDArray[np.int64] | NDArray[np.uint64]:
+        """Which list each document is, as of `Source.order`; where pairs are decoded, once they have been."""
+        if self.indices is not None:
+            return self.indices
+        sides: NDArray[np.int64] = np.arange(sum(count or 0 for count in self._rows)).reshape(2, -1)
+        order: NDArray[np.int64] = sides.T.reshape(-1)
+        return order
+
     def columns_of(self, number: int) -> Columns:
         """The columns that are read of an input: those of its side."""
         return self._sides[number // len(self._sides[0].inputs)].columns

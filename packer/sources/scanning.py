@@ -67,7 +67,22 @@ def scan(source: Source, progress: Progress = silent, *, with_extra: bool = Fals
     lengths.resize(documents, refcheck=False)
     if not documents:
         raise SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
+    extra = {}
+    if with_extra:
+        extra = source.extra() if source.mapped else {name: _column(source, name, seen[name]) for name in seen}
+    identity = source_identity(source, lengths)
+    return Scan(lengths=lengths, tokens=identity["tokens"], identity=identity, extra=extra)
+
+
+def source_identity(source: Source, lengths: NDArray[np.int32]) -> dict[str, Any]:
+    """Return what the manifest says of a source; see `Scan.identity`.
+
+    Args:
+        source: read to its end.
+        lengths: (documents,) tokens of each document.
+    """
     rows, tokens = _per_file(source, lengths)
+    documents, order = len(lengths), source.order
     identity: dict[str, Any] = {
         "files": [
             {"name": file.name, "bytes": file.bytes, "rows": rows[number], "tokens": tokens[number]}
@@ -82,16 +97,13 @@ def scan(source: Source, progress: Progress = silent, *, with_extra: bool = Fals
         identity["columns"] = list(source.columns.extra)
     if source.tokenized is not None:
         identity["text"] = dict(source.tokenized.identity)
-    if source.indices is not None:
+    if order is not None:
         # equal lengths in another order are other documents
         digest = xxhash.xxh3_128()
         for start in range(0, documents, STEP):
-            digest.update(source.indices[start : start + STEP].astype("<i8").data)
+            digest.update(order[start : start + STEP].astype("<i8").data)
         identity["indices_xxh3_128"] = digest.hexdigest()
-    extra = {}
-    if with_extra:
-        extra = source.extra() if source.mapped else {name: _column(source, name, seen[name]) for name in seen}
-    return Scan(lengths=lengths, tokens=sum(tokens), identity=identity, extra=extra)
+    return identity
 
 
 def _column(source: Source, name: str, chunks: Sequence[tuple[int, pa.Array]]) -> pa.ChunkedArray:
@@ -106,14 +118,14 @@ def _column(source: Source, name: str, chunks: Sequence[tuple[int, pa.Array]]) -
 
 def _per_file(source: Source, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
     """Documents and tokens that come from each file."""
-    ends = np.cumsum([rows or 0 for rows in source.rows], dtype=np.int64)
-    if source.indices is None:
+    ends, order = np.cumsum([rows or 0 for rows in source.rows], dtype=np.int64), source.order
+    if order is None:
         starts = [0, *ends[:-1].tolist()]
         parts = [lengths[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
         return [len(part) for part in parts], [int(part.sum(dtype=np.int64)) for part in parts]
     rows, tokens = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
     for start in range(0, len(lengths), STEP):
-        files = np.searchsorted(ends, source.indices[start : start + STEP].astype(np.int64), side="right")
+        files = np.searchsorted(ends, order[start : start + STEP].astype(np.int64), side="right")
         rows += np.bincount(files, minlength=len(ends))
         np.add.at(tokens, files, lengths[start : start + STEP])
     return rows.tolist(), tokens.tolist()

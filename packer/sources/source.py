@@ -76,8 +76,16 @@ class Source:
         """Lists of each input, None for one that tells only when it has been read to its end."""
         return list(self._rows)
 
+    @property
+    def order(self) -> NDArray[np.int64] | NDArray[np.uint64] | None:
+        """Shape (documents,): the list of the inputs, one after the other, that each document is; None: its own."""
+        return self.indices
+
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order, checked, in tables of bounded memory.
+
+        A pass over text counts, in `tokenized`, the documents that straddle a border of what is trained, and those
+        of which nothing is trained.
 
         Args:
             progress: told of "lengths", "decode" or "tokenize", in bytes of the files.
@@ -90,7 +98,7 @@ class Source:
             return
         stage = "lengths" if self.mapped else "tokenize" if self.tokenized else "decode"
         total = sum(file.bytes for file in self.files)
-        first_document = finished = 0
+        first_document = finished = straddling = untrained = 0
         for number, given in enumerate(self.inputs):
             row = 0
             try:
@@ -98,11 +106,14 @@ class Source:
                     progress(stage, finished + batch.done, total)
                     yield _table(batch, lengths, first_document + row)
                     row += len(lengths)
+                    straddling, untrained = straddling + batch.straddling, untrained + batch.untrained
             except DocumentError as fault:
                 raise fault.in_source(first_document + fault.row) from None
             self._rows[number] = row
             first_document += row
             finished += given.file.bytes
+        if self.tokenized is not None and not self.mapped:  # what is decoded has been counted then
+            self.tokenized = replace(self.tokenized, straddling=straddling, untrained=untrained)
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
         """All documents by address; for a mapped source that `scan` has checked.

@@ -1,0 +1,136 @@
+"""The figures of a manifest, counted again from the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.options import PackOptions
+from packer.pipeline.packed_segments import PackedSegments
+from packer.pipeline.planning import account_of, group_facts
+from packer.plan import Account, Segments, cut_documents, together_bound
+from packer.shards.figures import differences
+from packer.shards.kept import KeptValues
+from packer.shards.manifest import Manifest
+from packer.shards.sharing import group_codes, group_fault, group_values
+from packer.sources import TokenTable
+from packer.text import LIBRARIES
+
+
+class SourceCounts:
+    """What the tables of a source come to, one after the other.
+
+    Args:
+        options: those of the pack.
+        keeps_whole: its algorithm cuts documents only where max_len demands it.
+    """
+
+    def __init__(self, options: PackOptions, *, keeps_whole: bool) -> None:
+        self._options = options
+        self._keeps_whole = keeps_whole
+        self._account: Account | None = None
+        self._policy = np.zeros(options.max_len + 1, np.int64)
+        self._lengths: list[NDArray[np.int32]] = []
+        self._groups: list[pa.Array] = []  # the values of each table's documents
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Shape (documents,): tokens of every document."""
+        return np.concatenate([np.empty(0, np.int32), *self._lengths])
+
+    def add(self, table: TokenTable, policy: Segments, segments: Segments) -> None:
+        """Count a table.
+
+        Args:
+            table: the documents.
+            policy: what the long-document policy makes of them, untrained segments removed.
+            segments: the same as it is in the rows; a wrapped document is cut elsewhere there.
+        """
+        account = account_of(segments, self._options)
+        self._account = account if self._account is None else self._account + account
+        self._policy += policy.histogram
+        self._lengths.append(table.lengths)
+        name = self._options.group_by
+        if name is not None:
+            lists = np.arange(len(table.lengths)) if table.rows is None else table.rows.astype(np.int64)
+            values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
+            self._groups.append(group_values(values, name))
+
+    def faults(self, manifest: Manifest, packed: PackedSegments, describe: Callable[[int], str]) -> Iterator[str]:
+        """Yield each total that the source does not come to, and a row that has not the groups it should.
+
+        Args:
+            manifest: of the dataset.
+            packed: its segments, which are those of the source.
+            describe: names a document for a message.
+        """
+        totals = manifest.totals
+        counted = asdict(self._account) if self._account is not None else {"documents": 0, "tokens": 0}
+        others = [
+            f"the source has {counted[what]:,} {what}, the manifest says {totals[what]:,}"
+            for what in ("documents", "tokens")
+            if counted[what] != totals[what]
+        ]
+        yield from others or differences(totals, counted, "the source")
+        if self._groups:
+            yield from self._group_faults(manifest, packed, describe)
+        elif not self._keeps_whole:
+            bound = cut_bound(self._policy, self._options.max_items)
+            yield from differences(totals, {"lower_bound": bound}, "the source")
+
+    def _group_faults(
+        self, manifest: Manifest, packed: PackedSegments, describe: Callable[[int], str]
+    ) -> Iterator[str]:
+        options, totals = self._options, manifest.totals
+        groups = pa.concat_arrays(self._groups)
+        of_segments, rows = groups.take(pa.array(packed.documents)), packed.places // manifest.max_len
+        fault = group_fault(rows, of_segments, manifest.options, lambda at: describe(int(packed.documents[at])))
+        if fault is not None:
+            yield f"row {fault[0]} {fault[1]}"
+        step = 2 if options.pairs else 1
+        places = -(-packed.lengths // options.align) * options.align
+        items = cut_documents(places.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
+        counted = group_facts(group_codes(groups), None)
+        least = lower_bound(items.histogram, options.max_items)
+        told = totals.get("groups", {})
+        ungrouped = told.get("packs_ungrouped", 0)
+        if least <= ungrouped <= len(packed.documents) // step:  # how many, the algorithm decides
+            counted["packs_ungrouped"] = ungrouped
+        else:
+            counted["packs_ungrouped"] = least
+        yield from differences(totals, {"groups": counted}, "the source")
+        if options.group_mode == "together":
+            bound = together_bound(items, group_codes(of_segments)[::step], options.max_items)
+            yield from differences(totals, {"lower_bound": bound}, "the source")
+
+
+def identity_faults(told: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in what a source is not the one that the manifest tells of, a sentence each.
+
+    Versions of libraries that made tokens of text do not count: the tokens are compared.
+
+    Args:
+        told: `source` of the manifest.
+        found: the same of the source that is there.
+    """
+    for name in dict.fromkeys([*told, *found]):
+        one, other = told.get(name), found.get(name)
+        if name == "text" and isinstance(one, Mapping) and isinstance(other, Mapping):
+            one, other = ({key: text[key] for key in text if key not in LIBRARIES} for text in (one, other))
+        if (
+            name in ("files", "mixture")
+            and isinstance(one, list)
+            and isinstance(other, list)
+            and len(one) == len(other)
+        ):
+            for number, parts in enumerate(zip(one, other, strict=True)):
+                for fault in identity_faults(*parts):
+                    yield f"{fault} ({name}, number {number})"
+        elif one != other or isinstance(one, bool) != isinstance(other, bool):
+            yield f"the source is not as it was packed: {name} is {other}, the manifest says {one}"

@@ -1,0 +1,217 @@
+"""Every figure of a manifest is counted again: whichever is changed, `verify` names it."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+
+import packer
+from packer.errors import PackerError
+from packer.shards.manifest import MANIFEST, checksum
+from tests.packed_rows import rows_on_disk
+from tests.packings import write
+
+LENGTHS = [5, 4, 30, 0, 7, 3, 3, 11, 12, 2, 26, 1, 9, 8, 13, 6]
+Change = Callable[[dict[str, Any]], None]
+
+
+def columns_of(lengths: list[int], seed: int) -> dict[str, list]:
+    random = np.random.default_rng(seed)
+    tokens = [random.integers(1, 1000, length).tolist() for length in lengths]
+    labels = [[token if random.random() < 0.3 else -100 for token in ids] for ids in tokens]
+    return {"input_ids": tokens, "labels": labels, "source": ["a", "b", None, "c"] * (len(lengths) // 4)}
+
+
+def paired(columns: dict[str, list]) -> dict[str, list]:
+    sides = {f"chosen_{name}": columns[name] for name in ("input_ids", "labels")}
+    sides |= {f"rejected_{name}": columns[name][::-1] for name in ("input_ids", "labels")}
+    return {**sides, "source": columns["source"]}
+
+
+PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "split with overlap": ("arrow", {"overlap": 3, "shard_size": 300}),
+    "untrained dropped": ("parquet", {"overlap": 8, "untrained": "drop", "algorithm": "bfd"}),
+    "truncated": ("arrow", {"long": "truncate", "truncate_side": "left", "algorithm": "sequential"}),
+    "dropped, aligned": ("jsonl", {"long": "drop", "align": 4, "max_segments": 2}),
+    "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "position_ids": True}),
+    "pairs": ("parquet", {"pairs": True, "long": "truncate", "algorithm": "ffd"}),
+    "together": ("arrow", {"group_by": "source", "keep": ["source"], "shard_size": 300}),
+    "apart": ("parquet", {"group_by": "source", "group_mode": "apart"}),
+    "a mixture": ("arrow", {"mix_unit": "epochs"}),
+}
+
+
+@pytest.fixture(params=PACKINGS)
+def made(request, tmp_path) -> tuple[Path, Any]:
+    """(packed, source)."""
+    kind, options = PACKINGS[request.param]
+    given = [columns_of(LENGTHS, 1), columns_of(LENGTHS[::-1], 2)]
+    if kind == "jsonl":  # a value of the first line says of which type the column is
+        given = [{name: columns[name] for name in ("input_ids", "labels")} for columns in given]
+    if options.get("pairs"):
+        given = [paired(columns) for columns in given]
+    paths = []
+    for number, columns in enumerate(given[: 2 if request.param == "a mixture" else 1]):
+        paths.append(write(tmp_path / f"{number}.{kind}", columns))
+    source = [(paths[0], 1.5), (paths[1], 1.0)] if len(paths) > 1 else paths[0]
+    packer.pack(source, tmp_path / "out", max_len=12, sync=False, **options)
+    return tmp_path / "out", paths if len(paths) > 1 else paths[0]
+
+
+def seal(packed: Path, content: dict[str, Any]) -> None:
+    """Write a manifest of this content, its own checksum right."""
+    told = {name: value for name, value in content.items() if name != "checksum"}
+    (packed / MANIFEST).write_text(json.dumps({**told, "checksum": checksum(told)}, indent=1) + "\n")
+
+
+def complaints(packed: Path, source: Any) -> list[str]:
+    """What `verify` says with the source; refusing to read is a complaint, too."""
+    try:
+        return list(packer.verify(packed, source))
+    except PackerError as error:
+        return [str(error)]
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values in a manifest that hold no others."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inside:
+        yield from leaves(one, (*path, key))
+    if not isinstance(value, (dict, list)):
+        yield path
+
+
+def altered(value: Any) -> list[Any]:
+    """Other values of the same kind."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value + 1000, *([value - 1] if value else [])]
+    if isinstance(value, float):
+        return [value * 1.01, value * 0.99]
+    return [f"{value}x"] if isinstance(value, str) else [1]
+
+
+def of_the_planner(path: tuple[Any, ...], content: dict[str, Any], value: Any) -> bool:
+    """Whether a figure is known to the planner alone, and within what the rows allow."""
+    totals = content["totals"]
+    if path[-1] == "packs_ungrouped":
+        return value <= totals["segments"]
+    if path[-1] == "lower_bound":
+        return content["options"].get("group_mode") == "apart" and value <= totals["packs"]
+    return path[-1] == "pool_packs" and value in (0, totals["packs"])
+
+
+def test_a_figure_that_is_changed_is_named(made):
+    packed, source = made
+    assert complaints(packed, source) == []
+    content = json.loads((packed / MANIFEST).read_text())
+    unnoticed = []
+    for path in leaves({name: content[name] for name in ("source", "totals", "shards", "files")}):
+        changed = copy.deepcopy(content)
+        *parents, name = path
+        part: Any = changed
+        for key in parents:
+            part = part[key]
+        value = part[name]
+        for other in altered(value):
+            part[name] = other
+            seal(packed, changed)
+            if not complaints(packed, source) and not of_the_planner(path, content, other):
+                unnoticed.append((path, value, other))
+    assert unnoticed == []
+
+
+def test_a_total_that_is_missing_is_named(made):
+    packed, source = made
+    content = json.loads((packed / MANIFEST).read_text())
+    for name in content["totals"]:
+        changed = copy.deepcopy(content)
+        del changed["totals"][name]
+        seal(packed, changed)
+        assert any(name in fault for fault in complaints(packed, source)), name
+
+
+# What shapes rows by chance or order alone: other rows would be as right.
+NOT_IN_THE_ROWS = {
+    "seed": 1,
+    "shard_size": 10**6,
+    "algorithm": "spfhp",
+}
+
+
+def test_an_option_that_the_rows_contradict_is_named(made):
+    packed, source = made
+    content = json.loads((packed / MANIFEST).read_text())
+    others = {
+        "max_len": [11, 24], "max_segments": [1], "long": ["split", "truncate", "drop"], "pad_id": [7],
+        "labels": [False], "position_ids": [True, False], "input_column": ["tokens"], "labels_column": ["loss"],
+        "overlap": [1, 4], "align": [2], "truncate_side": ["right"], "untrained": ["keep", "drop"],
+        "keep": [["weight"]], "group_by": ["weight"], "group_mode": ["together", "apart"], "mix_unit": ["tokens"],
+        "weights": [[1.0, 1.5], [1.0]],
+    }  # fmt: skip
+    unnoticed = []
+    for name, values in others.items():
+        for other in values:
+            if content["options"].get(name) in (other, None) and name != "max_segments":
+                continue
+            changed = copy.deepcopy(content)
+            changed["options"][name] = other
+            seal(packed, changed)
+            if not complaints(packed, source):
+                unnoticed.append((name, other))
+    if "wrapped" in content["options"]["algorithm"]:
+        unnoticed = [(name, other) for name, other in unnoticed if name != "pad_id"]  # hardly any padding
+    assert unnoticed == []
+    for name, other in NOT_IN_THE_ROWS.items():
+        assert content["options"][name] != other
+
+
+def test_rows_with_more_segments_than_allowed_are_named(tmp_path):
+    source = write(tmp_path / "rows.arrow", {"input_ids": [[1, 2]] * 12})
+    packer.pack(source, tmp_path / "out", max_len=12, sync=False)
+    content = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    content["options"]["max_segments"] = 4
+    seal(tmp_path / "out", content)
+    held = max(sum(document >= 0 for document in row["doc_ids"]) for row in rows_on_disk(tmp_path / "out"))
+    assert held == 6
+    faults = list(packer.verify(tmp_path / "out"))
+    assert faults == ["data-00000-of-00001.arrow row 0 holds 6 segments, packed with max_segments 4"]
+
+
+@pytest.mark.parametrize("change", ["fewer", "twice", "another order", "no list"])
+def test_the_files_for_datasets_name_every_shard_once(tmp_path, change):
+    source = write(tmp_path / "rows.arrow", columns_of(LENGTHS, 1))
+    packed = tmp_path / "out"
+    packer.pack(source, packed, max_len=12, shard_size=300, sync=False)
+    state = json.loads((packed / "state.json").read_text())
+    files = state["_data_files"]
+    assert len(files) > 2
+    state["_data_files"] = {
+        "fewer": files[:-1], "twice": [*files, files[0]], "another order": files[::-1], "no list": None
+    }[change]  # fmt: skip
+    (packed / "state.json").write_text(json.dumps(state, indent=1) + "\n")
+    content = json.loads((packed / MANIFEST).read_text())
+    content["files"]["state.json"] = xxhash.xxh3_128_hexdigest((packed / "state.json").read_bytes())
+    seal(packed, content)
+    assert list(packer.verify(packed)) == ["state.json does not name the shards of the manifest"]
+
+
+def test_a_segment_without_trained_tokens_is_counted_in_its_shard(tmp_path):
+    labels = [[-100] * 3, [1] * 3, [-100] * 3]
+    source = write(tmp_path / "rows.arrow", {"input_ids": [[1] * 3] * 3, "labels": labels})
+    packer.pack(source, tmp_path / "out", max_len=12, sync=False)
+    content = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    assert content["totals"]["segments_untrained"] == 2
+    content["totals"]["segments_untrained"] = content["shards"][0]["untrained_segments"] = 1
+    seal(tmp_path / "out", content)
+    assert list(packer.verify(tmp_path / "out")) == [
+        "data-00000-of-00001.arrow has 2 segments without a trained token, the manifest says 1"
+    ]
+    assert pa.ipc.open_stream(tmp_path / "out" / "data-00000-of-00001.arrow").read_all().num_rows == 1
