@@ -14,6 +14,7 @@ import xxhash
 import packer
 from packer.errors import PackerError
 from packer.shards.manifest import MANIFEST, checksum
+from tests.chat_templates import EXACT, save_tokenizer
 from tests.packed_rows import rows_on_disk
 from tests.packings import write
 
@@ -125,6 +126,38 @@ def test_a_figure_that_is_changed_is_named(made):
             seal(packed, changed)
             if not complaints(packed, source) and not of_the_planner(path, content, other):
                 unnoticed.append((path, value, other))
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_figure_of_text_that_is_changed_is_named(tmp_path, mixed):
+    tokenizer = save_tokenizer(tmp_path / "ours", template=EXACT["chatml"])
+    records = [{"prompt": "The qui", "completion": "ck fox"}, {"prompt": "The fox", "completion": ""}]
+    paths = []
+    for name in ("one", "other")[: 1 + mixed]:
+        paths.append(tmp_path / f"{name}.jsonl")
+        paths[-1].write_text("\n".join(json.dumps(record) for record in records))
+    source = [(path, 1.0) for path in paths] if mixed else paths[0]
+    manifest = packer.pack(source, tmp_path / "out", max_len=16, tokenizer=tokenizer, eos=False, sync=False)
+    assert manifest.totals["documents_straddling"] == manifest.totals["documents_untrained"] == 1 + mixed
+    content = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    versions = {"tokenizers", "transformers", "jinja2"}  # the tokens are compared, whichever made them
+    unnoticed = []
+    for path in leaves({name: content[name] for name in ("source", "totals")}):
+        changed = copy.deepcopy(content)
+        *parents, name = path
+        part: Any = changed
+        for key in parents:
+            part = part[key]
+        for other in altered(part[name])[:1]:
+            part[name] = other
+            seal(tmp_path / "out", changed)
+            try:
+                faults = list(packer.verify(tmp_path / "out", paths if mixed else paths[0], tokenizer=tokenizer))
+            except PackerError as error:
+                faults = [str(error)]
+            if not faults and name not in versions and not of_the_planner(path, content, other):
+                unnoticed.append((path, other))
     assert unnoticed == []
 
 

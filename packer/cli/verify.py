@@ -19,7 +19,7 @@ from packer.cli.shared import one_line_errors, progress_bars
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_json: bool, debug: bool) -> None:
-    """Check the hashes and the structure of a PACKED dataset and, with --source, every token."""
+    """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source."""
     with one_line_errors(debug=debug), progress_bars() as progress:
         from packer import pipeline
         from packer.shards import read_manifest

@@ -98,12 +98,10 @@ class SourceCounts:
         items = cut_documents(places.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
         counted = group_facts(group_codes(groups), None)
         least = lower_bound(items.histogram, options.max_items)
-        told = totals.get("groups", {})
-        ungrouped = told.get("packs_ungrouped", 0)
-        if least <= ungrouped <= len(packed.documents) // step:  # how many, the algorithm decides
-            counted["packs_ungrouped"] = ungrouped
-        else:
-            counted["packs_ungrouped"] = least
+        told = totals.get("groups")
+        ungrouped = told.get("packs_ungrouped") if isinstance(told, Mapping) else None
+        is_possible = type(ungrouped) is int and least <= ungrouped <= len(packed.documents) // step
+        counted["packs_ungrouped"] = ungrouped if is_possible else least  # the algorithm decides how many
         yield from differences(totals, {"groups": counted}, "the source")
         if options.group_mode == "together":
             bound = together_bound(items, group_codes(of_segments)[::step], options.max_items)

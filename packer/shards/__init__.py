@@ -2,7 +2,7 @@
 
 `manifest.py` is the commit, `columns.py` the columns of a shard, `writer.py` writes one shard, `reader.py` maps
 them, `files.py` hashes them, `structure.py` knows what makes rows of their lists, `sharing.py` which
-segments may share one, `verify.py` checks every byte.
+segments may share one, `figures.py` counts the figures of the manifest again, `verify.py` checks every byte.
 Reading needs numpy and pyarrow alone.
 """
 
