@@ -332,6 +332,17 @@ def test_files_without_a_common_type_are_named(tmp_path, request, kind, endings)
     assert "'k' holds 1, where documents before it hold string; make them alike" in str(raised.value)
 
 
+def test_files_of_parquet_without_a_common_type_are_named_before_they_are_read(tmp_path, request, kind, monkeypatch):
+    (tmp_path / "files").mkdir()
+    for name, values, value_type in (("a", [None], pa.null()), ("b", [1], pa.int8()), ("c", ["x"], pa.string())):
+        save(tmp_path / "files" / f"{name}.parquet", values, value_type, kind)
+    monkeypatch.setattr(packer.sources.source.Source, "spill", None)
+    with pytest.raises(
+        PackerError, match=r"files: column 'k' is int8 in b.parquet, string in c.parquet; make them alike"
+    ):
+        pack(tmp_path / "files", tmp_path / "out", request, kind)
+
+
 def test_sources_of_a_mixture_may_differ_in_type(tmp_path, request, kind):
     sources = []
     for name, values in (("a", [1, 2]), ("b", [0.5]), ("c", [None])):

@@ -18,7 +18,7 @@ from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceF
 from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset
 from packer.sources.masks import apply_masks, with_masks
 from packer.sources.pairs import open_pairs
-from packer.sources.source import Source
+from packer.sources.source import Source, check_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,6 +88,8 @@ def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, colum
         opened = [ipc.open_ipc(path, name, read) for path, name in found.files]
     else:
         opened = [_open_file(path, name, read) for path, name in found.files]
+    schemas = [(given.file.name, given.groups.schema) for given in opened if isinstance(given, parquet.ParquetFile)]
+    check_types(found.name, columns.extra, schemas)
     inputs = apply_masks(opened, columns, read)
     if not found.saved:
         _check_labels(inputs, columns)

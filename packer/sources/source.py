@@ -15,7 +15,7 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
-from packer.sources.column_types import join_by_name
+from packer.sources.column_types import join, join_by_name, plain_type
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.ipc import MappedLists
 from packer.sources.lengths import document_lengths, fault_of_row
@@ -224,6 +224,24 @@ def unmapped_under_indices(name: str) -> SourceError:
         f"{name}: masks or compressed data under an indices mapping can be packed, but not read as a "
         "stream; save it again after .flatten_indices()"
     )
+
+
+def check_types(owner: str, columns: Sequence[str], schemas: Sequence[tuple[str, pa.Schema]]) -> None:
+    """Check that columns have a common type in all files that have a schema, each with its name, before any is read.
+
+    Raises:
+        SourceError: they have none.
+    """
+    for column in columns:
+        there, kind = "", pa.null()
+        for file, schema in schemas:
+            found = plain_type(schema.field(column).type)
+            joined = join(kind, found)
+            if joined is None:
+                raise SourceError(
+                    f"{owner}: column '{column}' is {kind} in {there}, {found} in {file}; make them alike"
+                )
+            there, kind = file, joined
 
 
 def one_column(owner: str, name: str, parts: Sequence[tuple[str, Sequence[pa.Array]]]) -> pa.ChunkedArray:

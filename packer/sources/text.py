@@ -31,7 +31,7 @@ from packer.sources.documents import (
 from packer.sources.hugging_face import Found
 from packer.sources.opening import find, format_of, refuse_masks
 from packer.sources.records import JsonRecords, ParquetRecords, Reader
-from packer.sources.source import Source
+from packer.sources.source import Source, check_types
 from packer.sources.streams import COLUMNS
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
 from packer.text.records import TEMPLATE_KWARGS, TOOLS
@@ -170,6 +170,8 @@ def open_text(
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
     for reader in readers:
         _check_kept(reader, keep)
+    schemas = [(reader.file.name, reader.fields) for reader in readers if isinstance(reader.fields, pa.Schema)]
+    check_types(found.name, keep, schemas)
     inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep)) for reader in readers)
     extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
     return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized, pad_id=encoder.pad_id)
