@@ -197,7 +197,8 @@ def pack(
         keep_tokens: columns of lists that are kept, a value for each token.
         tokenizer: of a source of text: a folder, a tokenizer.json or a Hub id. In a mixture each source is read by its
             own columns, and one that has tokens is taken as it is.
-        text_column: the column of text or messages, or two, joined by a comma: of the prompt and of the completion.
+        text_column: the column of text or messages, or two, joined by a comma: of the prompt and of the completion,
+            which follow each other with nothing in between.
             Of a mixture: for the sources that have it.
         train_on: by default the assistant's turns of chats, completions of prompts, all of a text. Of a mixture: for
             the sources that it fits.

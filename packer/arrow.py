@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 _DTYPES = {
     pa.from_numpy_dtype(np.dtype(name)): np.dtype(name)
-    for name in (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32", "float64")
+    for name in (
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        "float16",
+        "float32",
+        "float64",
+    )
 }
 
 

@@ -51,6 +51,13 @@ def opened(path):
         ({"text": "a", "messages": []}, "messages", "chat", ("messages",)),
         ({"text": "a", "content": "b"}, "content", "text", ("content",)),
         ({"question": "a", "answer": "b"}, "question,answer", "prompt+completion", ("question", "answer")),
+        ({"instruction": "a", "output": "b"}, None, "prompt+completion", ("instruction", "output")),
+        (
+            {"instruction": "a", "output": "b", "input": ""},
+            "instruction,input,output",
+            "prompt+completion",
+            ("instruction", "output"),
+        ),
         (pa.schema({"text": pa.large_string()}), None, "text", ("text",)),
         (pa.schema({"dialog": pa.list_(pa.struct({"role": pa.string()}))}), "dialog", "chat", ("dialog",)),
     ],
@@ -76,6 +83,8 @@ def test_tools_are_read_for_chats_only():
         ({"text": []}, None, "'text' is a list; if it is the text to take, say --text-column text"),
         ({"messages": "[]"}, None, "'messages' is a string; if it is"),
         ({"a": "", "b": "", "c": ""}, "a,b,c", "3 columns named where two can be"),
+        ({"instruction": "", "output": "", "text": ""}, None, "'text' and 'instruction\\+output' are both there"),
+        ({"instruction": [], "output": []}, None, "'instruction' and 'output' are lists"),
     ],
 )
 def test_columns_that_do_not_fit_are_told(fields, text_column, words):
@@ -116,6 +125,27 @@ def test_completions_are_trained_where_the_tokens_of_the_prompt_end(opened, pair
         first = next((at for at, (_, end) in enumerate(offsets) if end > len(prompt)), len(core))
         assert trained_at(labels) == list(range(front + first, len(ids)))
         assert (row in encoded.straddling) == (first < len(core) and offsets[first][0] < len(prompt))
+
+
+@pytest.mark.parametrize("text_column", [None, "instruction,output", "output,instruction,input"])
+def test_alpaca_has_its_input_in_the_prompt(path, text_column):
+    records = [
+        {"instruction": "Name a colour.", "output": "Red."},
+        {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+        {"instruction": "Rhyme", "input": "", "output": "Thyme"},
+        {"instruction": "", "input": "alone", "output": "x"},
+    ]
+    prompts = ["Name a colour.\n\n", "Add.\n\n1 and 2\n\n", "Rhyme\n\n", "alone\n\n"]
+    pairs = [{"prompt": p, "completion": record["output"]} for p, record in zip(prompts, records, strict=True)]
+    options = TextOptions(tokenizer=path)
+    expected = Encoder(options, recognise(pairs[0], "x")).encode(pairs)
+    encoder = Encoder(options, recognise(records[0], "x", text_column))
+    for batch in (records, pa.Table.from_pylist(records, pa.schema([(name, pa.string()) for name in records[1]]))):
+        encoded = encoder.encode(batch)
+        assert encoded.input_ids.equals(expected.input_ids)
+        assert encoded.labels.equals(expected.labels)
+    with pytest.raises(TextError, match="'input' is a int where a string is expected"):
+        encoder.encode([{**records[0], "input": 0}])
 
 
 def test_no_eos_adds_none(path):

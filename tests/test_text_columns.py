@@ -145,10 +145,26 @@ def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
     made[31]["weight"] = "heavy"
     write_lines(source, made)
     message = refused(keep=["weight"])
-    assert message.startswith("document 31 (rows.jsonl line 32): 'weight' holds \"heavy\", where the file's first line")
-    write_lines(source, [{"text": "a", "weight": None}])
-    assert "'weight' is null, which says no type" in refused(keep=["weight"])
+    assert message.startswith(
+        "document 31 (rows.jsonl line 32): 'weight' holds \"heavy\", where documents before it hold"
+    )
     assert tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), sync=False).report["source"]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_the_input_of_alpaca_is_packed_where_some_records_or_files_have_one(tmp_path, tokenizer, ending):
+    records = [{"instruction": "say", "output": "one"}, {"instruction": "add", "input": "two", "output": "three"}]
+    (tmp_path / "files").mkdir()
+    if ending == "jsonl":
+        write_lines(tmp_path / "files" / "rows.jsonl", records)
+    else:
+        for number, record in enumerate(records):
+            pq.write_table(pa.Table.from_pylist([record]), tmp_path / "files" / f"{number}.parquet")
+    joined = [{"prompt": "say\n\n", "completion": "one"}, {"prompt": "add\n\ntwo\n\n", "completion": "three"}]
+    expected = pack(write_lines(tmp_path / "pairs.jsonl", joined), tmp_path / "pairs", tokenizer)
+    assert shards(pack(tmp_path / "files", tmp_path / "out", tokenizer)) == shards(expected)
+    named = pack(tmp_path / "files", tmp_path / "named", tokenizer, text_column="instruction,output")
+    assert shards(named) == shards(expected)
 
 
 # ---- where turns begin ----

@@ -59,8 +59,9 @@ def text_options(command: Command) -> Command:
                      help="Of a DATASET of text: a folder, a tokenizer.json or a Hub id. A column input_ids is then "
                      "refused, unless --text-column says what to take; in a mixture such a source is taken as tokens."),
         click.option("--text-column", metavar="NAME",
-                     help="Column of text or messages, or two as in question,answer "
-                     "[default: text; prompt and completion; messages; or conversations]."),
+                     help="Column of text or messages, or two, prompt and completion, as in question,answer: they "
+                     "are joined as they are, with nothing in between [default: text; prompt and completion; "
+                     "instruction, input and output (Alpaca), joined by empty lines; messages; or conversations]."),
         click.option("--train-on", type=click.Choice(TRAIN_NAMES),
                      help="What is trained [default: assistant for chats, completion for prompts, all for texts]."),
         click.option("--chat-template", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),

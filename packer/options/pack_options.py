@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.patterns import Patterns
+from packer.arrow import is_numeric
 from packer.errors import SourceError
 from packer.options.checks import OF_TEXT, check
 from packer.plan.cutting import cut_documents
@@ -107,7 +108,8 @@ class PackOptions:
     """Path or Hub id of the tokenizer of a source of text; None for one of tokens. Dictionaries have its name alone."""
 
     text_column: str | None = None
-    """Column of text, or two joined by a comma, of prompt and completion; None for those with the usual names."""
+    """Column of text, or two joined by a comma, of prompt and completion, which follow each other as they are; None
+    for those with the usual names."""
 
     train_on: TrainOn | None = None
     """What of a text is trained; None: the assistant's turns of chats, completions of prompts, all of a text."""
@@ -167,7 +169,9 @@ class PackOptions:
         """
         kept_tokens = {name: extra[name].type.value_type for name in self.keep_tokens}
         for name, value_type in kept_tokens.items():
-            if value_type.bit_width % 8:
+            if pa.types.is_null(value_type):  # every list is empty
+                kept_tokens[name] = pa.int8()
+            elif not is_numeric(value_type):
                 raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
         return self.row_format.keeping({name: extra[name].type for name in self.kept}, kept_tokens)
 

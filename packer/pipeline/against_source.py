@@ -21,6 +21,7 @@ from packer.progress import Progress
 from packer.shards.kept import KeptValues, same_values, tokens_at
 from packer.shards.manifest import Manifest
 from packer.sources import Source, TokenTable
+from packer.sources.column_types import cast, join
 from packer.sources.taken import TakenInOrder
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
@@ -170,14 +171,33 @@ def _compare_kept(
     size = int(lengths.sum())
     pairs = {}
     for name, (column, value_type) in packed.kept_tokens.items():
-        origin = TokenColumn.from_arrow(table.extra[name].chunks)
-        pairs[name] = tokens_at(origin, value_type, size, *from_source), tokens_at(column, value_type, size, *from_rows)
+        origin, origin_type = TokenColumn.from_arrow(table.extra[name].chunks), table.extra[name].type.value_type
+        expected = tokens_at(origin, origin_type, size, *from_source)
+        pairs[name] = expected, tokens_at(column, value_type, size, *from_rows)
     for name, values in packed.kept.items():
         expected = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
         pairs[name] = expected, values[segments.start : segments.stop]
     for name, (expected, found) in pairs.items():
-        at = same_values(expected, found)
+        at = _difference(expected, found)
         if at is not None:
             segment = int(np.searchsorted(places, at, side="right")) - 1 if name in packed.kept_tokens else at
             which = source.describe(int(packed.documents[segments.start + segment]))
-            yield f"{which}: {name} is {expected[at]} in the source, {found[at]} in the rows"
+            yield f"{which}: {name} is {expected[at].as_py()!r} in the source, {found[at].as_py()!r} in the rows"
+
+
+def _difference(expected: pa.Array, found: pa.Array) -> int | None:
+    """The first position at which the values of two arrays differ, or None; 1 and 1.0 are the same value.
+
+    The source is read a part at a time: the values of a part may have a narrower type than those of the whole.
+    """
+    kind = join(expected.type, found.type)
+    if kind is not None:
+        try:
+            return same_values(cast(expected, kind), cast(found, kind))
+        except pa.ArrowInvalid:  # the type does not hold some value of one of them: find it
+            if len(expected) == 1:
+                return 0
+    elif len(expected) == 1:
+        return 0 if expected.null_count + found.null_count < 2 else None
+    parts = ((expected.slice(at, 1), found.slice(at, 1)) for at in range(len(expected)))
+    return next((at for at, pair in enumerate(parts) if _difference(*pair) is not None), None)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import cut_bound, lower_bound
+from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.pipeline.packed_segments import PackedSegments
 from packer.pipeline.planning import account_of, group_facts
@@ -20,6 +21,8 @@ from packer.shards.kept import KeptValues
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.sources import TokenTable
+from packer.sources.column_values import alike
+from packer.sources.documents import DocumentError
 from packer.text import LIBRARIES
 
 
@@ -37,7 +40,7 @@ class SourceCounts:
         self._account: Account | None = None
         self._policy = np.zeros(options.max_len + 1, np.int64)
         self._lengths: list[NDArray[np.int32]] = []
-        self._groups: list[pa.Array] = []  # the values of each table's documents
+        self._groups: list[pa.DictionaryArray] = []  # the values of each table's documents
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -88,7 +91,7 @@ class SourceCounts:
         self, manifest: Manifest, packed: PackedSegments, describe: Callable[[int], str]
     ) -> Iterator[str]:
         options, totals = self._options, manifest.totals
-        groups = pa.concat_arrays(self._groups)
+        groups = _joined(self._groups)
         of_segments, rows = groups.take(pa.array(packed.documents)), packed.places // manifest.max_len
         fault = group_fault(rows, of_segments, manifest.options, lambda at: describe(int(packed.documents[at])))
         if fault is not None:
@@ -132,3 +135,18 @@ def identity_faults(told: Mapping[str, Any], found: Mapping[str, Any]) -> Iterat
                     yield f"{fault} ({name}, number {number})"
         elif one != other or isinstance(one, bool) != isinstance(other, bool):
             yield f"the source is not as it was packed: {name} is {other}, the manifest says {one}"
+
+
+def _joined(groups: list[pa.DictionaryArray]) -> pa.DictionaryArray:
+    """Join the groups of the parts of a source, whose values may be of different types.
+
+    Raises:
+        SourceError: no type holds all of them.
+    """
+    try:
+        values = alike([part.dictionary for part in groups], "group_by")
+    except DocumentError as fault:
+        raise SourceError(fault.message) from None
+    return pa.concat_arrays(
+        [pa.DictionaryArray.from_arrays(part.indices, each) for part, each in zip(groups, values, strict=True)]
+    )

@@ -24,12 +24,18 @@ def group_values(column: pa.Array | pa.ChunkedArray, name: str) -> pa.Dictionary
     """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     try:
-        encoded = [pc.dictionary_encode(_plain(chunk)) for chunk in chunks]
+        encoded = [_encoded(chunk) for chunk in chunks]
         return pa.concat_arrays(encoded) if encoded else pc.dictionary_encode(pa.array([], column.type))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise SourceError(
             f"column '{name}' holds {column.type}, which does not group; save it as strings or integers"
         ) from error
+
+
+def _encoded(column: pa.Array) -> pa.DictionaryArray:
+    if pa.types.is_null(column.type):  # to pyarrow, null is a value here
+        return pa.DictionaryArray.from_arrays(pa.nulls(len(column), pa.int32()), column.slice(0, 0))
+    return pc.dictionary_encode(_plain(column))
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
 from packer.gather import TokenColumn
+from packer.sources.column_types import as_plain, can_be_kept
 from packer.sources.crew import Crew
 
 LONGEST = 2**31 - 1
@@ -25,6 +26,12 @@ TURN_STARTS = "turn_starts"
 Of chats that are tokenized here, a token that holds the end of one turn and the beginning of another belongs to the
 latter.
 """
+
+ATTENTION = "attention_mask"
+"""1 at tokens, 0 at padding."""
+
+MASKS = ("loss_mask", "completion_mask", "assistant_masks", ATTENTION)
+"""Columns of 0 and 1 per token, as trainers and tokenizers write them; no label where any of the first three is 0."""
 
 _TEXT = {"text", "prompt", "messages", "conversations"}  # columns that a tokenizer makes documents of
 
@@ -126,7 +133,10 @@ class Batch(NamedTuple):
         """The batch of one record batch."""
         labels = [batch.column(columns.labels)] if has_labels else None
         return cls(
-            [batch.column(columns.input_ids)], labels, done, {name: [batch.column(name)] for name in columns.extra}
+            [batch.column(columns.input_ids)],
+            labels,
+            done,
+            {name: [as_plain(batch.column(name))] for name in columns.extra},
         )
 
     def per_token(self, columns: Columns) -> dict[str, list[pa.Array]]:
@@ -229,13 +239,17 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
             raise PackerError(f"{name}: no column '{column}' (found: {', '.join(schema.names)}); all files need it")
         if schema.names.count(column) > 1:
             raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
-    for column in columns.per_token:
-        found = schema.field(column).type
-        is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
-        if not is_list or not _has_width(found.value_type):
+    for mask in MASKS:
+        if mask in schema.names and mask not in columns.extra:
             raise SourceError(
-                f"{name}: column '{column}' holds {found}; taken are lists of numbers, one for each token"
+                f"{name}: has a column '{mask}', and the first file has none; give it to all files or to none"
             )
+    for column in columns.extra:
+        found = schema.field(column).type
+        if column in columns.per_token:
+            check_per_token(found, column, name)
+        else:
+            check_kept(found, column, name)
     for column in columns.wanted(has_labels=has_labels)[: 1 + has_labels]:
         found = schema.field(column).type
         is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
@@ -246,8 +260,27 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     return has_labels
 
 
-def _has_width(value_type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(value_type) or pa.types.is_floating(value_type) or pa.types.is_boolean(value_type))
+def check_kept(kind: pa.DataType, column: str, name: str) -> None:
+    """Raise a SourceError where a column of values per document is of a type that cannot be kept, such as a union."""
+    if not can_be_kept(kind):
+        raise SourceError(
+            f"{name}: column '{column}' holds {kind}, which is not taken; save it as strings, numbers, lists or structs"
+        )
+
+
+def check_per_token(kind: pa.DataType, column: str, name: str) -> None:
+    """Raise a SourceError where a column of values per token is not of lists of numbers."""
+    if not holds_numbers(kind) and not pa.types.is_null(kind):
+        raise SourceError(f"{name}: column '{column}' holds {kind}; taken are lists of numbers, one for each token")
+
+
+def holds_numbers(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists of numbers; lists of nothing but nulls are, as far as they tell."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return False
+    values = kind.value_type
+    of_numbers = pa.types.is_integer(values) or pa.types.is_floating(values) or pa.types.is_boolean(values)
+    return bool(of_numbers or pa.types.is_null(values))
 
 
 def require_column(names: Sequence[str], name: str, columns: Columns) -> None:

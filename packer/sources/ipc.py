@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import SourceError
+from packer.sources.column_types import plain_type
 from packer.sources.crew import Crew
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile, find_columns, reading
 
@@ -86,7 +87,7 @@ class MappedLists:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressedIpc:
-    """An IPC stream or file with compressed buffers, decoded one record batch at a time."""
+    """An IPC stream or file with compressed buffers, or columns to be kept as another type; decoded batch by batch."""
 
     file: SourceFile
     path: Path
@@ -141,9 +142,12 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
         batches = []
         rows, inside, has_labels = 0, True, find_columns(schema_of(buffer), name, columns)
         wanted = columns.wanted(has_labels=has_labels)
+        is_plain = all(
+            plain_type(kind).equals(kind) for kind in (schema_of(buffer).field(name).type for name in columns.extra)
+        )
         for batch in record_batches(buffer, name, wanted):
             rows += len(batch)
-            inside = inside and lies_in(buffer, batch, wanted)
+            inside = inside and is_plain and lies_in(buffer, batch, wanted)
             if inside:
                 batches.append(batch)
             else:

@@ -9,35 +9,36 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.json
 
 from packer.errors import PackerError
+from packer.sources.column_types import join
+from packer.sources.column_values import infer, shown
 from packer.sources.crew import Crew
 from packer.sources.documents import (
-    LONGEST,
+    MASKS,
     Batch,
     Columns,
     DecodedSize,
     DocumentError,
     Input,
     SourceFile,
-    find_columns,
+    check_per_token,
     null_message,
     reading,
     require_column,
     value_message,
 )
-from packer.sources.lines import CODECS, line_blocks, lines_of, next_line, read_record
+from packer.sources.json_blocks import Block, count_lines, parse_block
+from packer.sources.lines import CODECS, has_field, line_blocks, lines_of, next_line, read_record, spellings
 
 _BLOCK = 1 << 22  # bytes of text parsed at once (parsing takes over ten times that); a longer line extends it
 _THREADS = 2  # at work on a file that is read as a stream
-_NEWLINE, _BRACE = b"\n{"
 
 
 class _Parsed(NamedTuple):
@@ -45,7 +46,7 @@ class _Parsed(NamedTuple):
 
     block: bytes
     done: int
-    found: pa.Table | pa.ArrowException
+    found: Block | pa.ArrowException | DocumentError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ class JsonLines:
     has_labels: bool | None
     columns: Columns
     types: Mapping[str, pa.DataType]
-    """Of the columns beside the tokens, as the first line has them."""
+    """Types of the columns beside the tokens in the first line; values of other types may follow."""
 
     start: int = 0
     """Where in the file the first line begins."""
@@ -79,13 +80,15 @@ class JsonLines:
         has_labels, types = None, {}
         with reading(name):
             file = SourceFile(name=name, bytes=path.stat().st_size)
-        first, record = first_record(path, name)
+        record = first_record(path, name)
         if record is not None:
             require_column(list(record), name, columns)
+            require_fields(path, name, record, columns.extra)
             has_labels = record.get(columns.labels) is not None
-            types = {column: type_of(record, column, name, columns) for column in columns.extra}
-        elif not first:  # no documents, of which a column's type could be known
-            types = dict.fromkeys(columns.extra, pa.null())
+            types = {column: _type_of(record.get(column), column) for column in columns.extra}
+            for column in columns.per_token:
+                check_per_token(types[column], column, name)
+                types[column] = join(types[column], pa.list_(pa.null())) or types[column]
         return cls(file=file, path=path, has_labels=has_labels, columns=columns, types=types)
 
     def cut(self, size: int) -> Sequence[Input]:
@@ -113,17 +116,22 @@ class JsonLines:
 
     def _batches(self, crew: Crew) -> Iterator[Batch]:
         row = line = 0
-        for block, done, table in crew.in_order(self._parse, self.blocks(_BLOCK)):
-            if isinstance(table, pa.ArrowException):
-                raise self._find_fault(block, row, line, str(table))
-            tokens, labels = (_whole(table[column]) for column in (self.columns.input_ids, self.columns.labels))
-            extra = {column: [_whole(table[column])] for column in self.columns.extra}
-            if len(tokens) != _count_lines(block):
+        types = dict(self.types)  # of the values so far; parsing is fast while they hold what follows
+        for block, done, found in crew.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
+            if isinstance(found, pa.ArrowException):
+                raise self._find_fault(block, row, line, str(found))
+            if isinstance(found, DocumentError):
+                raise DocumentError(row + found.row, found.message)
+            tokens, labels, extra = found
+            for column, values in extra.items():
+                types[column] = join(types.get(column, pa.null()), values.type) or values.type
+            if len(tokens) != count_lines(block):
                 raise self._find_fault(block, row, line, "a line must hold one whole object")
             labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
             if tokens.null_count or tokens.values.null_count or labels_wrong:
                 raise self._find_fault(block, row, line, "a list is missing")
-            yield Batch([tokens], [labels] if self.has_labels else None, done, extra)
+            columns = {column: [values] for column, values in extra.items()}
+            yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
             row += len(tokens)
             line += block.count(b"\n")
 
@@ -149,12 +157,23 @@ class JsonLines:
         with reading(self.file.name):
             yield from line_blocks(self.path, size, self.start, self.stop)
 
-    def _parse(self, block: tuple[bytes, int]) -> _Parsed:
+    def _parse(self, block: tuple[bytes, int], types: Mapping[str, pa.DataType]) -> _Parsed:
         text, done = block
         try:
-            return _Parsed(text, done, _parse(text, self.columns, self.types))
-        except pa.ArrowException as error:
+            self._refuse_masks(text)
+            return _Parsed(text, done, parse_block(text, self.columns, dict(types)))
+        except (pa.ArrowException, DocumentError) as error:
             return _Parsed(text, done, error)
+
+    def _refuse_masks(self, block: bytes) -> None:
+        """Raise a DocumentError where a line has a mask that is not read, since the first one has none."""
+        for mask in MASKS:
+            if mask not in self.columns.extra and any(name in block for name in spellings(mask)):
+                for row, line in enumerate(line for line in lines_of(block) if line.strip()):
+                    if mask in _fields(line):
+                        raise DocumentError(
+                            row, f"has '{mask}', and the first line has none; give it to all lines or none"
+                        )
 
     def _find_fault(self, block: bytes, row: int, line: int, reason: str) -> DocumentError:
         """Find the line for which a block was refused; `row` and `line` are those before its start."""
@@ -188,20 +207,57 @@ class JsonLines:
             )
         if labels is not None and (message := _list_fault(self.columns.labels, labels, label=True)):
             return message
-        faults = (type_fault(column, record.get(column), kind) for column, kind in self.types.items())
-        return next(filter(None, faults), None)
+        try:
+            parse_block(text, self.columns._replace(extra=(), per_token=()), {})
+        except pa.ArrowException as error:
+            return str(error).splitlines()[0].removesuffix(" in row 0")
+        return None
 
 
-def first_record(path: Path, name: str) -> tuple[bytes, dict[str, Any] | None]:
-    """The first line that holds something, and the object it is, if it is one."""
+def first_record(path: Path, name: str) -> dict[str, Any] | None:
+    """The object on the first line that is not blank; None where there is none."""
     with reading(name):
         lines = (line for block, _ in line_blocks(path, 1 << 16) for line in block.split(b"\n"))
         first = next((line for line in lines if line.strip()), b"")
+    return _fields(first) or None  # reading the documents will say what is wrong, and where
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+    """The fields of the object on a line; none where there is no object."""
     try:
-        record = json.loads(first)
+        record = json.loads(line)
     except (ValueError, RecursionError):
-        return first, None  # reading the documents will say what is wrong, and where
-    return first, record if isinstance(record, dict) else None
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def require_fields(path: Path, name: str, record: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Check that each column is in some line of a file; lines without it hold null.
+
+    Args:
+        path: the file, read further only for columns that its first line lacks.
+        name: name of the file, for messages.
+        record: its first line.
+        columns: what to look for.
+
+    Raises:
+        PackerError: a column is in no line, or the file cannot be read.
+    """
+    for column in columns:
+        if column not in record:
+            with reading(name):
+                is_there = has_field(path, column)
+            if not is_there:
+                found = ", ".join(record) or "none"
+                raise PackerError(f"{name}: no column '{column}' (found: {found}); all files need it")
+
+
+def _type_of(value: Any, column: str) -> pa.DataType:
+    """The type of a value; null where reading the documents will say what is wrong with it."""
+    try:
+        return infer([value], column).type
+    except DocumentError:
+        return pa.null()
 
 
 def _list_fault(column: str, tokens: Any, *, label: bool) -> str | None:
@@ -209,88 +265,10 @@ def _list_fault(column: str, tokens: Any, *, label: bool) -> str | None:
     if tokens is None:
         return null_message(column)
     if not isinstance(tokens, list):
-        return f"'{column}' holds {_shown(tokens)} where a list of integers is expected"
+        return f"'{column}' holds {shown(tokens)} where a list of integers is expected"
     for position, token in enumerate(tokens):
         if type(token) is not int:  # a bool is an int to isinstance
-            return f"'{column}' holds {_shown(token)} at position {position} where an integer is expected"
+            return f"'{column}' holds {shown(token)} at position {position} where an integer is expected"
         if not -(2**31) <= token < 2**31:
             return value_message(column, token, position, label=label)
     return None
-
-
-def _shown(value: Any) -> str:
-    """Return the value as JSON, cut to what fits a message."""
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def type_fault(column: str, value: Any, kind: pa.DataType) -> str | None:
-    """What is wrong with a value in a column whose type is that of the file's first line, or None."""
-    try:
-        pa.array([value], kind)
-    except (pa.ArrowException, ValueError, TypeError):
-        return f"'{column}' holds {_shown(value)}, where the file's first line has {kind}; make them alike"
-    return None
-
-
-def type_of(record: Mapping[str, Any], column: str, name: str, columns: Columns) -> pa.DataType:
-    """The type of a column beside the tokens, by its value in the first line.
-
-    Raises:
-        PackerError: the column is not there, null, or an empty list.
-        SourceError: a column of lists per token is something else.
-    """
-    if column not in record:
-        raise PackerError(f"{name}: no column '{column}' (found: {', '.join(record) or 'none'}); all files need it")
-    kind = pa.array([record[column]]).type
-    if pa.types.is_null(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type)):
-        raise PackerError(f"{name} line 1: '{column}' is {_shown(record[column])}, which says no type; give it a value")
-    find_columns(pa.schema([(columns.input_ids, pa.list_(pa.int32())), (column, kind)]), name,
-                 Columns(columns.input_ids, "", (), tuple({column} & {*columns.per_token})))  # fmt: skip
-    return kind
-
-
-def _parse(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> pa.Table:
-    """Parse whole lines.
-
-    Raises:
-        ArrowInvalid: a line is wrong; which one, the caller finds out.
-    """
-    if _count_lines(block) < 0 or len(block) > LONGEST:  # before the parser: a line `null` crashes it
-        raise pa.ArrowInvalid("a line does not hold an object")
-    if not block.isascii():
-        try:
-            block.decode()
-        except UnicodeDecodeError as error:
-            raise pa.ArrowInvalid(str(error)) from None
-    return pyarrow.json.read_json(
-        pa.BufferReader(block),
-        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=min(len(block) + 1, LONGEST)),
-        parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema(
-                [(column, pa.list_(pa.int32())) for column in (columns.input_ids, columns.labels)] + [*types.items()]
-            ),
-            unexpected_field_behavior="ignore",
-        ),
-    )
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """Return the one chunk that a block is parsed into."""
-    assert column.num_chunks == 1
-    return column.chunk(0)
-
-
-def _count_lines(block: bytes) -> int:
-    """Lines that hold something, or -1 if one of them begins with anything but a brace."""
-    text = np.frombuffer(block, np.uint8)
-    starts = np.concatenate([[0], np.flatnonzero(text == _NEWLINE) + 1])
-    starts = starts[starts < len(text)]
-    count = len(starts)
-    for start in starts[text[starts] != _BRACE].tolist():  # few: blank, indented, or wrong
-        end = block.find(b"\n", start)
-        line = block[start : end if end >= 0 else None].lstrip()
-        if line and not line.startswith(b"{"):
-            return -1
-        count -= not line
-    return count

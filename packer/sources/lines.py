@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,22 @@ def lines_of(block: bytes) -> list[bytes]:
     """The lines of a block, without their ends."""
     lines = block.split(b"\n")
     return lines if lines[-1] else lines[:-1]
+
+
+def has_field(path: Path, column: str) -> bool:
+    """Whether the object on some line of a file has a field of this name; lines that are wrong are passed over."""
+    for block, _ in line_blocks(path, 1 << 20):
+        if any(name in block for name in spellings(column)):
+            for line in lines_of(block):
+                with contextlib.suppress(ValueError):
+                    if any(name in line for name in spellings(column)) and column in read_record(line):
+                        return True
+    return False
+
+
+def spellings(column: str) -> tuple[bytes, bytes]:
+    """How the name of a field stands in a line: with letters beyond ASCII escaped, or as UTF-8."""
+    return json.dumps(column).encode(), json.dumps(column, ensure_ascii=False).encode(errors="replace")
 
 
 def read_record(line: bytes) -> dict[str, Any]:

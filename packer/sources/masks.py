@@ -14,15 +14,9 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.gather import NO_LOSS, list_lengths
 from packer.sources.crew import Crew
-from packer.sources.documents import Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
+from packer.sources.documents import ATTENTION, MASKS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
 from packer.sources.ipc import MappedLists
 from packer.sources.lengths import document_lengths, fault_of_row, runs, values_of
-
-ATTENTION = "attention_mask"
-"""1 at tokens, 0 at padding."""
-
-MASKS = ("loss_mask", "completion_mask", "assistant_masks", ATTENTION)
-"""Columns of 0 and 1 per token, as trainers and tokenizers write them; no label where any of the first three is 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,10 +197,9 @@ def apply_masks(inputs: Sequence[Input], columns: Columns, read: Columns) -> tup
     mapped = [given for given in inputs if isinstance(given, MappedLists)]
     if len(mapped) == len(inputs):
         masks = [name for name in masks if not all(_is_idle(given, name) for given in mapped)]
-    if masks:
-        kept = columns._replace(per_token=(*columns.per_token, *masks))
-        return tuple(Masked(given=given, columns=kept, masks=tuple(masks)) for given in inputs)
-    return tuple(_without(given, columns) if isinstance(given, MappedLists) else given for given in inputs)
+    kept = columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
+    inputs = tuple(_only(given, kept) if isinstance(given, MappedLists) else given for given in inputs)
+    return tuple(Masked(given=given, columns=kept, masks=tuple(masks)) for given in inputs) if masks else inputs
 
 
 def _is_idle(given: MappedLists, name: str) -> bool:
@@ -215,7 +208,7 @@ def _is_idle(given: MappedLists, name: str) -> bool:
     return masks_nothing([mask for mask, _ in pairs]) and all(_as_long(*pair) for pair in pairs)
 
 
-def _without(given: MappedLists, columns: Columns) -> MappedLists:
+def _only(given: MappedLists, columns: Columns) -> MappedLists:
     return replace(given, extra={name: given.extra[name] for name in columns.extra})
 
 

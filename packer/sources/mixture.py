@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.plan.mixing import MixUnit, Take, interleave, mixture_targets, take_documents
 from packer.progress import Progress, silent
-from packer.sources.documents import Input, Tokenized
+from packer.sources.column_types import join_by_name
+from packer.sources.column_values import alike
+from packer.sources.documents import DocumentError, Input, Tokenized
 from packer.sources.ipc import MappedLists
 from packer.sources.scanning import Scan, scan
 from packer.sources.sizing import SpillSize
@@ -128,11 +130,20 @@ class Mixture:
 
     def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> Mixture:
         """Decode what cannot be mapped, each source in a folder of its own; see `Source.spill`."""
+        decoded = self._decoded(folder, progress, workers, {})
+        types = [part.extra_types() for part in decoded.parts]
+        kinds = join_by_name(types)
+        if all(each == kinds for each in types):
+            return decoded
+        return self._decoded(folder, silent, workers, kinds)  # what is decoded stays, as the types that hold all values
+
+    def _decoded(self, folder: Path, progress: Progress, workers: int, kinds: Mapping[str, pa.DataType]) -> Mixture:
         parts = list(self.parts)
         for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
             if not part.mapped:
+                told = _shifted(progress, self.parts, number)
                 with _of_source(self.names[number]):
-                    parts[number] = part.spill(each, _shifted(progress, self.parts, number), workers=workers)
+                    parts[number] = part.spill(each, told, workers=workers, kinds=kinds)
         return replace(self, parts=tuple(parts))
 
     def draw(self, progress: Progress = silent, *, with_extra: bool = False) -> Drawn:
@@ -230,10 +241,14 @@ class Drawn:
         """One of the other columns, a value per list of all sources, one after the other.
 
         Raises:
-            SourceError: it is not of the same type in all of them.
+            SourceError: no type holds its values in all of them.
         """
-        told = zip(self.mixture.names, self.scans, strict=True)
-        return one_column(", ".join(self.mixture.names), name, [(part, each.extra[name].chunks) for part, each in told])
+        lists = [each.extra[name].chunks for each in self.scans]
+        try:
+            return pa.chunked_array(alike([chunk for chunks in lists for chunk in chunks], name))
+        except DocumentError:  # the sources say more than a row
+            told = list(zip(self.mixture.names, lists, strict=True))
+            return one_column(", ".join(self.mixture.names), name, told)
 
     def identity(self, taken: NDArray[np.int32]) -> dict[str, Any]:
         """Return what the manifest says of the mixture as a source.

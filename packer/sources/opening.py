@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
-from packer.sources.documents import TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
+from packer.sources.column_types import as_plain
+from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
 from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset
-from packer.sources.masks import MASKS, apply_masks, with_masks
+from packer.sources.masks import apply_masks, with_masks
 from packer.sources.pairs import open_pairs
-from packer.sources.source import Source
+from packer.sources.source import Source, check_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +88,8 @@ def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, colum
         opened = [ipc.open_ipc(path, name, read) for path, name in found.files]
     else:
         opened = [_open_file(path, name, read) for path, name in found.files]
+    schemas = [(given.file.name, given.groups.schema) for given in opened if isinstance(given, parquet.ParquetFile)]
+    check_types(found.name, columns.extra, schemas)
     inputs = apply_masks(opened, columns, read)
     if not found.saved:
         _check_labels(inputs, columns)
@@ -145,7 +148,7 @@ def _open_table(table: pa.Table, name: str, columns: Columns) -> ipc.MappedLists
         path=None,
         input_ids=tuple(batch.column(0) for batch in batches),
         labels=tuple(batch.column(1) for batch in batches) if has_labels else None,
-        extra={name: tuple(batch.column(name) for batch in batches) for name in columns.extra},
+        extra={name: tuple(as_plain(batch.column(name)) for batch in batches) for name in columns.extra},
     )
 
 
@@ -158,15 +161,18 @@ def _open_file(path: Path, name: str, columns: Columns) -> Input:
 
 
 def _names_in(found: Found) -> list[str]:
-    """The names of the first file's columns, as far as its beginning tells."""
+    """The names of the columns of the first file that has any, as far as its beginning tells."""
     if found.table is not None:
         return list(found.table.column_names)
     if not found.files:
         return []
-    path, name = found.files[0]
-    kind = ipc if found.saved else format_of(path, name)
+    names = (_names_of(path, name, ipc if found.saved else format_of(path, name)) for path, name in found.files)
+    return next(filter(None, names), [])
+
+
+def _names_of(path: Path, name: str, kind: ModuleType) -> list[str]:
     if kind is jsonl:
-        return list(jsonl.first_record(path, name)[1] or ())
+        return list(jsonl.first_record(path, name) or ())
     return parquet.schema_names(path, name) if kind is parquet else ipc.schema_names(path, name)
 
 

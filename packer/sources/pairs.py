@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from packer.gather import TokenColumn
 from packer.progress import Progress, silent
 from packer.shards.columns import ROLE, ROLES
 from packer.sources.checking import checked
+from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
 from packer.sources.source import Source, unmapped_under_indices
 from packer.sources.spill import spill_inputs
@@ -86,9 +87,16 @@ class Pairs(Source):
         """Name a document for a message, as `Source.describe`."""
         return super().describe(document) if self.indices is not None else self._named(document, document // 2)
 
-    def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> Source:
+    def spill(
+        self,
+        folder: Path,
+        progress: Progress = silent,
+        *,
+        workers: int = 1,
+        kinds: Mapping[str, pa.DataType] = {},
+    ) -> Source:
         """Decode what cannot be mapped, as `Source.spill`."""
-        inputs, _ = spill_inputs(self, folder, progress, workers)
+        inputs, _ = spill_inputs(self, folder, progress, workers, kinds=kinds)
         middle = len(self._sides[0].inputs)
         columns = Columns("input_ids", "labels", self.columns.extra)
         sides = (
@@ -158,7 +166,7 @@ def _side_by_side(chosen: _Reader, rejected: _Reader, *, first_document: int) ->
     one, other = chosen.batch, rejected.batch
     counts = len(chosen.lengths), len(rejected.lengths)
     roles = [pa.repeat(pa.scalar(role), lists) for role, lists in zip(ROLES, counts, strict=True)]
-    extra = {name: pa.chunked_array([*one.extra[name], *other.extra[name]]) for name in one.extra}
+    extra = {name: pa.chunked_array(alike([*one.extra[name], *other.extra[name]], name)) for name in one.extra}
     return TokenTable(
         input_ids=TokenColumn.from_arrow([*one.input_ids, *other.input_ids]),
         labels=TokenColumn.from_arrow([*one.labels, *other.labels]) if one.labels and other.labels else None,

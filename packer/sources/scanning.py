@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.progress import Progress, silent
-from packer.sources.source import STEP, Source, one_column
+from packer.sources.column_values import alike
+from packer.sources.documents import DocumentError
+from packer.sources.source import STEP, Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +55,7 @@ def scan(source: Source, progress: Progress = silent, *, with_extra: bool = Fals
     expected = sum(mapped) if source.indices is None else len(source.indices)
     lengths = np.empty(expected, np.int32)
     documents = 0
-    seen: defaultdict[str, list[tuple[int, pa.Array]]] = defaultdict(list)  # (first document, chunk)
+    seen: defaultdict[str, list[pa.Array]] = defaultdict(list)
     for table in source.tables(progress):
         end = documents + len(table.lengths)
         if end > len(lengths):  # what is decoded has not been counted; realloc moves pages, not bytes
@@ -61,8 +63,7 @@ def scan(source: Source, progress: Progress = silent, *, with_extra: bool = Fals
         lengths[documents:end] = table.lengths
         if with_extra and not source.mapped:
             for name, column in table.extra.items():
-                firsts = documents + np.cumsum([0, *map(len, column.chunks)])
-                seen[name] += zip(firsts.tolist(), column.chunks, strict=False)
+                seen[name] += column.chunks
         documents = end
     lengths.resize(documents, refcheck=False)
     if not documents:
@@ -106,14 +107,16 @@ def source_identity(source: Source, lengths: NDArray[np.int32]) -> dict[str, Any
     return identity
 
 
-def _column(source: Source, name: str, chunks: Sequence[tuple[int, pa.Array]]) -> pa.ChunkedArray:
-    """Join the chunks of a column that was read as a stream."""
-    ends = np.cumsum([rows or 0 for rows in source.rows])
-    files = [
-        source.files[int(np.searchsorted(ends, first, side="right"))].name for first, chunk in chunks if len(chunk)
-    ]
-    filled = [[chunk] for _, chunk in chunks if len(chunk)]
-    return one_column(source.name, name, list(zip(files, filled, strict=True)))
+def _column(source: Source, name: str, chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
+    """Join the chunks of a column that was read as a stream.
+
+    Raises:
+        SourceError: no type holds all values; with the first document that does not fit.
+    """
+    try:
+        return pa.chunked_array(alike([chunk for chunk in chunks if len(chunk)], name))
+    except DocumentError as fault:
+        raise SourceError(f"{source.describe(fault.row)}: {fault.message}") from None
 
 
 def _per_file(source: Source, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:

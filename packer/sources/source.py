@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
+from packer.sources.column_types import join, join_by_name, plain_type
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.ipc import MappedLists
 from packer.sources.lengths import document_lengths, fault_of_row
@@ -149,7 +150,14 @@ class Source:
         """Estimate what `spill` is going to write into this folder."""
         return spill_size(self, folder)
 
-    def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> Source:
+    def spill(
+        self,
+        folder: Path,
+        progress: Progress = silent,
+        *,
+        workers: int = 1,
+        kinds: Mapping[str, pa.DataType] = {},
+    ) -> Source:
         """Decode once what cannot be mapped, as Arrow streams in `folder`; what is there from before is reused.
 
         The source that comes back is mapped; it keeps the original names and sizes, and names documents as before.
@@ -158,12 +166,14 @@ class Source:
             folder: made if it does not exist.
             progress: told of "decode" or "tokenize", in bytes of the original files.
             workers: threads at work; the streams are the same for any number, and so is what is raised.
+            kinds: types of other columns that must be held as well, as other sources have them.
 
         Raises:
-            SourceError: a document is wrong, holds a value outside int32, or a file is truncated or corrupt.
+            SourceError: a document is wrong, holds a value outside int32, or a file is truncated or corrupt; or a
+                column beside the tokens has no type that holds all of its values.
             PackerError: the folder cannot be written.
         """
-        inputs, counts = spill_inputs(self, folder, progress, workers)
+        inputs, counts = spill_inputs(self, folder, progress, workers, kinds=kinds)
         tokenized = self.tokenized
         if tokenized is not None:
             tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
@@ -180,6 +190,13 @@ class Source:
             name: one_column(self.name, name, [(given.file.name, given.extra[name]) for given in self._mapped_inputs()])
             for name in self.columns.extra
         }
+
+    def extra_types(self) -> dict[str, pa.DataType]:
+        """The types of the other columns of a mapped source, by name; those of files without documents left out."""
+        columns = [
+            {name: chunks[0].type for name, chunks in given.extra.items() if chunks} for given in self._mapped_inputs()
+        ]
+        return join_by_name(columns)
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:
         return tuple(given for given in self.inputs if isinstance(given, MappedLists))
@@ -218,6 +235,24 @@ def unmapped_under_indices(name: str) -> SourceError:
         f"{name}: masks or compressed data under an indices mapping can be packed, but not read as a "
         "stream; save it again after .flatten_indices()"
     )
+
+
+def check_types(owner: str, columns: Sequence[str], schemas: Sequence[tuple[str, pa.Schema]]) -> None:
+    """Check that columns have a common type in all files that have a schema, each with its name, before any is read.
+
+    Raises:
+        SourceError: they have none.
+    """
+    for column in columns:
+        there, kind = "", pa.null()
+        for file, schema in schemas:
+            found = plain_type(schema.field(column).type)
+            joined = join(kind, found)
+            if joined is None:
+                raise SourceError(
+                    f"{owner}: column '{column}' is {kind} in {there}, {found} in {file}; make them alike"
+                )
+            there, kind = file, joined
 
 
 def one_column(owner: str, name: str, parts: Sequence[tuple[str, Sequence[pa.Array]]]) -> pa.ChunkedArray:

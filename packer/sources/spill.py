@@ -12,21 +12,25 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from packer.plan.threads import result_of
 from packer.progress import Progress
 from packer.sources.checking import checked
+from packer.sources.column_values import join_with
 from packer.sources.crew import Crew
 from packer.sources.documents import Batch, DocumentError, Input
 from packer.sources.ipc import MappedLists, open_ipc
-from packer.sources.streams import COLUMNS, appearing, write_stream
+from packer.sources.streams import COLUMNS, appearing, rewrite, stream_types, write_stream
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
@@ -115,7 +119,7 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
 
 
 def spill_inputs(
-    source: Source, folder: Path, progress: Progress, workers: int
+    source: Source, folder: Path, progress: Progress, workers: int, *, kinds: Mapping[str, pa.DataType]
 ) -> tuple[tuple[Input, ...], dict[str, int]]:
     """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`.
 
@@ -125,7 +129,9 @@ def spill_inputs(
     for left in folder.glob(".*"):  # what a process was writing when it died
         left.unlink()
     pieces = cut_source(source, folder)
-    _Decoding(pieces, source, progress).run(workers)
+    decoding = _Decoding(pieces, source, progress)
+    decoding.run(workers)
+    decoding.make_types_alike(kinds)
     inputs = list(source.inputs)
     for number, parts in groupby(pieces, key=lambda piece: piece.number):
         inputs[number] = _joined(inputs[number], [part.open() for part in parts])
@@ -180,6 +186,46 @@ class _Decoding:
                 for future in futures.values():
                     future.cancel()
                 raise
+
+    def make_types_alike(self, kinds: Mapping[str, pa.DataType]) -> None:
+        """Write those streams again whose other columns are not of the types that hold all values of the source.
+
+        Types are joined in the order of the source, so that they depend on its values alone.
+
+        Args:
+            kinds: types of values elsewhere, to be held as well.
+
+        Raises:
+            SourceError: a column has no such type; with the first document that does not fit.
+        """
+        opened = [piece.open() for piece in self._pieces]
+        streams = [
+            (piece.number, number, part) for number, (piece, part) in enumerate(zip(self._pieces, opened, strict=True))
+        ]
+        mapped = [(at, -1, given) for at, given in enumerate(self._source.inputs) if isinstance(given, MappedLists)]
+        joined = dict(kinds)
+        for _, number, part in sorted([*streams, *mapped], key=itemgetter(0, 1)):
+            for name, chunks in part.extra.items():
+                row = 0
+                for chunk in chunks:
+                    kind = joined.get(name, pa.null())
+                    with self._naming(number):
+                        joined[name] = join_with(kind, chunk, name, first_row=row)
+                    row += len(chunk)
+        for number, piece in enumerate(self._pieces):
+            if any(kind != joined.get(name, kind) for name, kind in stream_types(piece.stream).items()):
+                with self._naming(number), appearing(piece.stream) as temporary:
+                    rewrite([piece.stream], temporary, joined)
+
+    @contextmanager
+    def _naming(self, number: int) -> Iterator[None]:
+        """Name the document of a piece in errors; -1 is an input that is mapped, of which `one_column` tells more."""
+        try:
+            yield
+        except DocumentError as fault:
+            if number >= 0:
+                fault.place = self._pieces[number].given.place(fault.row)
+                raise fault.in_source(self._document(number, fault.row)) from None
 
     def _decode(self, number: int, crew: Crew) -> None:
         piece = self._pieces[number]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.gather import list_lengths
+from packer.sources.column_values import join_with, widen
 from packer.sources.documents import Batch, Columns, DocumentError, value_message
 from packer.sources.lengths import runs, values_of
 
@@ -23,37 +25,123 @@ COLUMNS = Columns("input_ids", "labels")
 def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> int:
     """Write one input's checked batches, `columns` in its messages; the stream takes its name when it is whole.
 
-    It is not synced: it need not outlive the system.
+    The other columns are of the types that hold all of their values. The stream is not synced: it need not outlive the
+    system.
 
     Returns:
         The number of documents.
 
     Raises:
-        DocumentError: a value does not fit int32.
+        DocumentError: a value does not fit int32, or the other values of its column.
         PackerError: the file cannot be written.
     """
-    fields = [(column, pa.list_(pa.int32())) for column in COLUMNS[: 1 + has_labels]]
+    with appearing(path) as temporary:
+        parts = _Parts(temporary, columns, has_labels=has_labels)
+        try:
+            for batch in batches:
+                parts.write(batch)
+            parts.join()
+        finally:
+            parts.remove()
+    return parts.rows
+
+
+class _Parts:
+    """A stream as it is written: a file for each run of batches whose other columns are of the same types."""
+
+    def __init__(self, path: Path, columns: Columns, *, has_labels: bool) -> None:
+        self._path = path
+        self._columns = columns
+        self._tokens = [(column, pa.list_(pa.int32())) for column in COLUMNS[: 1 + has_labels]]
+        self._files: list[Path] = []
+        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._here: dict[str, pa.DataType] = {}  # the types of the other columns in the last file
+        self._kinds: dict[str, pa.DataType] = {}  # those that hold the values of all files
+        self.rows = 0
+
+    def write(self, batch: Batch) -> None:
+        """Append a batch; raises a DocumentError where no type holds its values and those before."""
+        names = self._columns.input_ids, self._columns.labels
+        for number, tokens in enumerate(batch.input_ids):
+            extra = {name: chunks[number] for name, chunks in batch.extra.items()}
+            self._open(extra)
+            assert self._writer is not None
+            lists = [tokens] if batch.labels is None else [tokens, batch.labels[number]]
+            for run in runs(tokens):
+                arrays = [
+                    _int32_lists(array[run], column, self.rows + run.start, label=column != names[0])
+                    for array, column in zip(lists, names, strict=False)
+                ]
+                arrays += [values[run] for values in extra.values()]
+                self._writer.write_batch(pa.record_batch(arrays, schema=self._schema(self._here)))
+            self.rows += len(tokens)
+
+    def _open(self, extra: dict[str, pa.Array]) -> None:
+        """Begin a file, unless the last one has the same types."""
+        found = {name: values.type for name, values in extra.items()}
+        if self._writer is not None and found == self._here:
+            return
+        for name, values in extra.items():
+            kind = self._kinds.get(name, pa.null())
+            self._kinds[name] = join_with(kind, values, name, first_row=self.rows)
+        self._begin(found)
+
+    def _begin(self, kinds: dict[str, pa.DataType]) -> None:
+        self._close()
+        self._here = kinds
+        self._files.append(self._path.with_name(f"{self._path.name}.{len(self._files)}"))
+        self._writer = pa.ipc.new_stream(str(self._files[-1]), self._schema(kinds))
+
+    def join(self) -> None:
+        """Make one stream of all files; raises a DocumentError where the common type does not hold a value exactly."""
+        if not self._files:  # no documents, of which a column's type could be known
+            self._kinds = dict.fromkeys(self._columns.extra, pa.null())
+            self._begin(self._kinds)
+        self._close()
+        if self._here == self._kinds and len(self._files) == 1:
+            self._files[0].replace(self._path)
+        else:
+            rewrite(self._files, self._path, self._kinds)
+
+    def remove(self) -> None:
+        """Remove the files."""
+        self._close()
+        for file in self._files:
+            file.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _schema(self, kinds: Mapping[str, pa.DataType]) -> pa.Schema:
+        return pa.schema([*self._tokens, *kinds.items()])
+
+
+def stream_types(path: Path) -> dict[str, pa.DataType]:
+    """The types of the columns of a stream, by name."""
+    with pa.memory_map(str(path)) as file:
+        return {field.name: field.type for field in pa.ipc.open_stream(file).schema}
+
+
+def rewrite(files: Sequence[Path], path: Path, kinds: Mapping[str, pa.DataType]) -> None:
+    """Write the documents of some streams as one, with the other columns as these types.
+
+    Raises:
+        DocumentError: a type does not hold a value exactly.
+    """
     row = 0
-    with appearing(path) as temporary, pa.OSFile(str(temporary), "wb") as file, ExitStack() as stack:
-        writer = None
-        names = columns.input_ids, columns.labels
-        for batch in batches:
-            if writer is None:  # the types of the other columns are those that come
-                schema = pa.schema([*fields, *((name, chunks[0].type) for name, chunks in batch.extra.items())])
-                writer = stack.enter_context(pa.ipc.new_stream(file, schema))
-            for number, tokens in enumerate(batch.input_ids):
-                lists = [tokens] if batch.labels is None else [tokens, batch.labels[number]]
-                for run in runs(tokens):
-                    arrays = [
-                        _int32_lists(array[run], column, row + run.start, label=column != columns.input_ids)
-                        for array, column in zip(lists, names, strict=False)
-                    ]
-                    arrays += [chunks[number][run] for chunks in batch.extra.values()]
-                    writer.write_batch(pa.record_batch(arrays, schema=schema))
-                row += len(tokens)
-        if writer is None:  # no documents, of which a column's type could be known
-            pa.ipc.new_stream(file, pa.schema([*fields, *((name, pa.null()) for name in columns.extra)])).close()
-    return row
+    with ExitStack() as stack:
+        streams = [pa.ipc.open_stream(stack.enter_context(pa.memory_map(str(file)))) for file in files]
+        schema = pa.schema([(field.name, kinds.get(field.name, field.type)) for field in streams[0].schema])
+        writer = stack.enter_context(pa.ipc.new_stream(str(path), schema))
+        for batch in chain.from_iterable(streams):
+            arrays = [
+                widen(array, field.type, field.name, first_row=row)
+                for array, field in zip(batch.columns, schema, strict=True)
+            ]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            row += len(batch)
 
 
 def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -> pa.Array:

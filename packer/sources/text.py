@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,23 @@ import xxhash
 from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.arrow_records import ArrowRecords
+from packer.sources.column_types import as_plain
+from packer.sources.column_values import infer
 from packer.sources.crew import Crew
-from packer.sources.documents import TURN_STARTS, Batch, DecodedSize, DocumentError, Input, SourceFile, Tokenized
+from packer.sources.documents import (
+    TURN_STARTS,
+    Batch,
+    DecodedSize,
+    DocumentError,
+    Input,
+    SourceFile,
+    Tokenized,
+    check_kept,
+)
 from packer.sources.hugging_face import Found
 from packer.sources.opening import find, format_of, refuse_masks
 from packer.sources.records import JsonRecords, ParquetRecords, Reader
-from packer.sources.source import Source
+from packer.sources.source import Source, check_types
 from packer.sources.streams import COLUMNS
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
 from packer.text.records import TEMPLATE_KWARGS, TOOLS
@@ -37,8 +48,8 @@ class TextInput:
 
     reader: Reader
     encoder: Encoder
-    kept: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Columns that are handed on beside the tokens, and their types."""
+    kept: tuple[str, ...] = ()
+    """Columns that are handed on beside the tokens."""
 
     mapped: bool = False
     decoded: DecodedSize | None = None
@@ -114,7 +125,7 @@ class TextInput:
         block, done = stretch
         records = self.reader.records(block, self._columns)
         encoded = self.encoder.encode(records)
-        extra = {column: _values(records, column, kind) for column, kind in self.kept.items()}
+        extra = {column: _values(records, column) for column in self.kept}
         if encoded.turn_starts is not None:
             extra[TURN_STARTS] = encoded.turn_starts
         return encoded, extra, done
@@ -136,7 +147,8 @@ def open_text(
         options: what shapes the tokens.
         split: which split, where there are several.
         text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
-            `text`, `prompt` and `completion`, `messages` or `conversations`, whichever is there.
+            `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`,
+            whichever is there.
         keep: columns with a value for each document, to be handed on beside the tokens.
         turns: hand on where the turns of chats begin, too, as the column "turn_starts"; texts have none.
 
@@ -156,7 +168,11 @@ def open_text(
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
         identity = {**identity, "indices_xxh3_128": digest}
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
-    inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=_types(reader, keep)) for reader in readers)
+    for reader in readers:
+        _check_kept(reader, keep)
+    schemas = [(reader.file.name, reader.fields) for reader in readers if isinstance(reader.fields, pa.Schema)]
+    check_types(found.name, keep, schemas)
+    inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep)) for reader in readers)
     extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
     return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized, pad_id=encoder.pad_id)
 
@@ -201,22 +217,22 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None) -
     return replace(records, template_columns=(TOOLS, TEMPLATE_KWARGS)) if records.conversational else records
 
 
-def _types(reader: Reader, keep: Sequence[str]) -> dict[str, pa.DataType]:
-    """The types of a file's columns that are kept; of none where there is no record.
+def _check_kept(reader: Reader, keep: Sequence[str]) -> None:
+    """Check that a file has the columns that are kept.
 
     Raises:
-        PackerError: one is not there, or its first value says no type.
-        SourceError: several columns have its name.
+        PackerError: one is not there.
+        SourceError: several columns have its name, or its type cannot be kept.
     """
-    fields = reader.fields
-    if not isinstance(fields, pa.Schema):
-        return {column: jsonl.type_of(fields, column, reader.file.name, COLUMNS) for column in keep} if fields else {}
-    for column in keep:
-        if column not in fields.names:
-            found = ", ".join(fields.names)
-            raise PackerError(f"{reader.file.name}: no column '{column}' (found: {found}); all files need it")
-        _refuse_twins(fields, column, reader.file.name)
-    return {column: fields.field(column).type for column in keep}
+    name, fields = reader.file.name, reader.fields
+    if isinstance(fields, pa.Schema):
+        for column in keep:
+            if column not in fields.names:
+                raise PackerError(f"{name}: no column '{column}' (found: {', '.join(fields.names)}); all files need it")
+            _refuse_twins(fields, column, name)
+            check_kept(fields.field(column).type, column, name)
+    elif fields is not None and reader.path is not None:
+        jsonl.require_fields(reader.path, name, fields, keep)
 
 
 def _refuse_twins(fields: pa.Schema, column: str, name: str) -> None:
@@ -224,20 +240,15 @@ def _refuse_twins(fields: pa.Schema, column: str, name: str) -> None:
         raise SourceError(f"{name}: {fields.names.count(column)} columns are named '{column}'; keep one")
 
 
-def _values(records: pa.Table | Sequence[Mapping[str, Any]], column: str, kind: pa.DataType) -> pa.Array:
+def _values(records: pa.Table | Sequence[Mapping[str, Any]], column: str) -> pa.Array:
     """The values of a column that is kept.
 
     Raises:
-        DocumentError: one is of another type.
+        DocumentError: one does not go with those before it.
     """
     if isinstance(records, pa.Table):
-        return records.column(column).combine_chunks()
-    values = [record.get(column) for record in records]
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, ValueError, TypeError):
-        faults = ((row, jsonl.type_fault(column, value, kind)) for row, value in enumerate(values))
-        raise next(DocumentError(row, fault) for row, fault in faults if fault) from None
+        return as_plain(records.column(column).combine_chunks())
+    return infer([record.get(column) for record in records], column)
 
 
 def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None) -> None:

@@ -199,11 +199,16 @@ class Encoder:
             start = stop
 
     def _written(self, columns: dict[str, list[Any]], first_row: int) -> _Chunk:
-        """Texts as they are, or prompts and completions joined."""
+        """Texts as they are, or prompts and completions joined; those of the Alpaca format by empty lines."""
         parts = [
             [text_of(value, f"'{column}'", row) for row, value in enumerate(columns[column], first_row)]
             for column in self.records.columns
         ]
+        name = self.records.input_column
+        if name is not None:
+            given = ["" if value is None else value for value in columns[name]]
+            inputs = [text_of(value, f"'{name}'", row) for row, value in enumerate(given, first_row)]
+            parts[0] = ["".join(part + "\n\n" for part in pair if part) for pair in zip(parts[0], inputs, strict=True)]
         texts = list(map("".join, zip(*parts, strict=True)))
         return _Chunk(first_row, texts, [[len(prompt)] for prompt in parts[0]] if self.has_labels else None)
 

@@ -24,9 +24,13 @@ TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
 
 TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"
 
+ALPACA, ALPACA_INPUT = ("instruction", "output"), "input"
+"""Columns of the Alpaca format; the prompt is the instruction and, where there is one, its input."""
+
 _KNOWN: dict[tuple[str, ...], Kind] = {
     ("text",): "text",
     ("prompt", "completion"): "prompt+completion",
+    ALPACA: "prompt+completion",
     ("messages",): "chat",
     ("conversations",): "chat",
 }
@@ -65,11 +69,13 @@ class Records:
     """Of `tools` and `chat_template_kwargs` those that are there; for the chat template."""
     conversational: bool = False
     """Whether the columns hold lists of messages rather than strings."""
+    input_column: str | None = None
+    """Column of the Alpaca format that follows the instruction in the prompt; null or missing where there is none."""
 
     @property
     def needed(self) -> tuple[str, ...]:
         """All columns to read."""
-        return self.columns + self.template_columns
+        return (*self.columns, *((self.input_column,) if self.input_column is not None else ()), *self.template_columns)
 
 
 def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
@@ -78,8 +84,9 @@ def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
     Args:
         fields: the schema, or a first record.
         name: of the source, for messages.
-        text_column: the column to take, or two joined by a comma: of the prompt and of the completion. Without it the
-            columns are `text`; `prompt` and `completion`; `messages`; or `conversations`.
+        text_column: the column to take, or two joined by a comma: of the prompt and of the completion, which follow
+            each other as they are. Without it the columns are `text`; `prompt` and `completion`; `instruction`, `input`
+            and `output` as in the Alpaca format; `messages`; or `conversations`.
 
     Raises:
         PackerError: none or several of these are there, or a column holds neither strings nor lists of messages.
@@ -88,6 +95,8 @@ def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
     found = ", ".join(shapes) or "none"
     if text_column is not None:
         columns = tuple(text_column.split(","))
+        if set(columns) == {*ALPACA, ALPACA_INPUT}:
+            columns = ALPACA
         missing = next((column for column in columns if column not in shapes), None)
         if missing is not None or len(columns) > 2:
             what = f"no column '{missing}'" if missing is not None else f"{len(columns)} columns named where two can be"
@@ -95,7 +104,7 @@ def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
     else:
         fitting = [columns for columns in _KNOWN if set(columns) <= set(shapes)]
         if len(fitting) != 1:
-            wanted = "'text', 'prompt' and 'completion', 'messages' or 'conversations'"
+            wanted = "'text', 'prompt' and 'completion', 'instruction' and 'output', 'messages' or 'conversations'"
             several = " and ".join(f"'{'+'.join(columns)}'" for columns in fitting)
             what = f"{several} are both there" if fitting else f"no column {wanted} (found: {found})"
             raise PackerError(f"{name}: {what}; name the one that holds the text, as in --text-column content")
@@ -112,7 +121,15 @@ def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
         )
     kind: Kind = "prompt+completion" if len(columns) == 2 else "chat" if conversational else "text"
     extra = tuple(column for column in (TOOLS, TEMPLATE_KWARGS) if column in shapes) if conversational else ()
-    return Records(kind=kind, columns=columns, template_columns=extra, conversational=conversational)
+    if columns == ALPACA and conversational:
+        raise PackerError(f"{name}: 'instruction' and 'output' are lists; name lists of messages prompt and completion")
+    return Records(
+        kind=kind,
+        columns=columns,
+        template_columns=extra,
+        conversational=conversational,
+        input_column=ALPACA_INPUT if columns == ALPACA else None,
+    )
 
 
 def _shapes(fields: pa.Schema | Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,509 @@
+"""Kept columns have the type that holds every value of the source, or the document that does not fit is named."""
+
+import gzip
+import json
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.pipeline.tokenizing import tokenize
+from packer.sources import jsonl as jsonl_module
+from packer.sources import records as records_module
+from packer.sources import spill as spill_module
+from packer.sources.column_types import cast, join
+from packer.sources.column_values import infer
+from packer.sources.documents import DocumentError
+from tests.chat_templates import save_tokenizer
+
+BIG = 2**53 + 1  # no double
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    pytest.importorskip("transformers")
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=None)
+
+
+@pytest.fixture(params=["tokens", "text"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces and blocks of a line or two."""
+    monkeypatch.setattr(spill_module, "_PIECE", 100)
+    monkeypatch.setattr(jsonl_module, "_BLOCK", 60)
+    monkeypatch.setattr(records_module, "_BLOCK", 60)
+
+
+def lines_of(records, kind):
+    document = {"input_ids": [5, 6]} if kind == "tokens" else {"text": "a b"}
+    return "".join(json.dumps({**document, **record}) + "\n" for record in records)
+
+
+def write(path, records, kind):
+    path.write_text(lines_of(records, kind))
+    return path
+
+
+def pack(source, out, request, kind, **options):
+    tokenizer = {"tokenizer": request.getfixturevalue("tokenizer")} if kind == "text" else {}
+    return packer.pack(source, out, max_len=16, sync=False, **{"keep": ["k"], **tokenizer, **options})
+
+
+def verified(out, source, request, kind):
+    tokenizer = {"tokenizer": request.getfixturevalue("tokenizer")} if kind == "text" else {}
+    return list(packer.verify(out, source, **tokenizer))
+
+
+def kept(out, column="k"):
+    """The value of each document, and the column's type."""
+    rows = datasets.load_from_disk(str(out)).data.table
+    values = {}
+    for ids, row in zip(rows["doc_ids"].to_pylist(), rows[column].to_pylist(), strict=True):
+        values |= {document: value for document, value in zip(ids, row, strict=True) if document >= 0}
+    return [values[document] for document in sorted(values)], rows[column].type.value_type
+
+
+HELD = {
+    "fractions after an integer": ([1, 1.5], pa.float64()),
+    "a reward that begins with 0": ([0, 0.999], pa.float64()),
+    "an integer after fractions": ([0.25, 3], pa.float64()),
+    "large integers": ([1, BIG], pa.int64()),
+    "null first": ([None, "news"], pa.string()),
+    "null in between": (["news", None, "code"], pa.string()),
+    "truth after null": ([None, None, True], pa.bool_()),
+    "nothing but null": ([None, None], pa.null()),
+    "empty lists first": ([[], None, ["a"]], pa.list_(pa.string())),
+    "fractions in lists": ([[1], [0.5, 2]], pa.list_(pa.float64())),
+    "strings like dates": (["2024-01-01", "later"], pa.string()),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("blocks", ["small", "whole"])
+def test_a_column_of_json_lines_holds_every_value(tmp_path, request, kind, name, blocks):
+    if blocks == "small":
+        request.getfixturevalue("small")
+    values, value_type = HELD[name]
+    source = write(tmp_path / "rows.jsonl", [{"k": value} for value in values], kind)
+    pack(source, tmp_path / "out", request, kind)
+    assert kept(tmp_path / "out") == (values, value_type)
+    assert verified(tmp_path / "out", source, request, kind) == []
+
+
+@pytest.mark.parametrize("name", ["fields", "nested"])
+def test_fields_that_the_first_line_lacks_are_kept(tmp_path, request, kind, small, name):
+    records = [{"a": 1}, {"a": 2, "b": "x"}, None, {"c": [1.5]}, {"a": 0.5}]
+    wanted = [{"a": None, "b": None, "c": None, **record} if record else None for record in records]
+    if name == "nested":
+        records, wanted = [[record] for record in records], [[record] for record in wanted]
+    source = write(tmp_path / "rows.jsonl", [{"k": record} for record in records], kind)
+    pack(source, tmp_path / "out", request, kind)
+    assert kept(tmp_path / "out")[0] == wanted
+    assert verified(tmp_path / "out", source, request, kind) == []
+
+
+def test_a_column_that_the_first_lines_lack_is_null_there(tmp_path, request, kind, small):
+    records = [{}, {"note": 'the "k" of others'}, {"k": 3}, {}]
+    source = write(tmp_path / "rows.jsonl", records, kind)
+    pack(source, tmp_path / "out", request, kind)
+    assert kept(tmp_path / "out") == ([None, None, 3, None], pa.int64())
+    with pytest.raises(PackerError, match=r"rows.jsonl: no column 'l' \(found: .*\); all files need it"):
+        pack(source, tmp_path / "other", request, kind, keep=["l"])
+
+
+REFUSED = {
+    "true among numbers": ([1, True], 1, "'k' holds true, where documents before it hold int64; make them alike"),
+    "true among fractions": ([1.5, 2, False], 2, "'k' holds false, where documents before it hold double"),
+    "a number among strings": (["a", None, 3], 2, "'k' holds 3, where documents before it hold string"),
+    "a string in lists of numbers": (
+        [[1], ["a"]],
+        1,
+        "'k' holds [\"a\"], where documents before it hold list<item: int64>",
+    ),
+    "a mixed list": (
+        ["a", [1, "a"]],
+        1,
+        "'k' holds [1, \"a\"]: a list, or lists inside it, of values of several types",
+    ),
+    "a list of true and a fraction": ([[0.5, True]], 0, "'k' holds [0.5, true]: numbers and true or false"),
+    "an object among lists": (
+        [[], {"a": 1}],
+        1,
+        "'k' holds {\"a\": 1}, where documents before it hold list<item: null>",
+    ),
+    "fields of other types": (
+        [{"a": 1}, {"a": "x"}],
+        1,
+        '\'k\' holds {"a": "x"}, where documents before it hold struct',
+    ),
+    "above 64 bits": ([1, 2**70], 1, f"'k' holds {2**70}: integers are from {-(2**63)} to {2**63 - 1}"),
+    "above 64 bits among fractions": ([1.5, 2**70], 1, f"'k' holds {2**70}: integers are from"),
+    "a large integer among fractions": ([0.5, BIG], 1, f"'k' holds {BIG}, and other documents make the column double"),
+    "a fraction after a large integer": ([BIG, 2, 0.5], 0, f"'k' holds {BIG}, and other documents make the column"),
+    "a lone surrogate": (["a", "\ud800b"], 1, "'k' holds \"\\ud800b\": a lone surrogate, which UTF-8 cannot hold"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("blocks", ["small", "whole"])
+def test_a_value_of_json_lines_that_does_not_fit_is_named(tmp_path, request, kind, name, blocks):
+    if blocks == "small":
+        request.getfixturevalue("small")
+    values, at, words = REFUSED[name]
+    source = write(tmp_path / "rows.jsonl", [{"k": value} for value in values], kind)
+    with pytest.raises(PackerError) as raised:
+        pack(source, tmp_path / "out", request, kind)
+    assert str(raised.value).startswith(f"document {at} (rows.jsonl line {at + 1}): ")
+    if not (name == "a lone surrogate" and kind == "tokens"):
+        assert words in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_types_do_not_depend_on_pieces_or_workers(tmp_path, monkeypatch, request, kind, ending):
+    values = [{"z": number} if number % 9 else {"a": number / 2, "z": None} for number in range(1, 120)]
+    records = [{"k": value, "l": number if number < 100 else 0.5} for number, value in enumerate(values)]
+    text = lines_of(records, kind).encode()
+    source = tmp_path / f"rows.{ending}"
+    if ending.endswith("zst"):
+        text = pytest.importorskip("zstandard").compress(text)
+    source.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    found = []
+    for size, workers in ((1 << 22, 1), (300, 1), (300, 3)):
+        for module, name in ((spill_module, "_PIECE"), (jsonl_module, "_BLOCK"), (records_module, "_BLOCK")):
+            monkeypatch.setattr(module, name, size)
+        out = tmp_path / f"out-{size}-{workers}"
+        manifest = pack(source, out, request, kind, keep=["k", "l"], workers=workers)
+        found.append([shard.xxh3_128 for shard in manifest.shards])
+        assert verified(out, source, request, kind) == []
+    assert found[0] == found[1] == found[2]
+    assert kept(out)[0] == [{"z": None, "a": None, **value} for value in values]
+    assert kept(out, "l") == ([record["l"] for record in records], pa.float64())
+
+
+def test_verify_notices_values_that_were_cut_to_another_type(tmp_path, request, kind):
+    records = [{"k": 1, "l": {"a": 1}}, {"k": 1, "l": {"a": 1}}]
+    source = write(tmp_path / "rows.jsonl", records, kind)
+    pack(source, tmp_path / "out", request, kind, keep=["k", "l"])
+    for changed, words in (
+        ({"k": 1.5}, "k is 1.5 in the source, 1 in the rows"),
+        ({"k": None}, "k is None in the source, 1 in the rows"),
+        ({"l": {"a": 1, "b": 2}}, "l is {'a': 1, 'b': 2} in the source, {'a': 1} in the rows"),
+    ):
+        write(source, [records[0], {**records[1], **changed}], kind)
+        (fault,) = verified(tmp_path / "out", source, request, kind)
+        assert fault == f"document 1 (rows.jsonl line 2): {words}"
+    write(source, [{**record, "k": "1"} for record in records], kind)
+    (fault,) = verified(tmp_path / "out", source, request, kind)
+    assert fault == "document 0 (rows.jsonl line 1): k is '1' in the source, 1 in the rows"
+    write(source, [{**record, "k": 1.0} for record in records], kind)
+    assert verified(tmp_path / "out", source, request, kind) == []
+
+
+@pytest.mark.parametrize("mode", ["together", "apart"])
+@pytest.mark.parametrize("keep", [["k"], []])
+def test_groups_may_be_null_at_first(tmp_path, request, kind, small, mode, keep):
+    values = [None, None, 1, 2.5, 1, None, 2.5] * 5
+    source = write(tmp_path / "rows.jsonl", [{"k": value} for value in values], kind)
+    pack(source, tmp_path / "out", request, kind, group_by="k", group_mode=mode, keep=keep)
+    assert verified(tmp_path / "out", source, request, kind) == []
+    for row in packer.load(tmp_path / "out"):
+        found = [values[document] for document in row["doc_ids"] if document >= 0]
+        groups = [value for value in found if value is not None]
+        assert len({*found}) == 1 if mode == "together" else len({*groups}) == len(groups)
+
+
+def test_a_column_of_lists_per_token_holds_every_value(tmp_path, small):
+    source = tmp_path / "rows.jsonl"
+    lists = [[], [1, 2], [0.5, 1], [3]]
+    source.write_text("".join(json.dumps({"input_ids": [7] * len(k), "k": k}) + "\n" for k in lists))
+    packer.pack(source, tmp_path / "out", max_len=8, keep_tokens=["k"])
+    table = datasets.load_from_disk(str(tmp_path / "out")).data.table
+    assert table["k"].type.value_type == pa.float64()
+    assert sorted(value for row in table["k"].to_pylist() for value in row)[-5:] == [0.5, 1, 1, 2, 3]
+    assert list(packer.verify(tmp_path / "out", source)) == []
+    source.write_text('{"input_ids": [1], "k": [1]}\n{"input_ids": [1], "k": "a"}\n')
+    with pytest.raises(PackerError, match=r"line 2\): 'k' holds \"a\", where documents before it hold list"):
+        packer.pack(source, tmp_path / "other", max_len=8, keep_tokens=["k"])
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_tokenizing_writes_files_of_one_type(tmp_path, small, tokenizer, order):
+    (tmp_path / "files").mkdir()
+    files = {"a": [None, 1], "b": [0.5]}
+    for number, name in enumerate(order):
+        write(tmp_path / "files" / f"{number}.jsonl", [{"k": value} for value in files[name]], "text")
+    (tmp_path / "files" / "9.jsonl").write_text("\n")
+    options = PackOptions(max_len=1, tokenizer=tokenizer, keep=("k",))
+    tokenize(tmp_path / "files", tmp_path / "out", options=options, sync=False)
+    assert datasets.load_from_disk(str(tmp_path / "out"))["k"][:] == [value for name in order for value in files[name]]
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (
+            {"input_ids": [1], "k": None},
+            r"document 0 \(rows.jsonl line 1\): 'k' is null; drop the row or give it a list",
+        ),
+        ({"input_ids": [1]}, r"document 0 \(rows.jsonl line 1\): 'k' is null"),
+        ({"input_ids": [], "k": []}, "nothing to pack"),
+    ],
+)
+def test_lists_per_token_that_say_no_type_are_one_line(tmp_path, first, words):
+    source = tmp_path / "rows.jsonl"
+    last = {"input_ids": [1], "k": [2]} if first["input_ids"] else first
+    source.write_text(f"{json.dumps(first)}\n{json.dumps(last)}\n")
+    with pytest.raises(PackerError, match=words):
+        packer.pack(source, tmp_path / "out", max_len=8, keep_tokens=["k"])
+
+
+@pytest.mark.parametrize("levels", [60, 400])
+def test_values_nested_too_deep_are_named(tmp_path, request, kind, levels):
+    value = 1
+    for level in range(levels):
+        value = {"a": value} if level % 3 == 0 else [value]
+    source = write(tmp_path / "rows.jsonl", [{"k": 1}, {"k": value}], kind)
+    with pytest.raises(PackerError, match=r"document 1 \(rows.jsonl line 2\): 'k' holds .*nested more than 50 deep"):
+        pack(source, tmp_path / "out", request, kind)
+
+
+# ---- several files ----
+
+
+def save(path, values, value_type, kind):
+    document = {"input_ids": [[5, 6]] * len(values)} if kind == "tokens" else {"text": ["a b"] * len(values)}
+    table = pa.table({**document, "k": pa.array(values, value_type)})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as stream:
+            stream.write_table(table)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "joined"),
+    [
+        (pa.int64(), pa.float64(), pa.float64()),
+        (pa.int32(), pa.int64(), pa.int64()),
+        (pa.null(), pa.string(), pa.string()),
+        (pa.string(), pa.large_string(), pa.large_string()),
+        (pa.dictionary(pa.int8(), pa.string()), pa.string(), pa.string()),
+        (pa.list_(pa.int8()), pa.list_(pa.float32(), 2), pa.list_(pa.float32())),
+    ],
+    ids=str,
+)
+def test_files_of_parquet_may_differ_in_type(tmp_path, request, kind, one, other, joined):
+    (tmp_path / "files").mkdir()
+    values = {pa.int64(): [1, 2], pa.int32(): [1, 2], pa.float64(): [0.5, None], pa.null(): [None, None]}
+    of = lambda value: values.get(value, [[1, 2], [3, 4]] if pa.types.is_nested(value) else ["a", "b"])  # noqa: E731
+    save(tmp_path / "files" / "a.parquet", of(one), one, kind)
+    save(tmp_path / "files" / "b.parquet", of(other), other, kind)
+    for name in ("first", "again"):
+        pack(tmp_path / "files", tmp_path / name, request, kind)
+        assert kept(tmp_path / name) == ([*of(one), *of(other)], joined)
+    assert verified(tmp_path / "first", tmp_path / "files", request, kind) == []
+
+
+@pytest.mark.parametrize(
+    "endings", [("parquet", "jsonl"), ("arrow", "jsonl"), ("jsonl", "parquet"), ("jsonl", "jsonl")]
+)
+def test_files_without_a_common_type_are_named(tmp_path, request, kind, endings):
+    (tmp_path / "files").mkdir()
+    for name, ending, values in zip("ab", endings, (["x"], [1, 2]), strict=True):
+        path = tmp_path / "files" / f"{name}.{ending}"
+        if ending == "jsonl":
+            write(path, [{"k": value} for value in values], kind)
+        else:
+            save(path, values, pa.string() if name == "a" else pa.int64(), kind)
+    with pytest.raises(PackerError) as raised:
+        pack(tmp_path / "files", tmp_path / "out", request, kind)
+    assert str(raised.value).startswith(f"document 1 (b.{endings[1]} ")
+    assert "'k' holds 1, where documents before it hold string; make them alike" in str(raised.value)
+
+
+def test_files_of_parquet_without_a_common_type_are_named_before_they_are_read(tmp_path, request, kind, monkeypatch):
+    (tmp_path / "files").mkdir()
+    for name, values, value_type in (("a", [None], pa.null()), ("b", [1], pa.int8()), ("c", ["x"], pa.string())):
+        save(tmp_path / "files" / f"{name}.parquet", values, value_type, kind)
+    monkeypatch.setattr(packer.sources.source.Source, "spill", None)
+    with pytest.raises(
+        PackerError, match=r"files: column 'k' is int8 in b.parquet, string in c.parquet; make them alike"
+    ):
+        pack(tmp_path / "files", tmp_path / "out", request, kind)
+
+
+def test_sources_of_a_mixture_may_differ_in_type(tmp_path, request, kind):
+    sources = []
+    for name, values in (("a", [1, 2]), ("b", [0.5]), ("c", [None])):
+        sources.append((write(tmp_path / f"{name}.jsonl", [{"k": value} for value in values], kind), 1))
+    out = tmp_path / "out"
+    pack(sources, out, request, kind, mix_unit="epochs")
+    table = datasets.load_from_disk(str(out)).data.table
+    found = {value for row in table["k"].to_pylist() for value in row}
+    assert (found - {0}, table["k"].type.value_type) == ({1, 2, 0.5, None}, pa.float64())
+    assert verified(out, [path for path, _ in sources], request, kind) == []
+    pack(sources, tmp_path / "grouped", request, kind, mix_unit="epochs", group_by="k", keep=[])
+    sources.append((write(tmp_path / "d.jsonl", [{"k": "x"}], kind), 1))
+    with pytest.raises(PackerError, match=r"d.jsonl: document 0 \(d.jsonl line 1\): 'k' holds \"x\", where documents"):
+        pack(sources, tmp_path / "other", request, kind, mix_unit="epochs")
+
+
+def test_pairs_of_json_lines_hold_every_value(tmp_path, small):
+    records = [{"chosen_input_ids": [1], "rejected_input_ids": [2], "k": k} for k in (1, 2.5, None, 7)]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(record) + "\n" for record in records))
+    packer.pack(source, tmp_path / "out", max_len=8, pairs=True, long="drop", keep=["k"])
+    assert kept(tmp_path / "out")[0] == [1, 1, 2.5, 2.5, None, None, 7, 7]
+    assert list(packer.verify(tmp_path / "out", source)) == []
+
+
+# ---- masks that only later lines or files have ----
+
+
+@pytest.mark.parametrize("mask", ["loss_mask", "attention_mask"])
+def test_a_mask_that_the_first_line_lacks_is_no_secret(tmp_path, small, mask):
+    source = tmp_path / "rows.jsonl"
+    lines = [{"input_ids": [1, 2], "note": mask}, {"input_ids": [1, 2], mask: [1, 0]}]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = (
+        rf"document 1 \(rows.jsonl line 2\): has '{mask}', and the first line has none; give it to all lines or none"
+    )
+    with pytest.raises(PackerError, match=words):
+        packer.pack(source, tmp_path / "out", max_len=8)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "jsonl"])
+def test_a_mask_that_the_first_file_lacks_is_no_secret(tmp_path, ending):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "0.jsonl").write_text("")
+    for name, columns in (("a", {"input_ids": [[1, 2]]}), ("b", {"input_ids": [[1, 2]], "loss_mask": [[1, 0]]})):
+        path = tmp_path / "files" / f"{name}.{ending}"
+        table = pa.table(columns)
+        if ending == "jsonl":
+            path.write_text(json.dumps(table.to_pylist()[0]))
+        elif ending == "parquet":
+            pq.write_table(table, path)
+        else:
+            with pa.ipc.new_stream(str(path), table.schema) as stream:
+                stream.write_table(table)
+    with pytest.raises(PackerError, match=rf"b.{ending}.* has .*'loss_mask'.* first .* none; give it to all"):
+        packer.pack(tmp_path / "files", tmp_path / "out", max_len=8)
+    (tmp_path / "files" / f"a.{ending}").unlink()
+    packer.pack(tmp_path / "files", tmp_path / "out", max_len=8)
+    assert packer.load(tmp_path / "out")[0]["labels"].tolist() == [-100] * 8
+
+
+# ---- types of Arrow ----
+
+WORDS = ["b", None, "a", "b"]
+PLAIN = {
+    "string_view": (pa.array(WORDS, pa.string_view()), pa.string()),
+    "binary_view": (pa.array([b"b", None, b"a", b"b"], pa.binary_view()), pa.binary()),
+    "run ends": (pa.RunEndEncodedArray.from_arrays([1, 2, 3, 4], WORDS), pa.string()),
+    "views in structs": (
+        pa.array([{"a": "b"}, None, {"a": "c"}, {"a": "b"}], pa.struct([("a", pa.string_view())])),
+        pa.struct([("a", pa.string())]),
+    ),
+    "float16": (pa.array([0.5, 2, 1, 0.5], pa.float16()), pa.float16()),
+    "dictionary": (pa.array(WORDS).dictionary_encode(), pa.string()),
+    "decimal": (pa.array(["1.50", None, "2.25", "1.50"]).cast(pa.decimal128(5, 2)), pa.decimal128(5, 2)),
+    "date": (pa.array([1, None, 2, 1], pa.int32()).cast(pa.date32()), pa.date32()),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_columns_of_any_type_are_kept_and_group(tmp_path, request, kind, name):
+    values, plain = PLAIN[name]
+    document = {"input_ids": [[5, 6]] * 4} if kind == "tokens" else {"text": ["a b"] * 4}
+    table = pa.table({**document, "k": values})
+    source = tmp_path / "rows.arrow"
+    with pa.ipc.new_stream(str(source), table.schema) as stream:
+        stream.write_table(table, max_chunksize=3)
+    pack(source, tmp_path / "out", request, kind)
+    assert kept(tmp_path / "out") == (values.to_pylist(), plain)
+    assert verified(tmp_path / "out", source, request, kind) == []
+    if not pa.types.is_nested(plain):
+        pack(source, tmp_path / "grouped", request, kind, group_by="k", group_mode="apart", keep=[])
+        assert verified(tmp_path / "grouped", source, request, kind) == []
+        assert (
+            max(
+                list(row["doc_ids"]).count(0) + list(row["doc_ids"]).count(3)
+                for row in packer.load(tmp_path / "grouped")
+            )
+            == 1
+        )
+
+
+@pytest.mark.parametrize("name", ["sparse_union", "list_view"])
+def test_what_cannot_be_kept_is_one_line(tmp_path, request, kind, name):
+    document = {"input_ids": [[5, 6]] * 2} if kind == "tokens" else {"text": ["a b"] * 2}
+    union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])])
+    views = pa.array([[1], [2]], pa.list_view(pa.int32()))
+    table = pa.table({**document, "k": union if name == "sparse_union" else views})
+    with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    with pytest.raises(PackerError, match=rf"rows.arrow: column 'k' holds {name}<.*, which is not taken; save it as"):
+        pack(tmp_path / "rows.arrow", tmp_path / "out", request, kind)
+
+
+@pytest.mark.parametrize("ending", ["arrow", "parquet"])
+def test_lists_of_half_precision_are_kept_per_token(tmp_path, ending):
+    table = pa.table({"input_ids": [[1, 2, 3], [4]], "k": pa.array([[0.5, 2, -1], [8]], pa.list_(pa.float16()))})
+    source = tmp_path / f"rows.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, source)
+    else:
+        with pa.ipc.new_stream(str(source), table.schema) as stream:
+            stream.write_table(table)
+    packer.pack(source, tmp_path / "out", max_len=4, keep_tokens=["k"])
+    (row,) = packer.load(tmp_path / "out")
+    assert row["k"].dtype == "float16"
+    assert sorted(row["k"].tolist()) == [-1, 0.5, 2, 8]
+    assert list(packer.verify(tmp_path / "out", source)) == []
+    (batch,) = packer.batches(packer.load(tmp_path / "out"), rows=1, keep_tokens=["k"])
+    assert str(batch["k"].dtype) == "torch.float16"
+
+
+# ---- joining types ----
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+def same(value, other):
+    """Whether a value is the other but for fields that are null."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        return all(same(value.get(name), other.get(name)) for name in {*value, *other})
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(same, value, other))
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+@settings(deadline=None)
+@given(st.lists(JSON, min_size=1, max_size=6), st.integers(0, 6))
+def test_inferred_values_are_those_that_were_read_wherever_they_are_cut(values, cut):
+    try:
+        whole = infer(values, "k")
+    except DocumentError:
+        return
+    assert all(map(same, whole.to_pylist(), values))
+    parts = [infer(part, "k") for part in (values[:cut], values[cut:]) if part]
+    kind = pa.null()
+    for part in parts:
+        kind = join(kind, part.type)
+    assert kind.equals(whole.type)
+    assert pa.concat_arrays([cast(part, kind) for part in parts]).equals(whole)
