@@ -22,8 +22,10 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
     A tokenizer.json with a tokenizer_config.json beside it is opened as the folder: only the latter names the
     end-of-sequence token and the chat template.
 
+    Code that comes with a tokenizer (`auto_map`) is never run.
+
     Raises:
-        PackerError: there is none.
+        PackerError: there is none, or it needs code of its own.
     """
     path = Path(path_or_id)
     transformers = _transformers()
@@ -34,8 +36,15 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
     try:
         if not path.exists():
             _look_up(path_or_id)
-        opened = transformers.AutoTokenizer.from_pretrained(str(path.parent) if path.is_file() else path_or_id)
+        folder_or_id = str(path.parent) if path.is_file() else path_or_id
+        # None, the default, would ask on stdin whether to run code that comes with the tokenizer
+        opened = transformers.AutoTokenizer.from_pretrained(folder_or_id, trust_remote_code=False)
     except Exception as error:  # of several HTTP libraries, by version
+        if "trust_remote_code" in str(error):
+            raise PackerError(
+                f"{path_or_id} comes with code of its own (auto_map), which packer does not run: if its tokenizer.json "
+                "does without that code, remove auto_map from tokenizer_config.json and config.json in a copy of it"
+            ) from error
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PackerError(
             f"{path_or_id} is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
