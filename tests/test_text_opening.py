@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from packer.cli import cli
 from packer.errors import PackerError
-from packer.text import open_decoder, open_tokenizer
-from tests.chat_templates import save_tokenizer
+from packer.options import PackOptions
+from packer.text import Encoder, TextError, TextOptions, open_decoder, open_tokenizer, recognise
+from tests.chat_templates import EXACT, save_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -96,3 +97,73 @@ def test_a_config_with_code_is_not_probed(tmp_path, monkeypatch):
         open_model(str(tmp_path / "theirs"))
     assert not (tmp_path / "theirs" / "ran").exists()
     assert sys.stdin.read() == "y\n"
+
+
+# ---- chat templates ----
+
+
+def encoder(path, template=None):
+    return Encoder(TextOptions(tokenizer=path, chat_template=template), recognise({"messages": []}, "chats"))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (5, "a chat template that is no text: .*5.*tokenizer_config.json.*--chat-template FILE"),
+        (True, "a chat template that is no text: .*True"),
+        ({"default": 5}, "a chat template that is no text: .*5"),
+        ({"default": "{{ messages }}", "rag": ["x"]}, "a chat template that is no text: .*rag"),
+        ({"default": ""}, "a chat template that is no text: .*default"),
+        ("\ud800", "a chat template that is no text: "),
+        ([{"name": "default", "template": None}], "a chat template that is no text: .*None"),
+        ([5], "a chat_template is '5' where an object with a name and a template is expected; mend it"),
+        ([{"name": "default"}], "a chat_template is .* where an object with a name and a template"),
+        ([{"name": ["x"], "template": "x"}], "a chat_template is .* where an object with a name and a template"),
+        ("", "has no chat template; give one by --chat-template FILE"),
+        ([], "has no chat template; give one by --chat-template FILE"),
+        ({}, "has no chat template; give one by --chat-template FILE"),
+    ],
+    ids=str,
+)
+def test_a_chat_template_that_is_no_text_is_one_line(tmp_path, value, words):
+    path = configured(tmp_path, chat_template=value)
+    with pytest.raises(PackerError, match=words) as raised:
+        encoder(path)
+    assert "\n" not in str(raised.value)
+    if not (isinstance(value, list) and value and "a chat_template is" in words):
+        assert encoder(path, EXACT["chatml"]).encode([{"messages": CHAT}]).labels is not None
+
+
+def test_a_tokenizer_with_a_wrong_chat_template_serves_for_texts(tmp_path):
+    options = TextOptions(tokenizer=configured(tmp_path, chat_template=5))
+    assert len(Encoder(options, recognise({"text": ""}, "x")).encode([{"text": "fox"}]).input_ids[0]) > 1
+
+
+def test_a_chat_for_which_no_template_is_meant_is_named(tmp_path):
+    path = configured(tmp_path, chat_template={"tool_use": EXACT["chatml"], "rag": EXACT["chatml"]})
+    records = recognise({"messages": [], "tools": []}, "chats")
+    made = Encoder(TextOptions(tokenizer=path), records)
+    with_tools = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    assert made.encode([with_tools]).labels is not None
+    with pytest.raises(TextError, match=r"document 1: .* has no chat template 'default' .*\(found: tool_use, rag\)"):
+        made.encode([with_tools, {"messages": CHAT}])
+
+
+@pytest.mark.parametrize("content", ["", " \n\n"])
+def test_an_empty_template_file_is_a_usage_error(tmp_path, content):
+    (tmp_path / "empty.jinja").write_text(content)
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": CHAT}) + "\n")
+    path = save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])
+    for command in (["pack", "--max-len", "32"], ["tokenize"]):
+        template = ["--tokenizer", path, "--chat-template", str(tmp_path / "empty.jinja")]
+        done = CliRunner().invoke(cli, [*command, str(tmp_path / "rows.jsonl"), *template])
+        assert done.exit_code == 2
+        assert "empty.jinja is empty: it must hold a Jinja template" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "what"), [("", "empty"), ("\n", "empty"), (5, "a int"), ({"default": "x"}, "a dict")]
+)
+def test_an_empty_template_is_refused_in_python(value, what):
+    with pytest.raises(PackerError, match=f"chat_template is {what}: give the content of a Jinja template"):
+        PackOptions(max_len=8, tokenizer="x", chat_template=value)

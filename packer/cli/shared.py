@@ -72,10 +72,15 @@ def text_options(command: Command) -> Command:
 
 
 def _read_template(context: click.Context, parameter: click.Parameter, path: Path | None) -> str | None:
+    if path is None:
+        return None
     try:
-        return None if path is None else path.read_text(encoding="utf-8")
+        template = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{path} cannot be read: {error}", context, parameter) from error
+    if not template.strip():
+        raise click.BadParameter(f"{path} is empty: it must hold a Jinja template", context, parameter)
+    return template
 
 
 batch_size_option = click.option(

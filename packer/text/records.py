@@ -170,6 +170,15 @@ def text_of(value: Any, where: str, row: int) -> str:
     return value
 
 
+def is_utf8(text: str) -> bool:
+    """Whether text can be written as UTF-8: it holds no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def messages_of(value: Any, column: str, row: int) -> list[Message]:
     """Check a conversation and give every message a `role` and, unless it has none, a `content`.
 
