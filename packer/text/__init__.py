@@ -3,6 +3,7 @@
 records.py     which columns hold what, and checks of their values
 rendering.py   conversations to text
 chats.py       what of it the assistant wrote, and where turns begin
+generation_prompts.py  what a template appends behind the last message
 marks.py       where a template marks that
 loops.py       where each message ends, of templates that write one after the other
 ahead.py       what in a template may look at later ones

@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from packer.text.generation_prompts import GenerationPrompts, question_for
 from packer.text.loops import ends_of, with_ends, without_ends
 from packer.text.marks import between_marks, has_marks, marks_in_place, moved, with_marks, without_marks
-from packer.text.records import Message, TextError, TrainOn
+from packer.text.records import TextError, TrainOn
 from packer.text.rendering import Chat, Rendered, Rendering, Templates, name_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ Span = tuple[int, int]
 
 _REMEDY = "use a template that marks its answers with {% generation %} (--chat-template FILE) or --train-on all"
 _OURS = "\U000f5afc".encode()[:3]  # what all characters that tell places begin with
-_NEXT: Message = {"role": "user", "content": "?"}
 
 
 class ChatTemplate:
@@ -39,8 +39,8 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> None:
         self.templates = Templates(tokenizer, source)
-        self._headers: dict[str, str] = {}
-        self._prompts: dict[str, str] = {}
+        self._prompts = GenerationPrompts(self.templates)
+        self._prompts_of_loops: dict[str, str] = {}
 
     def render(self, chats: Sequence[Chat], *, telling: bool = False) -> list[Rendered]:
         """Render whole conversations, if `telling` by templates that say, in characters of ours, what ends where.
@@ -85,7 +85,8 @@ class ChatTemplate:
 
         A message begins where the rendering of those before it ends, if that is the beginning of the whole. Where it is
         not, or is refused, no turn begins with the message: the template writes it into what is there before (several
-        tools' answers, a system prompt), or rewrites that. What stands before the first message belongs to it.
+        tools' answers, a system prompt), or rewrites that, or appends a generation prompt to every beginning. What
+        stands before the first message belongs to it.
         """
         starts = {id(one.chat): [0] if one.ends is None else [0, *one.ends[:-1]] for one in rendered}
         whole = {id(one.chat): one.text for one in rendered}
@@ -94,6 +95,7 @@ class ChatTemplate:
             for one in rendered
             if one.ends is None
             for turn in range(1, len(one.chat.messages))
+            if not self._prompts.of(one.chat).always
         ]
         for (chat, _, _), before in zip(parts, self.templates.attempt(parts), strict=True):
             found, text = starts[id(chat)], whole[id(chat)]
@@ -143,7 +145,9 @@ class ChatTemplate:
             if id(chat) in spans:
                 continue
             spans[id(chat)] = []
-            for turn in _answers(chat):
+            if turns := _answers(chat):
+                self._refuse_prompts(chat)
+            for turn in turns:
                 before.append(Rendering(chat, chat.messages[:turn], turn))
                 if turn + 1 < len(chat.messages):
                     after.append(Rendering(chat, chat.messages[: turn + 1], turn))
@@ -166,7 +170,10 @@ class ChatTemplate:
         return [spans[id(one.chat)] for one in rendered]
 
     def _by_ends(self, rendered: Sequence[Rendered]) -> Iterator[tuple[Rendered, list[Span]]]:
-        """Yield the same, of the chats for which it can be told without rendering them up to every answer."""
+        """Yield the same, of the chats for which it can be told without rendering them up to every answer.
+
+        Nothing is appended behind the last message of these: `ends_of` would not tell their ends.
+        """
         for one in rendered:
             chat, text, ends, turns = one.chat, one.text, one.ends, _answers(one.chat)
             if ends is None or 0 in turns:
@@ -174,17 +181,15 @@ class ChatTemplate:
             prompt = self._prompt(chat, text)
             spans = [(ends[turn - 1] + len(prompt), ends[turn]) for turn in turns]
             if all(text.startswith(prompt, ends[turn - 1]) for turn in turns) and all(a <= b for a, b in spans):
-                if turns and turns[-1] == len(chat.messages) - 1:
-                    self._check_end(chat, text, text[: spans[-1][0]])
                 yield one, spans
 
     def _prompt(self, chat: Chat, text: str) -> str:
         """The generation prompt of a template `with_ends`, the same behind all messages of all chats."""
         source = self.templates.source_of(chat)
-        if source not in self._prompts:
+        if source not in self._prompts_of_loops:
             (given,) = self.templates.render([Rendering(chat, chat.messages)], prompt=True)
-            self._prompts[source] = given[_beginning(text, given, chat, len(chat.messages)) :]
-        return self._prompts[source]
+            self._prompts_of_loops[source] = given[_beginning(text, given, chat, len(chat.messages)) :]
+        return self._prompts_of_loops[source]
 
     def _completions(self, rendered: Sequence[Rendered]) -> list[list[Span]]:
         """Everything after the prompt, rendered with the generation prompt."""
@@ -202,34 +207,32 @@ class ChatTemplate:
         return list(zip(renderings, self.templates.render(renderings, prompt=True), strict=True))
 
     def _check_end(self, chat: Chat, text: str, given: str) -> None:
-        """Check that the whole does not end in a generation prompt, which some templates always append.
+        """Check that the whole does not end in a generation prompt that nobody asked for.
 
-        The one that the model was given is known where the template appends it on request. Where it does not, another
-        message must leave the text as it is: it would come in place of a prompt.
+        The prompt that the model was given is known where the template appends it on request. Where it does not,
+        another message must leave the text as it is: it would come in place of a prompt.
         """
-        header = self._header(chat)
-        if header and given.endswith(header) and not text.endswith(header):
+        self._refuse_prompts(chat)
+        prompt, asked = self._prompts.of(chat), self._prompts.of(chat).requested
+        if prompt.always is False and asked and given.endswith(asked) and not text.endswith(asked):
             return
-        (longer,) = self.templates.render([Rendering(chat, [*chat.messages, _NEXT], len(chat.messages) - 1)])
-        if not longer.startswith(text):
+        longer = [*chat.messages, question_for(chat)]
+        (followed,) = self.templates.render([Rendering(chat, longer, len(chat.messages) - 1)])
+        if not followed.startswith(text):
             raise TextError(
                 chat.row,
                 "the chat template renders the last turn differently when another follows, and always or never "
                 f"appends a generation prompt, so that the turn's end is not known; {_REMEDY}",
             )
 
-    def _header(self, chat: Chat) -> str:
-        """What the template writes behind a user's message on request and otherwise does not; maybe nothing."""
-        source = self.templates.source_of(chat)
-        if source not in self._headers:
-            probe = Chat(chat.row, [_NEXT])
-            try:
-                (plain,) = self.templates.render([Rendering(probe, probe.messages)])
-                (given,) = self.templates.render([Rendering(probe, probe.messages)], prompt=True)
-            except TextError:
-                plain = given = ""
-            self._headers[source] = given[_common(plain, given) :]
-        return self._headers[source]
+    def _refuse_prompts(self, chat: Chat) -> None:
+        """Refuse a template that appends a generation prompt, or a part of one, without being asked."""
+        if self._prompts.of(chat).always:
+            raise TextError(
+                chat.row,
+                "the chat template appends a generation prompt, or a part of one, also where none is asked for, so "
+                f"that the end of a turn is not known; {_REMEDY}",
+            )
 
 
 @lru_cache(64)
@@ -268,8 +271,3 @@ def _beginning(part: str, whole: str, chat: Chat, turn: int) -> int:
             f"follows, so that what the assistant wrote cannot be told exactly; {_REMEDY}",
         )
     return len(part)
-
-
-def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
