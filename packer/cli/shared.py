@@ -62,7 +62,8 @@ def text_options(command: Command) -> Command:
                      help="Column of text or messages, or two as in question,answer "
                      "[default: text; prompt and completion; messages; or conversations]."),
         click.option("--train-on", type=click.Choice(TRAIN_NAMES),
-                     help="What is trained [default: assistant for chats, completion for prompts, all for texts]."),
+                     help="What is trained [default: assistant for chats, completion for prompts, all for texts]; "
+                     "messages with weight 0 or train false are context only."),
         click.option("--chat-template", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                      callback=_read_template, help="Jinja file in place of the tokenizer's own."),
         click.option("--no-eos", "eos", flag_value=False, default=True,

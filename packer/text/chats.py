@@ -10,14 +10,12 @@ shows that they are (loops.py), one rendering tells where all of them end.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from packer.text.generation_prompts import GenerationPrompts, question_for
-from packer.text.loops import ends_of, with_ends, without_ends
-from packer.text.marks import between_marks, has_marks, marks_in_place, moved, with_marks, without_marks
+from packer.text.loops import ends_of, holds_places, telling_places, without_ends
+from packer.text.marks import between_marks, has_marks, moved, with_marks, without_marks
 from packer.text.records import TextError, TrainOn
 from packer.text.rendering import Chat, Rendered, Rendering, Templates, name_of
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 Span = tuple[int, int]
 
 _REMEDY = "use a template that marks its answers with {% generation %} (--chat-template FILE) or --train-on all"
-_OURS = "\U000f5afc".encode()[:3]  # what all characters that tell places begin with
 
 
 class ChatTemplate:
@@ -49,11 +46,11 @@ class ChatTemplate:
             TextError: the template refuses one.
         """
         found: dict[int, Rendered] = {}
-        told = {id(chat): telling and not _holds_ours(chat) for chat in chats}
+        told = {id(chat): telling and not holds_places(chat) for chat in chats}
         for tells in (False, True):
             which = [Rendering(chat, chat.messages) for chat in chats if told[id(chat)] == tells]
             for (chat, _, _), text in zip(
-                which, self.templates.render(which, change=_telling if tells else None), strict=True
+                which, self.templates.render(which, change=telling_places if tells else None), strict=True
             ):
                 found[id(chat)] = self._told(chat, text) if tells else Rendered(chat, text)
         return [found[id(chat)] for chat in chats]
@@ -61,7 +58,7 @@ class ChatTemplate:
     def _told(self, chat: Chat, told: str) -> Rendered:
         """Take our characters out of a text, and tell where they were."""
         source = self.templates.source_of(chat)
-        if _telling(source) is None:
+        if telling_places(source) is None:
             return Rendered(chat, told)
         text, marked = between_marks(chat.row, without_ends(told)) if has_marks(source) else (without_ends(told), None)
         return Rendered(chat, text, None if chat.kwargs else ends_of(without_marks(told), len(chat.messages)), marked)
@@ -133,7 +130,7 @@ class ChatTemplate:
                 raise TextError(
                     chat.row, "the chat template's generation marks hold nothing of the assistant's turns; mend them"
                 )
-            found.append(spans)
+            found.append(_without(spans, self._masked(one, answers=True)) if spans else [])
         return found
 
     def _by_turns(self, rendered: Sequence[Rendered]) -> list[list[Span]]:
@@ -160,7 +157,7 @@ class ChatTemplate:
         }
         for (chat, _, turn), given in self._given(before):
             text = whole[id(chat)]
-            start = _beginning(given, text, chat, turn)
+            start = _start(given, text, chat, turn)
             if (id(chat), turn) not in ends:
                 self._check_end(chat, text, given)
             end = ends.get((id(chat), turn), len(text))
@@ -197,13 +194,38 @@ class ChatTemplate:
         given = self._given([Rendering(chat, chat.messages[: chat.first], chat.first) for chat in chats])
         spans = []
         for (rendering, header), one in zip(given, rendered, strict=True):
-            start = _beginning(header, one.text, rendering.chat, rendering.turn)
-            self._check_end(rendering.chat, one.text, header)
-            spans.append([(start, len(one.text))])
+            start = _start(header, one.text, rendering.chat, rendering.turn)
+            if len(one.chat.messages) - 1 not in one.chat.masked:
+                self._check_end(rendering.chat, one.text, header)
+            spans.append(_without([(start, len(one.text))], self._masked(one)))
         return spans
+
+    def _masked(self, one: Rendered, *, answers: bool = False) -> list[Span]:
+        """Where the messages are that are context only, with what the template writes before each.
+
+        Args:
+            one: the conversation.
+            answers: look for others than the assistant's only where no further rendering is needed.
+        """
+        chat, text, last = one.chat, one.text, len(one.chat.messages)
+        turns = [turn for turn in sorted(chat.masked) if turn >= chat.first]
+        if one.ends is not None:
+            ends = dict(enumerate([0, *one.ends]))
+            return [(ends[turn], ends[turn + 1]) for turn in turns]
+        turns = [turn for turn in turns if not answers or chat.messages[turn]["role"] == "assistant"]
+        places = sorted({place for turn in turns for place in (turn, turn + 1)} - {0, last})
+        parts = [Rendering(chat, chat.messages[:place], place - 1) for place in places]
+        ends = {0: 0, last: len(text)}
+        for (_, _, turn), part in zip(parts, self.templates.render(parts), strict=True):
+            ends[turn + 1] = _beginning(part, text, chat, turn)
+        return [(ends[turn], ends[turn + 1]) for turn in turns]
 
     def _given(self, renderings: list[Rendering]) -> list[tuple[Rendering, str]]:
         """Render what the model is given before it writes."""
+        empty = [rendering for rendering in renderings if not rendering.messages]
+        for (chat, _, _), text in zip(empty, self.templates.attempt(empty, prompt=True), strict=True):
+            if isinstance(text, Exception):
+                raise _without_beginning(chat)
         return list(zip(renderings, self.templates.render(renderings, prompt=True), strict=True))
 
     def _check_end(self, chat: Chat, text: str, given: str) -> None:
@@ -235,27 +257,38 @@ class ChatTemplate:
             )
 
 
-@lru_cache(64)
-def _telling(source: str) -> str | None:
-    """A template that writes what a template does, and our characters; None where it may not, or can tell nothing."""
-    if _OURS in source.encode() or "\\u000f5af" in source.lower():
-        return None
-    if not has_marks(source):
-        return with_ends(source)
-    if not marks_in_place(source):
-        return None
-    marking = with_marks(source)
-    return with_ends(marking) or marking
-
-
-def _holds_ours(chat: Chat) -> bool:
-    """Whether a chat may itself hold characters that tell places."""
-    return _OURS in pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings as they are in UTF-8
-
-
 def _answers(chat: Chat) -> list[int]:
-    """The assistant's messages from `first` on."""
-    return [turn for turn in range(chat.first, len(chat.messages)) if chat.messages[turn]["role"] == "assistant"]
+    """The assistant's messages from `first` on that are not context only."""
+    turns = (turn for turn in range(chat.first, len(chat.messages)) if turn not in chat.masked)
+    return [turn for turn in turns if chat.messages[turn]["role"] == "assistant"]
+
+
+def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
+    """Spans, less what is masked: [(2, 9)] without [(4, 6)] is [(2, 4), (6, 9)]."""
+    for start, stop in masked:
+        pieces = [piece for begin, end in spans for piece in ((begin, min(end, start)), (max(begin, stop), end))]
+        spans = [(begin, end) for begin, end in pieces if begin < end]
+    return spans
+
+
+def _start(given: str, whole: str, chat: Chat, turn: int) -> int:
+    """Where in the whole a message begins that a model writes after what it is given.
+
+    Raises:
+        TextError: the whole begins otherwise.
+    """
+    if turn == 0 and not whole.startswith(given):
+        raise _without_beginning(chat)
+    return _beginning(given, whole, chat, turn)
+
+
+def _without_beginning(chat: Chat) -> TextError:
+    """What is wrong where the first message is trained, and the template needs one before it."""
+    return TextError(
+        chat.row,
+        f"the chat begins with {name_of(chat, 0)}, and without a message before it the chat template does not tell "
+        f"where that begins; begin the chat with another, give that one weight 0, or {_REMEDY}",
+    )
 
 
 def _beginning(part: str, whole: str, chat: Chat, turn: int) -> int:

@@ -22,7 +22,9 @@ TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
 }
 """What can be trained on in each kind of record; the first is the default."""
 
-TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"
+SYSTEM, TOOLS, TEMPLATE_KWARGS = "system", "tools", "chat_template_kwargs"
+OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
+"""Columns that are read beside messages."""
 
 _KNOWN: dict[tuple[str, ...], Kind] = {
     ("text",): "text",
@@ -62,7 +64,7 @@ class Records:
     columns: tuple[str, ...]
     """One column, or those of the prompt and of the completion."""
     template_columns: tuple[str, ...] = ()
-    """Of `tools` and `chat_template_kwargs` those that are there; for the chat template."""
+    """Of `system`, `tools` and `chat_template_kwargs` those that are there; for the chat template."""
     conversational: bool = False
     """Whether the columns hold lists of messages rather than strings."""
 
@@ -111,7 +113,7 @@ def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
             f"{name}: '{columns[0]}' is {what}; if it is the text to take, say --text-column {columns[0]}"
         )
     kind: Kind = "prompt+completion" if len(columns) == 2 else "chat" if conversational else "text"
-    extra = tuple(column for column in (TOOLS, TEMPLATE_KWARGS) if column in shapes) if conversational else ()
+    extra = tuple(column for column in OF_CHATS if column in shapes) if conversational else ()
     return Records(kind=kind, columns=columns, template_columns=extra, conversational=conversational)
 
 

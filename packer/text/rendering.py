@@ -18,13 +18,14 @@ Change = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation to render; what is trained on begins at message `first`."""
+    """A conversation to render; what is trained on begins at message `first`, and leaves out those `masked`."""
 
     row: int
     messages: list[Message]
     first: int = 0
     tools: list[Any] | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
+    masked: frozenset[int] = frozenset()
 
 
 class Rendering(NamedTuple):
