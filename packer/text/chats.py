@@ -148,14 +148,14 @@ class ChatTemplate:
                 before.append(Rendering(chat, chat.messages[:turn], turn))
                 if turn + 1 < len(chat.messages):
                     after.append(Rendering(chat, chat.messages[: turn + 1], turn))
-        whole = {id(one.chat): one.text for one in rendered}
+        whole, given_before = {id(one.chat): one.text for one in rendered}, self._given(before)
         ends = {
             (id(rendering.chat), rendering.turn): _beginning(
                 text, whole[id(rendering.chat)], rendering.chat, rendering.turn
             )
             for rendering, text in zip(after, self.templates.render(after), strict=True)
         }
-        for (chat, _, turn), given in self._given(before):
+        for (chat, _, turn), given in given_before:
             text = whole[id(chat)]
             start = _start(given, text, chat, turn)
             if (id(chat), turn) not in ends:
