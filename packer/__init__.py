@@ -200,8 +200,8 @@ def pack(
         text_column: the column of text or messages, or two, joined by a comma: of the prompt and of the completion,
             which follow each other with nothing in between.
             Of a mixture: for the sources that have it.
-        train_on: by default the assistant's turns of chats, completions of prompts, all of a text. Of a mixture: for
-            the sources that it fits.
+        train_on: by default the assistant's turns of chats, completions of prompts, all of a text; messages with a
+            `weight` of 0 or `train` false are context only. Of a mixture: for the sources that it fits.
         chat_template: a Jinja template in place of the tokenizer's own.
         eos: end texts and completions with the end-of-sequence token.
         group_by: column whose equal values make documents a group; null is no group.

@@ -177,6 +177,28 @@ def test_marks_and_turns_train_the_same(encoders, conversation):
         )
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        "{# {% generation %} marks nothing here #}",
+        "{#- {%- generation -%}{%- endgeneration -%} -#}",
+        "{% raw %}{% generation %}{% endraw %}",
+        "{{ '{% generation %}' }}",
+    ],
+)
+def test_a_tag_that_is_only_named_marks_nothing(encoders, tokenizer, named):
+    ids, labels, _ = encode(encoders(named + EXACT["chatml"]), DIALOGUE)
+    shown = "{% generation %}" if "#" not in named else ""
+    given = tokenizer.apply_chat_template(DIALOGUE, chat_template=EXACT["chatml"], tokenize=False)
+    assert ids == tokenizer(shown + given, add_special_tokens=False)["input_ids"]
+    assert text_of(tokenizer, labels) == "The quick fox<|im_end|>\n42 dogs<|im_end|>\n"
+
+
+def test_marks_beside_a_comment_that_names_them_are_taken(encoders):
+    named = "{# {% generation %} ... {% endgeneration %} #}" + MARKED["marked"]
+    assert encode(encoders(named), DIALOGUE)[:2] == encode(encoders(MARKED["marked"]), DIALOGUE)[:2]
+
+
 @pytest.mark.parametrize("template", REWRITING.values(), ids=REWRITING)
 def test_a_template_that_rewrites_earlier_turns_is_refused(encoders, template):
     with pytest.raises(TextError, match=r"document 7: .*message 1 \(assistant\) differently .*--chat-template FILE"):

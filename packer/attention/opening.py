@@ -90,7 +90,7 @@ def _text_config(name: str) -> Any:
             f"{name} has no config.json: `packer check` takes a folder with one, such a file, or a Hub id"
         )
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # None would ask on stdin
     except Exception as error:  # transformers raises OSError, ValueError, KeyError and what its hub client raises
         raise PackerError(
             f"{name}: transformers {transformers.__version__} reads no model config there "
@@ -118,7 +118,10 @@ def _maker(config: Any) -> Any:
 def _made(maker: Any, config: Any) -> PreTrainedModel:
     """A model with random weights; on the GPU in bfloat16 where there is one, else on the CPU in float32."""
     with torch.device("meta"):
-        size = sum(parameter.numel() for parameter in maker.from_config(copy.deepcopy(config)).parameters())
+        size = sum(
+            parameter.numel()
+            for parameter in maker.from_config(copy.deepcopy(config), trust_remote_code=False).parameters()
+        )
     if size > LARGEST:
         raise PackerError(
             f"{config.model_type} has {size:,} parameters in {config.num_hidden_layers} layers, more than {LARGEST:,}: "
@@ -126,7 +129,7 @@ def _made(maker: Any, config: Any) -> PreTrainedModel:
         )
     on_gpu = torch.cuda.is_available()
     with seeded():
-        model: Any = maker.from_config(copy.deepcopy(config), dtype=torch.float32)
+        model: Any = maker.from_config(copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False)
     made: PreTrainedModel = model.to("cuda", torch.bfloat16) if on_gpu else model
     return made
 
@@ -153,7 +156,7 @@ def _shallow(config: Any, maker: Any) -> Any:
     """The first layers, as many as it takes to have one of every kind, and at least two."""
     depth = config.num_hidden_layers
     with torch.device("meta"):
-        whole = maker.from_config(copy.deepcopy(config))
+        whole = maker.from_config(copy.deepcopy(config), trust_remote_code=False)
     stacks = [each for each in whole.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == depth]
     kinds = [frozenset(type(part).__name__ for part in layer.modules()) for layer in stacks[0]] if stacks else []
     layer_types = getattr(config, "layer_types", None) or [None] * depth

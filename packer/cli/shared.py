@@ -63,7 +63,8 @@ def text_options(command: Command) -> Command:
                      "are joined as they are, with nothing in between [default: text; prompt and completion; "
                      "instruction, input and output (Alpaca), joined by empty lines; messages; or conversations]."),
         click.option("--train-on", type=click.Choice(TRAIN_NAMES),
-                     help="What is trained [default: assistant for chats, completion for prompts, all for texts]."),
+                     help="What is trained [default: assistant for chats, completion for prompts, all for texts]; "
+                     "messages with weight 0 or train false are context only."),
         click.option("--chat-template", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                      callback=_read_template, help="Jinja file in place of the tokenizer's own."),
         click.option("--no-eos", "eos", flag_value=False, default=True,
@@ -73,10 +74,15 @@ def text_options(command: Command) -> Command:
 
 
 def _read_template(context: click.Context, parameter: click.Parameter, path: Path | None) -> str | None:
+    if path is None:
+        return None
     try:
-        return None if path is None else path.read_text(encoding="utf-8")
+        template = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{path} cannot be read: {error}", context, parameter) from error
+    if not template.strip():
+        raise click.BadParameter(f"{path} is empty: it must hold a Jinja template", context, parameter)
+    return template
 
 
 batch_size_option = click.option(

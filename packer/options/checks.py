@@ -129,6 +129,10 @@ def _check_text(options: PackOptions) -> None:
     if given and options.tokenizer is None:
         value = str(getattr(options, given))[:40]
         raise PackerError(f"{given} is {value!r}, and there is no tokenizer: give one by --tokenizer")
+    template = options.chat_template
+    if template is not None and not (isinstance(template, str) and template.strip()):
+        what = "empty" if isinstance(template, str) else f"a {type(template).__name__}"
+        raise PackerError(f"chat_template is {what}: give the content of a Jinja template, or leave it out")
     if options.train_on not in (None, *TRAIN_CHOICES):
         raise PackerError(f"train_on is {options.train_on!r}: choose one of {', '.join(TRAIN_CHOICES)}")
     if options.tokenizer is not None and options.keep_tokens:

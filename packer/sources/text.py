@@ -34,7 +34,7 @@ from packer.sources.records import JsonRecords, ParquetRecords, Reader
 from packer.sources.source import Source, check_types
 from packer.sources.streams import COLUMNS
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
-from packer.text.records import TEMPLATE_KWARGS, TOOLS
+from packer.text.records import OF_CHATS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -214,7 +214,7 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None) -
                 "that all of them have with --text-column"
             )
     # a file may have tools where another has none, and a line where the first has none
-    return replace(records, template_columns=(TOOLS, TEMPLATE_KWARGS)) if records.conversational else records
+    return replace(records, template_columns=OF_CHATS) if records.conversational else records
 
 
 def _check_kept(reader: Reader, keep: Sequence[str]) -> None:

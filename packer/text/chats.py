@@ -10,14 +10,13 @@ shows that they are (loops.py), one rendering tells where all of them end.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from packer.text.loops import ends_of, with_ends, without_ends
-from packer.text.marks import between_marks, has_marks, marks_in_place, moved, with_marks, without_marks
-from packer.text.records import Message, TextError, TrainOn
+from packer.text.generation_prompts import GenerationPrompts, question_for
+from packer.text.loops import ends_of, holds_places, telling_places, without_ends
+from packer.text.marks import between_marks, has_marks, moved, with_marks, without_marks
+from packer.text.records import TextError, TrainOn
 from packer.text.rendering import Chat, Rendered, Rendering, Templates, name_of
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 Span = tuple[int, int]
 
 _REMEDY = "use a template that marks its answers with {% generation %} (--chat-template FILE) or --train-on all"
-_OURS = "\U000f5afc".encode()[:3]  # what all characters that tell places begin with
-_NEXT: Message = {"role": "user", "content": "?"}
 
 
 class ChatTemplate:
@@ -39,8 +36,8 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> None:
         self.templates = Templates(tokenizer, source)
-        self._headers: dict[str, str] = {}
-        self._prompts: dict[str, str] = {}
+        self._prompts = GenerationPrompts(self.templates)
+        self._prompts_of_loops: dict[str, str] = {}
 
     def render(self, chats: Sequence[Chat], *, telling: bool = False) -> list[Rendered]:
         """Render whole conversations, if `telling` by templates that say, in characters of ours, what ends where.
@@ -49,11 +46,11 @@ class ChatTemplate:
             TextError: the template refuses one.
         """
         found: dict[int, Rendered] = {}
-        told = {id(chat): telling and not _holds_ours(chat) for chat in chats}
+        told = {id(chat): telling and not holds_places(chat) for chat in chats}
         for tells in (False, True):
             which = [Rendering(chat, chat.messages) for chat in chats if told[id(chat)] == tells]
             for (chat, _, _), text in zip(
-                which, self.templates.render(which, change=_telling if tells else None), strict=True
+                which, self.templates.render(which, change=telling_places if tells else None), strict=True
             ):
                 found[id(chat)] = self._told(chat, text) if tells else Rendered(chat, text)
         return [found[id(chat)] for chat in chats]
@@ -61,7 +58,7 @@ class ChatTemplate:
     def _told(self, chat: Chat, told: str) -> Rendered:
         """Take our characters out of a text, and tell where they were."""
         source = self.templates.source_of(chat)
-        if _telling(source) is None:
+        if telling_places(source) is None:
             return Rendered(chat, told)
         text, marked = between_marks(chat.row, without_ends(told)) if has_marks(source) else (without_ends(told), None)
         return Rendered(chat, text, None if chat.kwargs else ends_of(without_marks(told), len(chat.messages)), marked)
@@ -85,7 +82,8 @@ class ChatTemplate:
 
         A message begins where the rendering of those before it ends, if that is the beginning of the whole. Where it is
         not, or is refused, no turn begins with the message: the template writes it into what is there before (several
-        tools' answers, a system prompt), or rewrites that. What stands before the first message belongs to it.
+        tools' answers, a system prompt), or rewrites that, or appends a generation prompt to every beginning. What
+        stands before the first message belongs to it.
         """
         starts = {id(one.chat): [0] if one.ends is None else [0, *one.ends[:-1]] for one in rendered}
         whole = {id(one.chat): one.text for one in rendered}
@@ -94,6 +92,7 @@ class ChatTemplate:
             for one in rendered
             if one.ends is None
             for turn in range(1, len(one.chat.messages))
+            if not self._prompts.of(one.chat).always
         ]
         for (chat, _, _), before in zip(parts, self.templates.attempt(parts), strict=True):
             found, text = starts[id(chat)], whole[id(chat)]
@@ -131,7 +130,7 @@ class ChatTemplate:
                 raise TextError(
                     chat.row, "the chat template's generation marks hold nothing of the assistant's turns; mend them"
                 )
-            found.append(spans)
+            found.append(_without(spans, self._masked(one, answers=True)) if spans else [])
         return found
 
     def _by_turns(self, rendered: Sequence[Rendered]) -> list[list[Span]]:
@@ -143,20 +142,22 @@ class ChatTemplate:
             if id(chat) in spans:
                 continue
             spans[id(chat)] = []
-            for turn in _answers(chat):
+            if turns := _answers(chat):
+                self._refuse_prompts(chat)
+            for turn in turns:
                 before.append(Rendering(chat, chat.messages[:turn], turn))
                 if turn + 1 < len(chat.messages):
                     after.append(Rendering(chat, chat.messages[: turn + 1], turn))
-        whole = {id(one.chat): one.text for one in rendered}
+        whole, given_before = {id(one.chat): one.text for one in rendered}, self._given(before)
         ends = {
             (id(rendering.chat), rendering.turn): _beginning(
                 text, whole[id(rendering.chat)], rendering.chat, rendering.turn
             )
             for rendering, text in zip(after, self.templates.render(after), strict=True)
         }
-        for (chat, _, turn), given in self._given(before):
+        for (chat, _, turn), given in given_before:
             text = whole[id(chat)]
-            start = _beginning(given, text, chat, turn)
+            start = _start(given, text, chat, turn)
             if (id(chat), turn) not in ends:
                 self._check_end(chat, text, given)
             end = ends.get((id(chat), turn), len(text))
@@ -166,7 +167,10 @@ class ChatTemplate:
         return [spans[id(one.chat)] for one in rendered]
 
     def _by_ends(self, rendered: Sequence[Rendered]) -> Iterator[tuple[Rendered, list[Span]]]:
-        """Yield the same, of the chats for which it can be told without rendering them up to every answer."""
+        """Yield the same, of the chats for which it can be told without rendering them up to every answer.
+
+        Nothing is appended behind the last message of these: `ends_of` would not tell their ends.
+        """
         for one in rendered:
             chat, text, ends, turns = one.chat, one.text, one.ends, _answers(one.chat)
             if ends is None or 0 in turns:
@@ -174,17 +178,15 @@ class ChatTemplate:
             prompt = self._prompt(chat, text)
             spans = [(ends[turn - 1] + len(prompt), ends[turn]) for turn in turns]
             if all(text.startswith(prompt, ends[turn - 1]) for turn in turns) and all(a <= b for a, b in spans):
-                if turns and turns[-1] == len(chat.messages) - 1:
-                    self._check_end(chat, text, text[: spans[-1][0]])
                 yield one, spans
 
     def _prompt(self, chat: Chat, text: str) -> str:
         """The generation prompt of a template `with_ends`, the same behind all messages of all chats."""
         source = self.templates.source_of(chat)
-        if source not in self._prompts:
+        if source not in self._prompts_of_loops:
             (given,) = self.templates.render([Rendering(chat, chat.messages)], prompt=True)
-            self._prompts[source] = given[_beginning(text, given, chat, len(chat.messages)) :]
-        return self._prompts[source]
+            self._prompts_of_loops[source] = given[_beginning(text, given, chat, len(chat.messages)) :]
+        return self._prompts_of_loops[source]
 
     def _completions(self, rendered: Sequence[Rendered]) -> list[list[Span]]:
         """Everything after the prompt, rendered with the generation prompt."""
@@ -192,67 +194,101 @@ class ChatTemplate:
         given = self._given([Rendering(chat, chat.messages[: chat.first], chat.first) for chat in chats])
         spans = []
         for (rendering, header), one in zip(given, rendered, strict=True):
-            start = _beginning(header, one.text, rendering.chat, rendering.turn)
-            self._check_end(rendering.chat, one.text, header)
-            spans.append([(start, len(one.text))])
+            start = _start(header, one.text, rendering.chat, rendering.turn)
+            if len(one.chat.messages) - 1 not in one.chat.masked:
+                self._check_end(rendering.chat, one.text, header)
+            spans.append(_without([(start, len(one.text))], self._masked(one)))
         return spans
+
+    def _masked(self, one: Rendered, *, answers: bool = False) -> list[Span]:
+        """Where the messages are that are context only, with what the template writes before each.
+
+        Args:
+            one: the conversation.
+            answers: look for others than the assistant's only where no further rendering is needed.
+        """
+        chat, text, last = one.chat, one.text, len(one.chat.messages)
+        turns = [turn for turn in sorted(chat.masked) if turn >= chat.first]
+        if one.ends is not None:
+            ends = dict(enumerate([0, *one.ends]))
+            return [(ends[turn], ends[turn + 1]) for turn in turns]
+        turns = [turn for turn in turns if not answers or chat.messages[turn]["role"] == "assistant"]
+        places = sorted({place for turn in turns for place in (turn, turn + 1)} - {0, last})
+        parts = [Rendering(chat, chat.messages[:place], place - 1) for place in places]
+        ends = {0: 0, last: len(text)}
+        for (_, _, turn), part in zip(parts, self.templates.render(parts), strict=True):
+            ends[turn + 1] = _beginning(part, text, chat, turn)
+        return [(ends[turn], ends[turn + 1]) for turn in turns]
 
     def _given(self, renderings: list[Rendering]) -> list[tuple[Rendering, str]]:
         """Render what the model is given before it writes."""
+        empty = [rendering for rendering in renderings if not rendering.messages]
+        for (chat, _, _), text in zip(empty, self.templates.attempt(empty, prompt=True), strict=True):
+            if isinstance(text, Exception):
+                raise _without_beginning(chat)
         return list(zip(renderings, self.templates.render(renderings, prompt=True), strict=True))
 
     def _check_end(self, chat: Chat, text: str, given: str) -> None:
-        """Check that the whole does not end in a generation prompt, which some templates always append.
+        """Check that the whole does not end in a generation prompt that nobody asked for.
 
-        The one that the model was given is known where the template appends it on request. Where it does not, another
-        message must leave the text as it is: it would come in place of a prompt.
+        The prompt that the model was given is known where the template appends it on request. Where it does not,
+        another message must leave the text as it is: it would come in place of a prompt.
         """
-        header = self._header(chat)
-        if header and given.endswith(header) and not text.endswith(header):
+        self._refuse_prompts(chat)
+        prompt, asked = self._prompts.of(chat), self._prompts.of(chat).requested
+        if prompt.always is False and asked and given.endswith(asked) and not text.endswith(asked):
             return
-        (longer,) = self.templates.render([Rendering(chat, [*chat.messages, _NEXT], len(chat.messages) - 1)])
-        if not longer.startswith(text):
+        longer = [*chat.messages, question_for(chat)]
+        (followed,) = self.templates.render([Rendering(chat, longer, len(chat.messages) - 1)])
+        if not followed.startswith(text):
             raise TextError(
                 chat.row,
                 "the chat template renders the last turn differently when another follows, and always or never "
                 f"appends a generation prompt, so that the turn's end is not known; {_REMEDY}",
             )
 
-    def _header(self, chat: Chat) -> str:
-        """What the template writes behind a user's message on request and otherwise does not; maybe nothing."""
-        source = self.templates.source_of(chat)
-        if source not in self._headers:
-            probe = Chat(chat.row, [_NEXT])
-            try:
-                (plain,) = self.templates.render([Rendering(probe, probe.messages)])
-                (given,) = self.templates.render([Rendering(probe, probe.messages)], prompt=True)
-            except TextError:
-                plain = given = ""
-            self._headers[source] = given[_common(plain, given) :]
-        return self._headers[source]
-
-
-@lru_cache(64)
-def _telling(source: str) -> str | None:
-    """A template that writes what a template does, and our characters; None where it may not, or can tell nothing."""
-    if _OURS in source.encode() or "\\u000f5af" in source.lower():
-        return None
-    if not has_marks(source):
-        return with_ends(source)
-    if not marks_in_place(source):
-        return None
-    marking = with_marks(source)
-    return with_ends(marking) or marking
-
-
-def _holds_ours(chat: Chat) -> bool:
-    """Whether a chat may itself hold characters that tell places."""
-    return _OURS in pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings as they are in UTF-8
+    def _refuse_prompts(self, chat: Chat) -> None:
+        """Refuse a template that appends a generation prompt, or a part of one, without being asked."""
+        if self._prompts.of(chat).always:
+            raise TextError(
+                chat.row,
+                "the chat template appends a generation prompt, or a part of one, also where none is asked for, so "
+                f"that the end of a turn is not known; {_REMEDY}",
+            )
 
 
 def _answers(chat: Chat) -> list[int]:
-    """The assistant's messages from `first` on."""
-    return [turn for turn in range(chat.first, len(chat.messages)) if chat.messages[turn]["role"] == "assistant"]
+    """The assistant's messages from `first` on that are not context only."""
+    turns = (turn for turn in range(chat.first, len(chat.messages)) if turn not in chat.masked)
+    return [turn for turn in turns if chat.messages[turn]["role"] == "assistant"]
+
+
+def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
+    """Spans, less what is masked: [(2, 9)] without [(4, 6)] is [(2, 4), (6, 9)]."""
+    for start, stop in masked:
+        pieces = [piece for begin, end in spans for piece in ((begin, min(end, start)), (max(begin, stop), end))]
+        spans = [(begin, end) for begin, end in pieces if begin < end]
+    return spans
+
+
+def _start(given: str, whole: str, chat: Chat, turn: int) -> int:
+    """Where in the whole a message begins that a model writes after what it is given.
+
+    Raises:
+        TextError: the whole begins otherwise.
+    """
+    if turn == 0 and not whole.startswith(given):
+        raise _without_beginning(chat)
+    return _beginning(given, whole, chat, turn)
+
+
+def _without_beginning(chat: Chat) -> TextError:
+    """What is wrong where the first message is trained, and the template needs one before it."""
+    return TextError(
+        chat.row,
+        f"the chat begins with {name_of(chat, 0)}, and without a message before it the chat template does not tell "
+        f"where that begins; begin the chat with another, give that one weight 0, or {_REMEDY}",
+    )
 
 
 def _beginning(part: str, whole: str, chat: Chat, turn: int) -> int:
@@ -268,8 +304,3 @@ def _beginning(part: str, whole: str, chat: Chat, turn: int) -> int:
             f"follows, so that what the assistant wrote cannot be told exactly; {_REMEDY}",
         )
     return len(part)
-
-
-def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -15,21 +15,10 @@ from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.plan.threads import result_of
 from packer.text.chats import ChatTemplate
+from packer.text.conversations import chat_of
 from packer.text.identity import template_identity, tokenizer_identity
 from packer.text.opening import open_tokenizer
-from packer.text.records import (
-    TEMPLATE_KWARGS,
-    TOOLS,
-    TRAIN_ON,
-    Records,
-    TextError,
-    TrainOn,
-    column_values,
-    messages_of,
-    text_of,
-    tools_of,
-)
-from packer.text.rendering import Chat
+from packer.text.records import TRAIN_ON, Records, TrainOn, column_values, text_of
 from packer.text.tokens import Place, TextTokens
 
 UNTRAINED = -100
@@ -215,23 +204,11 @@ class Encoder:
     def _rendered(self, columns: dict[str, list[Any]], first_row: int) -> _Chunk:
         """Conversations, rendered by the chat template; a conversation without messages is empty."""
         assert self._template is not None
-        chats = []
-        for number in range(len(columns[self.records.columns[0]])):
-            row = first_row + number
-            parts = [messages_of(columns[column][number], column, row) for column in self.records.columns]
-            kwargs = columns[TEMPLATE_KWARGS][number] if TEMPLATE_KWARGS in columns else None
-            if kwargs is not None and not isinstance(kwargs, dict):
-                raise TextError(row, f"'{TEMPLATE_KWARGS}' is a {type(kwargs).__name__} where an object is expected")
-            chats.append(
-                Chat(
-                    row,
-                    [*chain.from_iterable(parts)],
-                    len(parts[0]) if len(parts) > 1 else 0,
-                    tools_of(columns[TOOLS][number], row) if TOOLS in columns else None,
-                    kwargs or {},
-                )
-            )
-        telling = self._turns or self.train_on == "assistant"
+        chats = [
+            chat_of(dict(zip(columns, values, strict=True)), self.records.columns, self.train_on, row)
+            for row, values in enumerate(zip(*columns.values(), strict=True), first_row)
+        ]
+        telling = self._turns or self.train_on == "assistant" or any(chat.masked for chat in chats)
         full = self._template.render([chat for chat in chats if chat.messages], telling=telling)
         rendered = {one.chat.row: one.text for one in full}
         texts = [text_of(rendered.get(chat.row, ""), "the rendered conversation", chat.row) for chat in chats]

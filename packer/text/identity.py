@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from packer.text.marks import lexed
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -41,7 +43,7 @@ def template_identity(sources: dict[str, str]) -> dict[str, Any]:
     import jinja2
 
     identity = {"chat_template": _hash(_sorted(sources)), "jinja2": jinja2.__version__}
-    if any("strftime_now" in source for source in sources.values()):
+    if any(("name", "strftime_now") in lexed(source) for source in sources.values()):
         identity["today"] = datetime.date.today().isoformat()
     return identity
 

@@ -18,6 +18,7 @@ it, each beginning of a chat is rendered by itself.
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -25,14 +26,18 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from packer.text.ahead import Messages, branches, is_plain, name_of
+from packer.text.marks import has_marks, marks_in_place, with_marks
 
 if TYPE_CHECKING:
     from jinja2 import nodes
+
+    from packer.text.rendering import Chat
 
 # private-use characters; a chat that holds them is rendered by itself
 END, _AHEAD, _START = "\U000f5afd", "\U000f5afc", "\U000f5afb"
 _AFTER = {"add_generation_prompt", "bos_token", "eos_token", "pad_token", "unk_token"}
 """Names that what comes after the loop may use."""
+_OURS = END.encode()[:3]  # what all characters that tell places begin with
 
 
 @lru_cache(64)
@@ -101,6 +106,24 @@ def ends_of(marked: str, messages: int) -> list[int] | None:
     if rest or _AHEAD in marked or not 0 <= left_out <= len(start):
         return None
     return list(accumulate(map(len, pieces), initial=len(head)))[1 - left_out :]
+
+
+@lru_cache(64)
+def telling_places(source: str) -> str | None:
+    """A template that writes what a template does, and our characters; None where it may not, or can tell nothing."""
+    if _OURS in source.encode() or "\\u000f5af" in source.lower():
+        return None
+    if not has_marks(source):
+        return with_ends(source)
+    if not marks_in_place(source):
+        return None
+    marking = with_marks(source)
+    return with_ends(marking) or marking
+
+
+def holds_places(chat: Chat) -> bool:
+    """Whether a chat may itself hold characters that tell places."""
+    return _OURS in pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings as they are in UTF-8
 
 
 def without_ends(marked: str) -> str:

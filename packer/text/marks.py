@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from packer.text.records import TextError
@@ -21,8 +22,21 @@ _CLOSING = re.compile(r"(\{%[-+]?\s*)endgeneration(\s*[-+]?%\})")
 
 @lru_cache(64)
 def has_marks(source: str) -> bool:
-    """Whether a template marks something."""
-    return bool(_OPENING.search(source))
+    """Whether a template marks something; the tag in a comment, a string or raw text marks nothing."""
+    tokens = lexed(source) if _OPENING.search(source) else []
+    return any(
+        kind == "block_begin" and following == ("name", "generation") for (kind, _), following in pairwise(tokens)
+    )
+
+
+def lexed(source: str) -> list[tuple[str, str]]:
+    """The tokens of a template without white space, as (kind, text); none where its syntax is wrong."""
+    from jinja2 import Environment, TemplateError
+
+    try:
+        return [(kind, text) for _, kind, text in Environment().lex(source) if kind != "whitespace"]
+    except TemplateError:
+        return []  # rendering says what is wrong with it
 
 
 def with_marks(source: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,10 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
     A tokenizer.json with a tokenizer_config.json beside it is opened as the folder: only the latter names the
     end-of-sequence token and the chat template.
 
+    Code that comes with a tokenizer (`auto_map`) is never run.
+
     Raises:
-        PackerError: there is none.
+        PackerError: there is none, or it needs code of its own.
     """
     path = Path(path_or_id)
     transformers = _transformers()
@@ -31,11 +34,19 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
     if path.is_file() and not path.with_name("tokenizer_config.json").is_file():
         opened = transformers.PreTrainedTokenizerFast(tokenizer_object=_read(path))
         return opened
+    folder_or_id = str(path.parent) if path.is_file() else path_or_id
     try:
         if not path.exists():
             _look_up(path_or_id)
-        opened = transformers.AutoTokenizer.from_pretrained(str(path.parent) if path.is_file() else path_or_id)
+        # None, the default, would ask on stdin whether to run code that comes with the tokenizer
+        opened = transformers.AutoTokenizer.from_pretrained(folder_or_id, trust_remote_code=False)
     except Exception as error:  # of several HTTP libraries, by version
+        if "trust_remote_code" in str(error):
+            raise PackerError(
+                f"{path_or_id} comes with code of its own (auto_map), which packer does not run: if its tokenizer.json "
+                "does without that code, remove auto_map from tokenizer_config.json and config.json in a copy of it"
+            ) from error
+        _check_templates(Path(folder_or_id) / "tokenizer_config.json")
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PackerError(
             f"{path_or_id} is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
@@ -78,6 +89,24 @@ def _read(path: Path) -> Any:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
         raise PackerError(f"{path} is no tokenizer.json: {error}") from error
+
+
+def _check_templates(config: Path) -> None:
+    """Say what is wrong with a list of chat templates, for which transformers raises a `KeyError` or `TypeError`.
+
+    Raises:
+        PackerError: it has other items than objects with a name and a template.
+    """
+    try:
+        templates = json.loads(config.read_bytes()).get("chat_template")
+    except (OSError, ValueError, AttributeError):
+        return
+    for one in templates if isinstance(templates, list) else []:
+        if not (isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one):
+            raise PackerError(
+                f"{config}: a chat_template is {str(one)[:60]!a} where an object with a name and a template is "
+                "expected; mend it"
+            )
 
 
 def _look_up(hub_id: str) -> None:

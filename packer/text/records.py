@@ -22,7 +22,9 @@ TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
 }
 """What can be trained on in each kind of record; the first is the default."""
 
-TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"
+SYSTEM, TOOLS, TEMPLATE_KWARGS = "system", "tools", "chat_template_kwargs"
+OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
+"""Columns that are read beside messages."""
 
 ALPACA, ALPACA_INPUT = ("instruction", "output"), "input"
 """Columns of the Alpaca format; the prompt is the instruction and, where there is one, its input."""
@@ -66,7 +68,7 @@ class Records:
     columns: tuple[str, ...]
     """One column, or those of the prompt and of the completion."""
     template_columns: tuple[str, ...] = ()
-    """Of `tools` and `chat_template_kwargs` those that are there; for the chat template."""
+    """Of `system`, `tools` and `chat_template_kwargs` those that are there; for the chat template."""
     conversational: bool = False
     """Whether the columns hold lists of messages rather than strings."""
     input_column: str | None = None
@@ -120,7 +122,7 @@ def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
             f"{name}: '{columns[0]}' is {what}; if it is the text to take, say --text-column {columns[0]}"
         )
     kind: Kind = "prompt+completion" if len(columns) == 2 else "chat" if conversational else "text"
-    extra = tuple(column for column in (TOOLS, TEMPLATE_KWARGS) if column in shapes) if conversational else ()
+    extra = tuple(column for column in OF_CHATS if column in shapes) if conversational else ()
     if columns == ALPACA and conversational:
         raise PackerError(f"{name}: 'instruction' and 'output' are lists; name lists of messages prompt and completion")
     return Records(
@@ -185,6 +187,15 @@ def text_of(value: Any, where: str, row: int) -> str:
                 row, f"{where} has a lone surrogate U+{code:04X} at character {error.start}; no UTF-8 can hold it"
             ) from None
     return value
+
+
+def is_utf8(text: str) -> bool:
+    """Whether text can be written as UTF-8: it holds no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def messages_of(value: Any, column: str, row: int) -> list[Message]:

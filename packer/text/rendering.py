@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.errors import PackerError
-from packer.text.records import Message, TextError
+from packer.text.records import Message, TextError, is_utf8
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -18,13 +18,14 @@ Change = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation to render; what is trained on begins at message `first`."""
+    """A conversation to render; what is trained on begins at message `first`, and leaves out those `masked`."""
 
     row: int
     messages: list[Message]
     first: int = 0
     tools: list[Any] | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
+    masked: frozenset[int] = frozenset()
 
 
 class Rendering(NamedTuple):
@@ -51,26 +52,29 @@ class Templates:
     """A tokenizer's chat templates, or another in their place.
 
     Raises:
-        PackerError: there is none.
+        PackerError: there is none, or it is no text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> None:
         self._tokenizer = tokenizer
-        self._source = source
-        if source is None and not tokenizer.chat_template:
-            raise PackerError(
-                f"{tokenizer.name_or_path or 'the tokenizer'} has no chat template; give one by --chat-template FILE"
-            )
-
-    @property
-    def sources(self) -> dict[str, str]:
+        self._name = tokenizer.name_or_path or "the tokenizer"
+        self.sources = _checked(tokenizer.chat_template if source is None else source, self._name)
         """Every template there is, by name; `default` where there is one."""
-        given = self._source or self._tokenizer.chat_template
-        return dict(given) if isinstance(given, dict) else {"default": given}
 
     def source_of(self, chat: Chat) -> str:
-        """The template that is for a chat."""
-        return self._source or str(self._tokenizer.get_chat_template(tools=chat.tools))
+        """The template that is for a chat.
+
+        Raises:
+            TextError: there is none for it.
+        """
+        wanted = "tool_use" if chat.tools is not None and "tool_use" in self.sources else "default"
+        if wanted not in self.sources:
+            raise TextError(
+                chat.row,
+                f"{self._name} has no chat template 'default' for it (found: {', '.join(self.sources)}); "
+                "give one by --chat-template FILE",
+            )
+        return self.sources[wanted]
 
     def render(
         self, renderings: Sequence[Rendering], *, prompt: bool = False, change: Change | None = None
@@ -135,6 +139,24 @@ class Templates:
             **chat.kwargs,
         )
         return rendered
+
+
+def _checked(templates: Any, name: str) -> dict[str, str]:
+    """Chat templates by name, as a tokenizer has one or several.
+
+    Raises:
+        PackerError: there is none, or one is no text.
+    """
+    if not templates and (templates is None or isinstance(templates, str | dict)):
+        raise PackerError(f"{name} has no chat template; give one by --chat-template FILE")
+    by_name = templates if isinstance(templates, dict) else {"default": templates}
+    for which, template in by_name.items():
+        if not (isinstance(which, str) and isinstance(template, str) and template and is_utf8(template)):
+            raise PackerError(
+                f"{name} has a chat template that is no text: {str({which: template})[:60]!a} (chat_template in "
+                "tokenizer_config.json); mend it, or give another by --chat-template FILE"
+            )
+    return dict(by_name)
 
 
 def name_of(chat: Chat, turn: int) -> str:

@@ -1,0 +1,120 @@
+"""Records to conversations: system prompt, tools, template arguments, and the messages that are context only.
+
+A message says itself whether it is trained: by `weight`, 0 or 1, in OpenAI's fine-tuning format and in ShareGPT, and by
+`train`, true or false, in Axolotl's. Without either it is trained as --train-on says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from packer.text.records import (
+    SYSTEM,
+    TEMPLATE_KWARGS,
+    TOOLS,
+    Message,
+    TextError,
+    TrainOn,
+    messages_of,
+    text_of,
+    tools_of,
+)
+from packer.text.rendering import Chat
+
+
+def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, row: int) -> Chat:
+    """Make a conversation of a record.
+
+    Args:
+        record: its values, as Python objects.
+        columns: those with messages: one, or the prompt's and the completion's.
+        train_on: what is trained by default.
+        row: the document's, for errors.
+
+    Raises:
+        TextError: a value is wrong, or a message asks for what `train_on` does not do.
+    """
+    parts = [messages_of(record[column], column, row) for column in columns]
+    masked = _masked_messages([*zip(columns, parts, strict=True)], train_on, row)
+    system = _system_message(parts, record.get(SYSTEM), row)
+    kwargs = record.get(TEMPLATE_KWARGS)
+    if kwargs is not None and not isinstance(kwargs, dict):
+        raise TextError(row, f"'{TEMPLATE_KWARGS}' is a {type(kwargs).__name__} where an object is expected")
+    return Chat(
+        row,
+        [*system, *chain.from_iterable(parts)],
+        len(system) + len(parts[0]) if len(parts) > 1 else 0,
+        tools_of(record.get(TOOLS), row),
+        kwargs or {},
+        frozenset(len(system) + turn for turn in masked),
+    )
+
+
+def _system_message(parts: Sequence[Sequence[Message]], system: Any, row: int) -> list[Message]:
+    """The system prompt that stands beside a conversation, as in ShareGPT; "" and null are none.
+
+    Raises:
+        TextError: it is no text, or the conversation begins with another one.
+    """
+    first = next(chain.from_iterable(parts), None)
+    if system is None or first is None or not (system := text_of(system, f"'{SYSTEM}'", row)):
+        return []
+    if first["role"] != "system":
+        return [{"role": "system", "content": system}]
+    if first.get("content") != system:
+        raise TextError(
+            row, f"the conversation begins with a system message, and '{SYSTEM}' holds another; keep one of them"
+        )
+    return []
+
+
+def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn, row: int) -> frozenset[int]:
+    """The messages of a conversation that are context only, by their numbers in the whole.
+
+    Args:
+        parts: columns and their messages: one, or the prompt and the completion.
+        train_on: what is trained by default.
+        row: the document's, for errors.
+
+    Raises:
+        TextError: a weight is neither 0 nor 1, or asks for what `train_on` does not do.
+    """
+    masked, number = [], 0
+    for column, messages in parts:
+        for at, message in enumerate(messages):
+            if "weight" in message or "train" in message:
+                where = f"'{column}' message {at}"
+                trained = _is_trained(message, where, row)
+                in_prompt = len(parts) > 1 and column == parts[0][0]
+                _check(message, where, row, trained, train_on, in_prompt=in_prompt)
+                if trained is False:
+                    masked.append(number)
+            number += 1
+    return frozenset(masked)
+
+
+def _is_trained(message: Message, where: str, row: int) -> bool | None:
+    """Whether a message says that it is trained; None where it does not say."""
+    weight, train = message.get("weight"), message.get("train")
+    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+        raise TextError(row, f"{where} has the weight {weight!r}, where 0 (context only) or 1 (trained) is expected")
+    if train is not None and not isinstance(train, bool):
+        raise TextError(row, f"{where} has train {train!r}, where true or false is expected")
+    if weight is not None and train is not None and bool(weight) != train:
+        raise TextError(row, f"{where} has weight {weight!r} and train {str(train).lower()}; leave one of them out")
+    return train if weight is None else bool(weight)
+
+
+def _check(message: Message, where: str, row: int, trained: bool | None, train_on: TrainOn, *, in_prompt: bool) -> None:
+    """Refuse what does not go together with what is trained by default."""
+    said = f"weight {message['weight']!r}" if message.get("weight") is not None else f"train {str(trained).lower()}"
+    if trained is False and train_on == "all":
+        raise TextError(
+            row, f"{where} has {said}, and --train-on all trains every message: leave --train-on out, or remove that"
+        )
+    untrained = in_prompt or (train_on == "assistant" and message["role"] != "assistant")
+    if trained and untrained and train_on != "all":
+        which = "a message of the prompt" if in_prompt else f"a message of the role {message['role']}"
+        raise TextError(row, f"{where} has {said}, and --train-on {train_on} does not train {which}; remove that")

@@ -1,0 +1,169 @@
+"""Tokenizers are opened without running their code, and a wrong chat template is one line."""
+
+import io
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from packer.cli import cli
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.text import Encoder, TextError, TextOptions, open_decoder, open_tokenizer, recognise
+from tests.chat_templates import EXACT, save_tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+CHAT = [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": "The quick fox"}]
+
+
+def configured(folder, name="tokenizer_config.json", **values):
+    """A tokenizer folder whose configuration has other values, too."""
+    path = save_tokenizer(folder)
+    file = folder / name
+    content = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**content, **values}))
+    return path
+
+
+# ---- code that comes with a tokenizer ----
+
+
+def with_code(folder, config):
+    """A tokenizer folder with a module that leaves a file behind when it is imported."""
+    classes = {"AutoTokenizer": ["theirs.Theirs", None], "AutoConfig": "theirs.Config"}
+    values = {"tokenizer_class": "Theirs"} if config == "tokenizer_config.json" else {"model_type": "theirs"}
+    path = configured(folder, config, auto_map=classes, **values)
+    if config == "config.json":
+        configured(folder, tokenizer_class=None)
+    (folder / "theirs.py").write_text(
+        f"open({str(folder / 'ran')!r}, 'w').close()\n"
+        "from transformers import PretrainedConfig, PreTrainedTokenizerFast\n"
+        "class Theirs(PreTrainedTokenizerFast):\n    pass\n"
+        "class Config(PretrainedConfig):\n    model_type = 'theirs'\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize("opens", [open_tokenizer, open_decoder])
+def test_code_of_a_tokenizer_is_never_run_and_nobody_is_asked(tmp_path, monkeypatch, opens):
+    path = with_code(tmp_path / "theirs", "tokenizer_config.json")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(PackerError) as raised:
+        opens(path)
+    assert not (tmp_path / "theirs" / "ran").exists()
+    assert sys.stdin.read() == "y\n"
+    message = str(raised.value)
+    assert message.startswith(f"{path} comes with code of its own (auto_map), which packer does not run: ")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("opens", [open_tokenizer, open_decoder])
+def test_code_of_the_model_beside_a_tokenizer_is_not_run_either(tmp_path, monkeypatch, opens):
+    path = with_code(tmp_path / "theirs", "config.json")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert opens(path)
+    assert not (tmp_path / "theirs" / "ran").exists()
+    assert sys.stdin.read() == "y\n"
+
+
+def test_the_command_runs_no_code_of_a_tokenizer(tmp_path):
+    path = with_code(tmp_path / "theirs", "tokenizer_config.json")
+    (tmp_path / "rows.jsonl").write_text('{"text": "fox"}\n')
+    done = CliRunner().invoke(
+        cli, ["pack", str(tmp_path / "rows.jsonl"), "--tokenizer", path, "--max-len", "8"], input="y\n"
+    )
+    assert (done.exit_code, "which packer does not run" in done.stderr) == (1, True)
+    assert not (tmp_path / "theirs" / "ran").exists()
+
+
+def test_code_beside_a_class_of_the_library_is_left_alone(tmp_path):
+    """Many tokenizers name both; the library's own class does the work."""
+    save_tokenizer(tmp_path / "both")
+    path = configured(
+        tmp_path / "both", auto_map={"AutoTokenizer": [None, "theirs.Theirs"]}, tokenizer_class="GPT2Tokenizer"
+    )
+    assert open_tokenizer(path)("fox")["input_ids"]
+
+
+def test_a_config_with_code_is_not_probed(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from packer.attention.opening import open_model
+
+    with_code(tmp_path / "theirs", "config.json")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(PackerError, match="custom code"):
+        open_model(str(tmp_path / "theirs"))
+    assert not (tmp_path / "theirs" / "ran").exists()
+    assert sys.stdin.read() == "y\n"
+
+
+# ---- chat templates ----
+
+
+def encoder(path, template=None):
+    return Encoder(TextOptions(tokenizer=path, chat_template=template), recognise({"messages": []}, "chats"))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (5, "a chat template that is no text: .*5.*tokenizer_config.json.*--chat-template FILE"),
+        (True, "a chat template that is no text: .*True"),
+        ({"default": 5}, "a chat template that is no text: .*5"),
+        ({"default": "{{ messages }}", "rag": ["x"]}, "a chat template that is no text: .*rag"),
+        ({"default": ""}, "a chat template that is no text: .*default"),
+        ("\ud800", "a chat template that is no text: "),
+        ([{"name": "default", "template": None}], "a chat template that is no text: .*None"),
+        ([5], "a chat_template is '5' where an object with a name and a template is expected; mend it"),
+        ([{"name": "default"}], "a chat_template is .* where an object with a name and a template"),
+        ([{"name": ["x"], "template": "x"}], "a chat_template is .* where an object with a name and a template"),
+        ("", "has no chat template; give one by --chat-template FILE"),
+        ([], "has no chat template; give one by --chat-template FILE"),
+        ({}, "has no chat template; give one by --chat-template FILE"),
+    ],
+    ids=str,
+)
+def test_a_chat_template_that_is_no_text_is_one_line(tmp_path, value, words):
+    path = configured(tmp_path, chat_template=value)
+    with pytest.raises(PackerError, match=words) as raised:
+        encoder(path)
+    assert "\n" not in str(raised.value)
+    if not (isinstance(value, list) and value and "a chat_template is" in words):
+        assert encoder(path, EXACT["chatml"]).encode([{"messages": CHAT}]).labels is not None
+
+
+def test_a_tokenizer_with_a_wrong_chat_template_serves_for_texts(tmp_path):
+    options = TextOptions(tokenizer=configured(tmp_path, chat_template=5))
+    assert len(Encoder(options, recognise({"text": ""}, "x")).encode([{"text": "fox"}]).input_ids[0]) > 1
+
+
+def test_a_chat_for_which_no_template_is_meant_is_named(tmp_path):
+    path = configured(tmp_path, chat_template={"tool_use": EXACT["chatml"], "rag": EXACT["chatml"]})
+    records = recognise({"messages": [], "tools": []}, "chats")
+    made = Encoder(TextOptions(tokenizer=path), records)
+    with_tools = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    assert made.encode([with_tools]).labels is not None
+    with pytest.raises(TextError, match=r"document 1: .* has no chat template 'default' .*\(found: tool_use, rag\)"):
+        made.encode([with_tools, {"messages": CHAT}])
+
+
+@pytest.mark.parametrize("content", ["", " \n\n"])
+def test_an_empty_template_file_is_a_usage_error(tmp_path, content):
+    (tmp_path / "empty.jinja").write_text(content)
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": CHAT}) + "\n")
+    path = save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])
+    for command in (["pack", "--max-len", "32"], ["tokenize"]):
+        template = ["--tokenizer", path, "--chat-template", str(tmp_path / "empty.jinja")]
+        done = CliRunner().invoke(cli, [*command, str(tmp_path / "rows.jsonl"), *template])
+        assert done.exit_code == 2
+        assert "empty.jinja is empty: it must hold a Jinja template" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "what"), [("", "empty"), ("\n", "empty"), (5, "a int"), ({"default": "x"}, "a dict")]
+)
+def test_an_empty_template_is_refused_in_python(value, what):
+    with pytest.raises(PackerError, match=f"chat_template is {what}: give the content of a Jinja template"):
+        PackOptions(max_len=8, tokenizer="x", chat_template=value)
