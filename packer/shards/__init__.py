@@ -1,8 +1,8 @@
 """The bytes on disk: what a packed dataset consists of, written, read and checked.
 
-`manifest.py` is the commit, `columns.py` the columns of a shard, `writer.py` writes one shard, `reader.py` maps
-them, `files.py` hashes them, `structure.py` knows what makes rows of their lists, `sharing.py` which
-segments may share one, `verify.py` checks every byte.
+`manifest.py` is the commit, `manifest_fields.py` says what each of its fields must hold, `columns.py` has the columns of
+a shard, `writer.py` writes one shard, `reader.py` maps them, `files.py` hashes them, `structure.py` knows what makes
+rows of their lists, `sharing.py` which segments may share one, `verify.py` checks every byte.
 Reading needs numpy and pyarrow alone.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,10 +20,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a packed dataset.
 
     Raises:
-        PackerError: there is none, it is damaged, or of a format version this package does not know.
+        PackerError: there is none, it is damaged, of a format version this package does not know, or one of the files
+            of the dataset is not a regular file in its folder.
     """
     path = folder / MANIFEST
-    if not path.is_file():
+    if not _is_file_of_its_own(path):
         if not folder.exists():
             raise PackerError(f"{folder}: no such file or folder")
         if (folder / ".packer").is_dir():
@@ -36,15 +38,40 @@ def read_manifest(folder: Path) -> Manifest:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackerError(f"{path} is damaged, or not of packer ({_reason(error)}): {remedy}") from error
-    if version != FORMAT_VERSION:
+    if type(version) is not int or version != FORMAT_VERSION:
         raise PackerError(
-            f"{path} has format version {version}, this package reads {FORMAT_VERSION}: "
+            f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: "
             "upgrade packer, or pack again to another folder"
         )
     try:
-        return Manifest.from_dict(content)
-    except (KeyError, TypeError, AttributeError) as error:
+        manifest = Manifest.from_dict(content)
+    except (KeyError, TypeError) as error:
         raise PackerError(f"{path} is damaged ({_reason(error)}): {remedy}") from error
+    for name in (*(entry.file for entry in manifest.shards), *manifest.files):
+        _is_file_of_its_own(folder / name)  # one that is missing is reported by what needs it
+    return manifest
+
+
+def _is_file_of_its_own(path: Path) -> bool:
+    """Whether there is a file at a path; a link, which may lead anywhere, and a pipe, which may never end, are refused.
+
+    Raises:
+        PackerError: there is something else than a regular file, or the system does not tell.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:  # a ValueError: a name with a null byte
+        raise PackerError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if stat.S_ISLNK(mode):
+        raise PackerError(
+            f"{path} is a symbolic link, and packed datasets are read from files of their own: "
+            "copy the folder with its links resolved (cp -rL), or download it with snapshot_download(local_dir=...)"
+        )
+    if not stat.S_ISREG(mode):
+        raise PackerError(f"{path} is not a regular file: {_REMEDY}")
+    return True
 
 
 def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
