@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.shards.columns import RowFormat
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
-from packer.shards.structure import structure_fault
+from packer.shards.structure import rows_fault
 
 _REMEDY = "changed after packing; restore it, or pack again to another folder"
 
@@ -100,6 +99,8 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     missing = [name for name in expected.names if names.count(name) != 1]
     if missing:
         raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}: {_REMEDY}")
+    if "seq_tokens" in names and "seq_tokens" not in expected.names:  # readers would take tokens from it unchecked
+        raise PackerError(f"{path} has the column seq_tokens, which only packs with align have: {_REMEDY}")
     for column in expected:
         found = table.schema.field(column.name).type
         if found != column.type:
@@ -107,13 +108,13 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     return table
 
 
-def check_batch(batch: pa.RecordBatch, path: Path, row_format: RowFormat) -> None:
-    """Check the segments of a record batch that `open_shard` has mapped; no token is read.
+def check_batch(batch: pa.RecordBatch, path: Path, manifest: Manifest) -> None:
+    """Check a record batch that `open_shard` has mapped, before a value of it is read; no token is read.
 
     Raises:
-        PackerError: they do not make rows of max_len.
+        PackerError: its buffers are damaged, its segments do not make rows of max_len, or a kept column is wrong.
     """
-    fault = structure_fault(batch, row_format)
+    fault = rows_fault(batch, manifest)
     if fault is not None:
         raise PackerError(f"{path}: {fault}: {_REMEDY}")
 
