@@ -2,7 +2,8 @@
 
 A damaged source must be refused in one line that names the file, or the pack be right: its rows hold what a plain
 reader finds in that same file. In a damaged packed dataset `verify` must find what is wrong, and the loader give rows
-or refuse in one line. What else happens is a fault, reported with the number of the mutation that did it:
+or refuse in one line. In one with kept columns, whose manifest is made to fit the damage, all that reads it must give
+a result or refuse in one line. What else happens is a fault, reported with the number of the mutation that did it:
 
     python -m tests.fuzzing stream --first 0 --count 100000      more than the test suite runs
     python -m tests.fuzzing stream --first 4711 --count 1        one again; with --keep FOLDER it is only written
@@ -29,6 +30,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+
+from tests.fuzzing_kept import KEPT, make_manifest_fit, pack_keeping, reading_fault
 
 ROOT = Path(__file__).parent.parent
 SECONDS = 20  # a mutation that takes longer hangs; the slowest takes some hundred milliseconds
@@ -335,6 +338,18 @@ def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path],
         whole = (packed / file).read_bytes()
         return whole, try_packed
 
+    if name.startswith("kept-"):
+        source, packed = pack_keeping(name.removeprefix("kept-"), folder)
+        first = min(packed.glob("*.arrow"))
+
+        def try_kept(content: bytes, here: Path) -> str | None:
+            shutil.copytree(packed, here)
+            (here / first.name).write_bytes(content)
+            make_manifest_fit(here, first.name)
+            return reading_fault(here, source)
+
+        return first.read_bytes(), try_kept
+
     def try_source(content: bytes, here: Path) -> str | None:
         return source_fault(*write_source(name, content, here), here / "out")
 
@@ -389,13 +404,14 @@ def run(name: str, first: int, count: int, folder: Path, most: int = 20) -> list
 def main() -> None:
     """Run mutations from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=[*SOURCES, *PACKED, "all"])
+    names = [*SOURCES, *PACKED, *(f"kept-{column}" for column in KEPT)]
+    parser.add_argument("name", choices=[*names, "all"])
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--keep", type=Path, help="write the damaged files here, and do nothing else")
     asked = parser.parse_args()
-    for name in [*SOURCES, *PACKED] if asked.name == "all" else [asked.name]:
+    for name in names if asked.name == "all" else [asked.name]:
         if asked.child:
             run_child(name, asked.first, asked.count, asked.child)
         elif asked.keep:

@@ -24,13 +24,16 @@ from tests import fuzzing
 MUTATIONS = int(os.environ.get("PACKER_FUZZ", "500"))  # of every file of the slow tests
 
 
-@pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard"])
+KEPT = [f"kept-{column}" for column in fuzzing.KEPT]
+
+
+@pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard", "kept-string", "kept-struct"])
 def test_a_damaged_file_is_refused_or_read_as_it_is(tmp_path, name):
     assert fuzzing.run(name, 0, 60, tmp_path) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED])
+@pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT])
 def test_thousands_of_damaged_files_are_refused_or_read_as_they_are(tmp_path, name):
     assert fuzzing.run(name, 60, MUTATIONS, tmp_path) == []
 
@@ -145,6 +148,41 @@ def test_the_loader_reads_columns_of_a_record_batch_that_end_together(tmp_path, 
         packer.load(packed)[0]
     monkeypatch.setattr(loader_module, "open_shard", open_with("other"))
     assert list(packer.load(packed)[0]) == names
+
+
+@pytest.mark.parametrize("name", ["string", "binary", "list", "map"])
+@pytest.mark.parametrize("wrong", [-1, 2**20, 2**31 - 1])
+def test_offsets_inside_a_kept_column_are_checked_before_a_value_is_read(tmp_path, name, wrong):
+    """With a manifest that fits the damage, so that no hash tells of it."""
+    source, packed = fuzzing.pack_keeping(name, tmp_path)
+    path = min(packed.glob("*.arrow"))
+    values = pa.ipc.open_stream(path.read_bytes()).read_all()[name].chunk(0).values
+    offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1)
+    changed = offsets.copy()
+    changed[1] = wrong
+    content = path.read_bytes()
+    assert content.count(offsets.tobytes()) >= 1
+    path.write_bytes(content.replace(offsets.tobytes(), changed.tobytes()))
+    fuzzing.make_manifest_fit(packed, path.name)
+    assert fuzzing.reading_fault(packed, source) is None
+    assert any(path.name in fault for fault in packer.verify(packed))
+    for use in (lambda: packer.load(packed)[0], lambda: packer.export(packed, tmp_path / "out", to="parquet")):
+        with pytest.raises(PackerError, match=rf"{path.name}: .*: changed after packing; restore it, or pack again"):
+            use()
+    assert len(packer.load(packed)[-1]["input_ids"]) == 16  # in another shard
+
+
+def test_a_record_batch_without_rows_is_refused(tmp_path):
+    packed = fuzzing.pack_small(tmp_path)
+    path = min(packed.glob("*.arrow"))
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    with pa.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_batch(table.to_batches()[0].slice(0, 0))
+        stream.write_table(table)
+    fuzzing.make_manifest_fit(packed, path.name)
+    for use in (lambda: packer.load(packed).column_names, lambda: list(packer.load(packed).segments())):
+        with pytest.raises(PackerError, match="a record batch has no rows"):
+            use()
 
 
 # Lists that lie, and what is claimed above 2^31

@@ -1,4 +1,9 @@
-"""A folder that appears whole or not at all: built beside its place, under a hidden name."""
+"""A folder that appears whole or not at all: built beside its place, in a hidden folder that is locked meanwhile.
+
+.OUT.packer-export/         locked while a process works here, until the last file of the old export is deleted
+.OUT.packer-export/new/     the folder that is being built; after an exchange, the old one, being deleted
+.OUT.packer-export/old/     the old one, where folders cannot be exchanged
+"""
 
 from __future__ import annotations
 
@@ -31,26 +36,25 @@ def whole_folder(out: Path, *, overwrite: bool, sync: bool) -> Iterator[Path]:
         PackerError: there is something at `out`, or another process is making it.
     """
     _refuse(out, overwrite=overwrite)
-    part = sibling(out, "export")
-    part.mkdir(parents=True, exist_ok=True)
-    lock = os.open(part, os.O_RDONLY)
-    try:
-        _take(lock, part, out)
+    work = sibling(out, "export")
+    work.mkdir(parents=True, exist_ok=True)
+    with _locked(work, out):
         try:
-            for left in part.iterdir():
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            _restore(work, out)
+            _refuse(out, overwrite=overwrite)
+            for left in work.iterdir():
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+            part = work / "new"
+            part.mkdir()
             yield part
             if sync:
                 sync_folder(part)
             _refuse(out, overwrite=overwrite)  # others may have been here meanwhile
             _put(part, out)
-        except BaseException:
-            _remove(part)
-            raise
-        if sync:
-            sync_folder(out.parent)
-    finally:
-        os.close(lock)
+            if sync:
+                sync_folder(out.parent)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _refuse(out: Path, *, overwrite: bool) -> None:
@@ -64,32 +68,44 @@ def _refuse(out: Path, *, overwrite: bool) -> None:
         raise PackerError(f"{out} exists: choose another --output, or replace it with --overwrite")
 
 
-def _take(lock: int, part: Path, out: Path) -> None:
-    """Lock the folder; it is the one at `part` also when another process has just put its own in place."""
+@contextmanager
+def _locked(work: Path, out: Path) -> Iterator[None]:
+    """Hold the lock of a folder.
+
+    Raises:
+        PackerError: another process holds it, or has just deleted the folder.
+    """
+    lock = None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = part.is_dir() and part.stat().st_ino == os.fstat(lock).st_ino
-    except OSError:
-        mine = False
-    if not mine:
-        raise PackerError(f"{out} is being written by another packer: wait for it, or choose another --output")
+        try:
+            lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held = work.stat().st_ino == os.fstat(lock).st_ino
+        except (BlockingIOError, FileNotFoundError):
+            is_held = False
+        if not is_held:
+            raise PackerError(f"{out} is being written by another packer: wait for it, or choose another --output")
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _restore(work: Path, out: Path) -> None:
+    """Put back the export whose replacement was killed between two renames."""
+    if not out.exists() and all((work / name / RECORD).is_file() for name in ("old", "new")):
+        (work / "old").rename(out)
 
 
 def _put(part: Path, out: Path) -> None:
-    """Move the folder to its place, at one stroke where the system can; what was there goes."""
+    """Move the folder to its place, at one stroke where the system can; what was there comes to lie beside it."""
     if not out.exists():
         part.rename(out)
-        return
-    if not exchange(part, out):
-        old = sibling(out, "export-old")
-        _remove(old)
+    elif not exchange(part, out):
+        old = part.with_name("old")
         out.rename(old)
-        part.rename(out)
-        part = old
-    _remove(part)
-
-
-def _remove(folder: Path) -> None:
-    """Delete a folder; its record first, so that what is half deleted does not look whole."""
-    (folder / RECORD).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+        try:
+            part.rename(out)
+        except BaseException:
+            old.rename(out)
+            raise

@@ -33,8 +33,14 @@ class Target:
     """How the names of its files end."""
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        """Arrow schema of the files, given that of the shards."""
-        types = self.columns or {field.name: _values_type(field.type) for field in rows}
+        """Arrow schema of the files, given that of the shards.
+
+        Raises:
+            PackerError: a column of the shards is not of lists, or there twice.
+        """
+        types = self.columns or {field.name: _values_type(field) for field in rows}
+        if not self.columns and len(types) < len(rows):
+            raise PackerError(f"the columns {', '.join(rows.names)} are not of different names: pack again")
         return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
 
     def convert(self, batch: pa.RecordBatch) -> pa.Table:
@@ -133,14 +139,18 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def _values_type(column_type: pa.DataType) -> pa.DataType:
-    return column_type.value_type
+def _values_type(field: pa.Field) -> pa.DataType:
+    if not (pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)):
+        raise PackerError(f"column '{field.name}' holds {field.type}, not a list per row: choose another --to")
+    return field.type.value_type
 
 
 def _as_lists(column: pa.Array) -> pa.Array:
     """A column of a shard as one of ordinary lists: Parquet has none of fixed size, and few engines read them."""
-    if not pa.types.is_fixed_size_list(column.type):
-        return column.cast(pa.list_(column.type.value_type))  # the name of a list's values may differ
+    if column.null_count:
+        return column.cast(pa.list_(column.type.value_type))
+    if not pa.types.is_fixed_size_list(column.type):  # made anew, since the name of a list's values may differ
+        return pa.ListArray.from_arrays(column.offsets, column.values)
     ends = np.arange(len(column) + 1, dtype=np.int32) * np.int32(column.type.list_size)
     return pa.ListArray.from_arrays(as_arrow(ends), column.flatten())
 

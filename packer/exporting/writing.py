@@ -21,7 +21,7 @@ from packer.loader import load
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile, hash_file
 from packer.shards.manifest import FORMAT_VERSION, Manifest, ShardEntry
-from packer.shards.reader import open_shard
+from packer.shards.reader import check_batch, open_shard
 from packer.system_errors import system_errors
 
 EXPORT_VERSION = 1
@@ -107,8 +107,6 @@ def export(
     if compression not in COMPRESSIONS:
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     dataset = load(packed)
-    if not len(dataset):
-        raise PackerError(f"{packed} has 0 rows: there is nothing to export")
     folder = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
     out = Path(output) if output is not None else folder.parent / f"{folder.name}-{to}"
     if out.is_symlink():  # build and swap where the folder is, not where the link is
@@ -186,9 +184,9 @@ class _Writer:
             OSError: the disk is full, or anything else that the system refuses.
             PackerError: the shard was changed after packing, or holds what the target cannot say.
         """
-        table = open_shard(self.packed, entry, self.manifest)
-        if hash_file(self.packed / entry.file) != entry.xxh3_128:
-            raise PackerError(f"{self.packed / entry.file} was changed after packing: restore it, or pack again")
+        table, path = open_shard(self.packed, entry, self.manifest), self.packed / entry.file
+        if hash_file(path) != entry.xxh3_128:
+            raise PackerError(f"{path} was changed after packing: restore it, or pack again")
         sink = HashingFile(self.folder / self.name(entry))
         try:
             with pq.ParquetWriter(
@@ -200,10 +198,14 @@ class _Writer:
             ) as parquet:
                 for batch in table.to_batches():
                     go_on()
+                    check_batch(batch, path, self.manifest)
                     parquet.write_table(self.target.convert(batch))
                     self.told.add(batch.num_rows * self.manifest.max_len)
             if self.sync:
                 sink.sync()
+        except (pa.ArrowException, ValueError, NotImplementedError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise PackerError(f"{path} cannot be written as Parquet ({reason}): choose another --to") from error
         finally:
             sink.close()
         return ExportedFile(file=self.name(entry), rows=table.num_rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
 from packer.progress import silent
-from packer.shards.columns import PADDING, RowFormat
+from packer.shards.columns import PADDING
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 
@@ -56,7 +56,7 @@ class _Views:
         for name, values in self.segments.items():
             found[name] = values[first:last]
         for name, column in self.others.items():
-            found[name] = column[first:last].to_numpy(zero_copy_only=False)
+            found[name] = _as_objects(name, column[first:last])
         return found
 
 
@@ -85,7 +85,6 @@ class PackedDataset:
             _verify(self.path)
         self.manifest: Manifest = read_manifest(self.path)
         self.max_len = self.manifest.max_len
-        self._row_format = self.manifest.row_format
         self._shards = [open_shard(self.path, entry, self.manifest) for entry in self.manifest.shards]
         # lists and bisect: for one number at a time they take a quarter of the time of np.searchsorted
         self._first_rows: list[int] = [0, *accumulate(shard.num_rows for shard in self._shards)]
@@ -160,7 +159,7 @@ class PackedDataset:
     def _view(self, shard: int, chunk: int) -> _Views:
         if (shard, chunk) not in self._views:
             path = self.path / self.manifest.shards[shard].file
-            self._views[shard, chunk] = _numpy_views(self._shards[shard], chunk, self._row_format, path)
+            self._views[shard, chunk] = _numpy_views(self._shards[shard], chunk, self.manifest, path)
         return self._views[shard, chunk]
 
     def _padding_row(self) -> Row:
@@ -198,16 +197,17 @@ def _verify(path: Path) -> None:
         raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
 
 
-def _numpy_views(table: pa.Table, chunk: int, row_format: RowFormat, path: Path) -> _Views:
-    arrays = {name: table[name].chunk(chunk) for name in row_format.schema.names}
+def _numpy_views(table: pa.Table, chunk: int, manifest: Manifest, path: Path) -> _Views:
+    arrays = {name: table[name].chunk(chunk) for name in manifest.row_format.schema.names}
     if len({len(array) for array in arrays.values()}) > 1:
         raise PackerError(f"{path}: the columns of a record batch are of different lengths; restore it, or pack again")
-    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-    check_batch(batch, path, row_format)
+    rows = len(arrays["input_ids"])
     others = [name for name in table.column_names if name not in arrays and table.column_names.count(name) == 1]
     more = {name: table[name].chunk(chunk) for name in others}
-    fitting = {name: column for name, column in more.items() if len(column) == batch.num_rows}
-    return _views_of(pa.RecordBatch.from_arrays([*batch.columns, *fitting.values()], names=[*arrays, *fitting]))
+    arrays |= {name: column for name, column in more.items() if len(column) == rows}
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+    check_batch(batch, path, manifest)
+    return _views_of(batch)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
@@ -232,6 +232,23 @@ def _views_of(batch: pa.RecordBatch) -> _Views:
         elif column.type.list_size == max_len:
             tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
     return _Views(tokens=tokens, segments=segments, others=others, offsets=as_numpy(offsets).tolist())
+
+
+def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
+    """The values of a column that is no numbers, or has nulls.
+
+    Raises:
+        PackerError: Python has no such value: a date after the year 9999, say.
+    """
+    try:
+        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PackerError(
+            f"column '{name}' holds a {column.type} that Python cannot represent ({reason}): "
+            "restore the packed dataset, or pack again with that column as strings"
+        ) from error
+    return values
 
 
 def _has_numbers(column: pa.Array) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.patterns import Patterns
 from packer.arrow import is_numeric
-from packer.errors import SourceError
+from packer.errors import PackerError, SourceError
 from packer.options.checks import OF_TEXT, check
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import GroupMode
@@ -232,7 +232,14 @@ class PackOptions:
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> PackOptions:
-        """Return the options that a manifest tells of; what a later version may have added is left out."""
+        """Return the options that a manifest tells of; what a later version may have added is left out.
+
+        Raises:
+            PackerError: a value is outside its limits.
+        """
         known: dict[str, Any] = {name: value for name, value in options.items() if name in cls.__slots__}
         lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-        return cls(**{**known, **lists})
+        try:
+            return cls(**{**known, **lists})
+        except PackerError as error:
+            raise PackerError(f"the options in the manifest are damaged: {error}") from error

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
+from packer.errors import PackerError
 from packer.gather import TokenColumn
 from packer.options import PackOptions
 from packer.shards.columns import PADDING
@@ -46,6 +47,9 @@ def read_segments(folder: Path, manifest: Manifest, source: Source | TakenInOrde
         PackerError: a shard is not what the manifest says.
     """
     tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
+    for table, entry in zip(tables, manifest.shards, strict=True):
+        if not table.schema.equals(tables[0].schema):  # values are read by the types of the first
+            raise PackerError(f"{folder / entry.file} has columns of other types than {manifest.shards[0].file} has")
     batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
     names = [name for name in ("input_ids", "labels") if name in batches[0].schema.names]
     columns = {name: TokenColumn.from_arrow([batch[name] for batch in batches]) for name in names}

@@ -91,7 +91,7 @@ def packed_statistics(packed: str | Path) -> PackedStats:
 def _row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
     for entry in manifest.shards:
         for batch in open_shard(folder, entry, manifest).to_batches():
-            check_batch(batch, folder / entry.file, manifest.row_format)
+            check_batch(batch, folder / entry.file, manifest)
             yield RowArrays(
                 row_offsets=as_numpy(batch["seq_lengths"].offsets),
                 seq_lengths=as_numpy(batch["seq_lengths"].values),

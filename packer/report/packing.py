@@ -233,7 +233,7 @@ def render_row(
             lines.append([f"  {index}", f"{extent:,}", "padding", "", "0", *empty])
         else:
             name = f"{document:,}"
-            if "source_ids" in row:
+            if "source_ids" in row and "copy" in row:
                 name = f"{name} of source {row['source_ids'][index]}, copy {row['copy'][index]}"
             values = [_cell(row[column][index]) for column in kept]
             begin = slice(place, place + min(length, _BEGIN))

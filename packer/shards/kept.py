@@ -90,7 +90,7 @@ def same_values(one: pa.Array, other: pa.Array) -> int | None:
     """The first position at which two arrays of a type differ, or None; a NaN is equal to itself."""
     if one.equals(other):
         return None
-    if pa.types.is_floating(one.type) and not one.null_count and not other.null_count:
+    if one.type == other.type and pa.types.is_floating(one.type) and not one.null_count and not other.null_count:
         bits = {16: np.uint16, 32: np.uint32, 64: np.uint64}[one.type.bit_width]
         differ = np.flatnonzero(as_numpy(one).view(bits) != as_numpy(other).view(bits))
         return int(differ[0]) if len(differ) else None

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from packer.shards.columns import RowFormat
+from packer.shards.manifest_fields import SHARD, check_fields
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 
-_LARGEST = 2**63 - 1
-_READ: dict[str, dict[str, type]] = {
-    "options": {
-        **{"max_len": int, "pad_id": int, "labels": bool, "position_ids": bool, "long": str, "algorithm": str},
-        **{"split": object, "input_column": str, "labels_column": str},
-    },
-    "source": {"files": list, "lengths_xxh3_128": str},
-    "totals": {
-        **{"documents": int, "documents_dropped": dict, "packs": int, "lower_bound": int, "efficiency": float},
-        **{
-            "tokens": int,
-            "tokens_packed": int,
-            "tokens_trained": int,
-            "tokens_repeated": int,
-            "tokens_truncated": int,
-            "tokens_dropped": dict,
-        },
-    },
-}  # what readers ask for; a manifest without it is damaged
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,41 +105,52 @@ class Manifest:
         """Read what `to_dict` gives; unknown keys are ignored, as later minor additions are.
 
         Raises:
-            KeyError, TypeError: a key is missing, or a value of the wrong kind or size.
+            KeyError: a field is missing.
+            TypeError: a value is of the wrong kind or size, or a file is not named as those of a packed dataset are.
         """
-        for part, kinds in _READ.items():
-            _check(content[part], kinds)
-        for name in ("documents_dropped", "tokens_dropped"):
-            _check(content["totals"][name], dict.fromkeys(content["totals"][name], int))
-        for file in content["source"]["files"]:
-            _check(file, {"name": str, "bytes": int})
-        _check(content["files"], dict.fromkeys(content["files"], str))
-        _check(content["options"], {name: int for name in ("align", "overlap") if name in content["options"]})
-        if not 0 < content["options"]["max_len"] < 2**31:
-            raise TypeError(f"'max_len' is {content['options']['max_len']}")
-        if content["options"].get("align", 1) < 1:
-            raise TypeError(f"'align' is {content['options']['align']}")
-        kinds = {"file": str, "rows": int, "tokens": int, "trained": int, "untrained_segments": int}
-        kinds |= {"bytes": int, "xxh3_128": str}
-        for shard in content["shards"]:
-            _check(shard, kinds)
-        shards = tuple(ShardEntry(**{name: shard[name] for name in kinds}) for shard in content["shards"])
+        check_fields(content)
+        _check_together(content)
+        _check_names(content)
         return cls(
             options=content["options"],
             source=content["source"],
             totals=content["totals"],
-            shards=shards,
+            shards=tuple(ShardEntry(**{name: shard[name] for name in SHARD}) for shard in content["shards"]),
             files=content["files"],
         )
 
 
-def _check(values: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
-    """Raise unless these values are there and of these kinds; whole numbers from 0, as far as int64 goes."""
-    for name, kind in kinds.items():
-        value = values[name]
-        is_kind = type(value) is int and 0 <= value <= _LARGEST if kind is int else isinstance(value, kind)
-        if not is_kind:
-            raise TypeError(f"'{name}' is {json.dumps(value)[:40]}")
+def _check_together(content: Mapping[str, Any]) -> None:
+    """Check that the source and the totals hold what the options promise.
+
+    Raises:
+        TypeError: they do not.
+    """
+    options, source = content["options"], content["source"]
+    weights, mixture = options.get("weights", []), source.get("mixture", [])
+    if len(weights) != len(mixture):
+        raise TypeError(f"options.weights are {len(weights)}, the sources of the mixture {len(mixture)}")
+    if "groups" in content["totals"] and options.get("group_by") is None:
+        raise TypeError("totals.groups are there, options.group_by is not")
+    if any("text" in part for part in (source, *mixture)) and options.get("tokenizer") is None:
+        raise TypeError("the source is text, and there is no options.tokenizer")
+
+
+def _check_names(content: Mapping[str, Any]) -> None:
+    """Check that every name is one of the expected form, so that none can lead out of the folder.
+
+    Raises:
+        TypeError: one is not.
+    """
+    if not content["shards"]:
+        raise TypeError("there are no shards")
+    for number, shard in enumerate(content["shards"]):
+        expected = shard_name(number, len(content["shards"]))
+        if shard["file"] != expected:
+            raise TypeError(f"shard {number} is named {json.dumps(shard['file'])[:60]}, not {expected}")
+    for name in content["files"]:
+        if not _PLAIN_NAME.fullmatch(name):
+            raise TypeError(f"a file is named {json.dumps(name)[:60]}, which is not a plain file name")
 
 
 def is_canonical(text: bytes, content: Mapping[str, Any]) -> bool:
@@ -193,5 +189,5 @@ def datasets_files(manifest_source: Mapping[str, Any], shard_files: list[str]) -
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether a folder is a complete packed dataset, by its manifest."""
-    return (folder / MANIFEST).is_file()
+    """Whether a folder has a manifest; whether that is a regular file, and intact, `read_manifest` checks."""
+    return os.path.lexists(folder / MANIFEST)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.shards.columns import RowFormat
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
-from packer.shards.structure import structure_fault
+from packer.shards.structure import rows_fault
 
 _REMEDY = "changed after packing; restore it, or pack again to another folder"
 
@@ -19,10 +19,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a packed dataset.
 
     Raises:
-        PackerError: there is none, it is damaged, or of a format version this package does not know.
+        PackerError: there is none, it is damaged, of a format version this package does not know, or one of the files
+            of the dataset is not a regular file in its folder.
     """
     path = folder / MANIFEST
-    if not path.is_file():
+    if not _is_file_of_its_own(path):
         if not folder.exists():
             raise PackerError(f"{folder}: no such file or folder")
         if (folder / ".packer").is_dir():
@@ -36,15 +37,40 @@ def read_manifest(folder: Path) -> Manifest:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackerError(f"{path} is damaged, or not of packer ({_reason(error)}): {remedy}") from error
-    if version != FORMAT_VERSION:
+    if type(version) is not int or version != FORMAT_VERSION:
         raise PackerError(
-            f"{path} has format version {version}, this package reads {FORMAT_VERSION}: "
+            f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: "
             "upgrade packer, or pack again to another folder"
         )
     try:
-        return Manifest.from_dict(content)
-    except (KeyError, TypeError, AttributeError) as error:
+        manifest = Manifest.from_dict(content)
+    except (KeyError, TypeError) as error:
         raise PackerError(f"{path} is damaged ({_reason(error)}): {remedy}") from error
+    for name in (*(entry.file for entry in manifest.shards), *manifest.files):
+        _is_file_of_its_own(folder / name)  # one that is missing is reported by what needs it
+    return manifest
+
+
+def _is_file_of_its_own(path: Path) -> bool:
+    """Whether there is a file at a path; a link, which may lead anywhere, and a pipe, which may never end, are refused.
+
+    Raises:
+        PackerError: there is something else than a regular file, or the system does not tell.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:  # a ValueError: a name with a null byte
+        raise PackerError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if stat.S_ISLNK(mode):
+        raise PackerError(
+            f"{path} is a symbolic link, and packed datasets are read from files of their own: "
+            "copy the folder with its links resolved (cp -rL), or download it with snapshot_download(local_dir=...)"
+        )
+    if not stat.S_ISREG(mode):
+        raise PackerError(f"{path} is not a regular file: {_REMEDY}")
+    return True
 
 
 def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
@@ -73,6 +99,8 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     missing = [name for name in expected.names if names.count(name) != 1]
     if missing:
         raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}: {_REMEDY}")
+    if "seq_tokens" in names and "seq_tokens" not in expected.names:  # readers would take tokens from it unchecked
+        raise PackerError(f"{path} has the column seq_tokens, which only packs with align have: {_REMEDY}")
     for column in expected:
         found = table.schema.field(column.name).type
         if found != column.type:
@@ -80,13 +108,13 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     return table
 
 
-def check_batch(batch: pa.RecordBatch, path: Path, row_format: RowFormat) -> None:
-    """Check the segments of a record batch that `open_shard` has mapped; no token is read.
+def check_batch(batch: pa.RecordBatch, path: Path, manifest: Manifest) -> None:
+    """Check a record batch that `open_shard` has mapped, before a value of it is read; no token is read.
 
     Raises:
-        PackerError: they do not make rows of max_len.
+        PackerError: its buffers are damaged, its segments do not make rows of max_len, or a kept column is wrong.
     """
-    fault = structure_fault(batch, row_format)
+    fault = rows_fault(batch, manifest)
     if fault is not None:
         raise PackerError(f"{path}: {fault}: {_REMEDY}")
 

@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from packer.arrow import as_numpy
-from packer.shards.columns import PADDING, RowFormat
+from packer.shards.columns import PADDING, ROLE, RowFormat
+from packer.shards.manifest import Manifest
+
+
+def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
+    """Return what is wrong with a record batch of rows as far as it can be told without their tokens, or None.
+
+    Until None is returned, reading a value of the batch may crash.
+
+    Args:
+        batch: has the columns of a shard, of their types; `pa.RecordBatch.validate` has passed.
+        manifest: of the dataset.
+    """
+    return buffers_fault(batch) or structure_fault(batch, manifest.row_format) or kept_fault(batch, manifest.options)
+
+
+def buffers_fault(batch: pa.RecordBatch) -> str | None:
+    """Return what is wrong with the buffers of a record batch, or None.
+
+    What None says: offsets ascend inside the values, indices inside their dictionary, strings are UTF-8, and there are
+    as many nulls as the metadata claims. Arrow itself takes all of that on trust: without it, reading may crash.
+    Columns of numbers are not read, so that a batch of a few megabytes takes microseconds.
+    """
+    try:
+        batch.validate(full=True)
+    except (pa.ArrowException, ValueError, NotImplementedError) as error:
+        return next(iter(str(error).splitlines()), type(error).__name__)
+    return None
 
 
 def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
     """Return what is wrong with the segments of a record batch of rows, or None.
 
-    What None says: there are no nulls, the segment columns are of the same lengths, their offsets stay inside the
-    values, extents are at least 1 and sum to max_len in every row, and padding is at most the last segment of a row.
+    What None says: there are rows, there are no nulls, the segment columns are of the same lengths, their offsets stay
+    inside the values, extents are at least 1 and sum to max_len in every row, and padding is at most the last segment
+    of a row.
 
     Args:
-        batch: has the columns of a shard, of their types; its buffers hold what it claims (`pa.RecordBatch.validate`).
+        batch: has the columns of a shard, of their types; its buffers are right (`buffers_fault`).
         row_format: what the rows should look like.
     """
     names = row_format.segment_columns
@@ -24,7 +55,7 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
     if any(column.null_count or column.values.null_count for column in columns):
         return "there are nulls"
     if batch.num_rows == 0:
-        return None
+        return "a record batch has no rows"
     offsets = as_numpy(batch["seq_lengths"].offsets)
     values = {name: as_numpy(batch[name].values) for name in names}
     if any(not np.array_equal(as_numpy(batch[name].offsets), offsets) for name in names):
@@ -53,3 +84,46 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
     if np.setdiff1d(tails, offsets[1:] - 1).size or np.intersect1d(tails, offsets[:-1]).size:
         return "padding stands before a segment, or alone"
     return None
+
+
+def kept_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the columns that are kept of the source: a value for each segment, or for each token.
+
+    Args:
+        batch: has the columns of a shard, whose structure is right.
+        options: those of the manifest.
+    """
+    per_segment, per_token = (options.get(name, []) for name in ("keep", "keep_tokens"))
+    if options.get("pairs"):
+        per_segment = [*per_segment, ROLE]
+    for name in (*per_segment, *per_token):
+        if batch.schema.names.count(name) != 1:
+            return f"the columns are {', '.join(batch.schema.names)}, the options ask for {name}"
+    for name in per_segment:
+        column = batch[name]
+        if (
+            not pa.types.is_list(column.type)
+            or column.null_count
+            or not column.offsets.equals(batch["seq_lengths"].offsets)
+            or len(column.values) != len(batch["seq_lengths"].values)
+        ):
+            return f"{name} is not a value for each segment"
+    for name in per_token:
+        found = batch[name].type
+        if (
+            not pa.types.is_fixed_size_list(found)
+            or found.list_size != options["max_len"]
+            or not _has_whole_bytes(found.value_type)
+            or batch[name].null_count
+        ):
+            return f"{name} is not a value for each token"
+    if options.get("pairs") and not pa.types.is_string(batch[ROLE].type.value_type):
+        return f"{ROLE} holds {batch[ROLE].type.value_type}, not strings"
+    return None
+
+
+def _has_whole_bytes(value_type: pa.DataType) -> bool:
+    try:
+        return not pa.types.is_nested(value_type) and value_type.bit_width % 8 == 0
+    except ValueError:  # values of no fixed width
+        return False

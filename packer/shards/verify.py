@@ -22,7 +22,7 @@ from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.sharing import row_fault
-from packer.shards.structure import structure_fault
+from packer.shards.structure import rows_fault
 from packer.shards.writer import Counts
 
 
@@ -110,33 +110,8 @@ def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:
 
 def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return what is wrong with a record batch of rows, or None."""
-    try:
-        batch.validate(full=True)
-    except pa.ArrowException as error:
-        return str(error).splitlines()[0]
-    fault = structure_fault(batch, manifest.row_format) or _kept_fault(batch, manifest)
+    fault = rows_fault(batch, manifest)
     return fault if fault is not None else _tokens_fault(batch, manifest)
-
-
-def _kept_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Look for the columns that are kept of the source: a value for each segment, or for each token."""
-    per_segment, per_token = (manifest.options.get(name, []) for name in ("keep", "keep_tokens"))
-    for name in (*per_segment, *per_token):
-        if batch.schema.names.count(name) != 1:
-            return f"the columns are {', '.join(batch.schema.names)}, the options ask for {name}"
-    for name in per_segment:
-        column = batch[name]
-        if (
-            not pa.types.is_list(column.type)
-            or column.null_count
-            or not column.offsets.equals(batch["seq_lengths"].offsets)
-        ):
-            return f"{name} is not a value for each segment"
-    for name in per_token:
-        found = batch[name].type
-        if not pa.types.is_fixed_size_list(found) or found.list_size != manifest.max_len or batch[name].null_count:
-            return f"{name} is not a value for each token"
-    return None
 
 
 class _Layout(NamedTuple):

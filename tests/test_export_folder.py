@@ -1,0 +1,109 @@
+"""The folder of an export while several processes write it, and after one of them was killed."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import packer
+from packer import PackerError
+from packer.exporting import folder as folder_module
+from packer.exporting.folder import RECORD, whole_folder
+from packer.workspace import sibling
+from tests.test_exporting import beside, read
+
+ROOT = Path(__file__).parent.parent
+
+
+def is_whole(out: Path) -> bool:
+    """Whether the files of an export are those of its record."""
+    record = json.loads((out / RECORD).read_text())
+    return {path.name for path in out.iterdir()} == {RECORD, *(file["file"] for file in record["files"])}
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_an_export_that_begins_while_the_old_one_is_deleted_is_refused(packed, tmp_path, monkeypatch, exchanges):
+    out, rmtree, refusals = tmp_path / "out", shutil.rmtree, []
+    packer.export(packed, out, to="parquet")
+
+    def delete_slowly(path, **options):
+        if not refusals:
+            with pytest.raises(PackerError, match="out is being written by another packer: wait for it") as refusal:
+                packer.export(packed, out, to="torchtune", overwrite=True)
+            refusals.append(refusal)
+        rmtree(path, **options)
+
+    if not exchanges:
+        monkeypatch.setattr(folder_module, "exchange", lambda *_: False)
+    monkeypatch.setattr(folder_module.shutil, "rmtree", delete_slowly)
+    packer.export(packed, out, to="torchtitan", overwrite=True)
+    assert refusals
+    assert is_whole(out)
+    assert list(read(out)[0]) == ["input", "positions", "labels"]
+    assert not beside(out)
+
+
+SLOWLY = """
+import os, sys, time
+import packer
+unlink = os.unlink
+def slow(*arguments, **options):
+    time.sleep(0.02)
+    unlink(*arguments, **options)
+os.unlink = slow
+try:
+    packer.export(sys.argv[1], sys.argv[2], to=sys.argv[3], overwrite=True, sync=False)
+except packer.PackerError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_of_many_processes_at_once_those_that_succeed_leave_a_whole_export(packed, tmp_path):
+    out = tmp_path / "out"
+    packer.export(packed, out, to="parquet")
+    targets = ["torchtitan", "torchtune", "maxtext"]
+    commands = [[sys.executable, "-c", SLOWLY, str(packed), str(out), target] for target in targets]
+    running = [
+        subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)  # the package as it is tested
+        for command in commands
+    ]
+    told = [process.communicate()[1] for process in running]
+    assert 0 in {process.returncode for process in running}, told
+    for process, line in zip(running, told, strict=True):
+        assert process.returncode == 0 or "is being written by another packer" in line
+    assert is_whole(out)
+    assert not beside(out)
+
+
+def test_an_export_killed_between_two_renames_comes_back(packed, tmp_path):
+    out = tmp_path / "out"
+    packer.export(packed, out, to="parquet")
+    work = sibling(out, "export")
+    shutil.copytree(out, work / "new")
+    out.rename(work / "old")
+    with pytest.raises(PackerError, match="out exists: choose another --output, or replace it with --overwrite"):
+        packer.export(packed, out, to="torchtune")
+    assert is_whole(out)
+    assert not beside(out)
+
+
+def test_a_replacement_that_cannot_be_put_in_place_leaves_the_old_one(packed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    packer.export(packed, out, to="parquet")
+    monkeypatch.setattr(folder_module, "exchange", lambda *_: False)
+    with pytest.raises(OSError, match="No such file"), whole_folder(out, overwrite=True, sync=False) as part:
+        part.rmdir()
+    assert is_whole(out)
+    assert not beside(out)
+
+
+def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(packed, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    sibling(tmp_path / "out", "export").symlink_to(tmp_path / "mine")
+    with pytest.raises(PackerError, match=r"\.out\.packer-export: Not a directory|symbolic links"):
+        packer.export(packed, tmp_path / "out", to="parquet")
+    assert (tmp_path / "mine" / "thesis.tex").exists()

@@ -1,0 +1,194 @@
+"""Every field of a manifest in turn holds what it should not: one line, whatever reads it, and never a traceback."""
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.options import PackOptions
+from packer.options.checks import _LONGEST_ROW
+from packer.shards import manifest_fields
+from packer.shards.manifest import MANIFEST, checksum
+from packer.shards.manifest_fields import OPTIONS
+
+WRONG = [
+    *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 0.5, -0.5, float("nan"), float("inf")),
+    *("", "x", "../x", "\ud800", "a\nb", [], {}, [[]], [None], [1], ["x"], {"x": 1}, {"": {}}),
+]
+DEEP = json.loads("[" * 900 + "]" * 900)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value, those that hold others among them."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from leaves(part, (*path, key))
+
+
+def replaced(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """The same content with another value at a path; without the last key of the path where the value is ..."""
+    if not path:
+        return value
+    changed = copy.deepcopy(content)
+    parent = changed
+    for key in path[:-1]:
+        parent = parent[key]
+    if value is ...:
+        del parent[path[-1]]
+    else:
+        parent[path[-1]] = value
+    return changed
+
+
+KINDS = {
+    "plain": {"max_len": 8, "shard_size": 300},
+    "grouped": {"max_len": 8, "keep": ["k"], "keep_tokens": ["t"], "group_by": "k", "align": 4, "max_segments": 5},
+    "mixture": {"max_len": 8, "max_segments": 3},
+    "pairs": {"max_len": 16, "pairs": True, "long": "drop"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
+    """(a packed dataset, the command that packs it again, arguments of its source for `verify`)."""
+    folder, options = tmp_path_factory.mktemp("made"), KINDS[request.param]
+    lengths = [3, 5, 2, 8, 11, 1, 4, 4, 6, 2]
+    tokens = [list(range(1, length + 1)) for length in lengths]
+    table = {"input_ids": tokens, "t": tokens, "k": [f"k{number % 3}" for number in range(len(lengths))]}
+    if request.param == "pairs":
+        table = {"chosen_input_ids": tokens, "rejected_input_ids": tokens[::-1]}
+    sources = [folder / "a.arrow", folder / "b.arrow"][: 2 if request.param == "mixture" else 1]
+    for path in sources:
+        with pa.ipc.new_stream(str(path), pa.table(table).schema) as stream:
+            stream.write_table(pa.table(table))
+    given = [(sources[0], 0.5), (sources[1], 0.25)] if request.param == "mixture" else sources[0]
+    packer.pack(given, folder / "packed", sync=False, **options)
+    names = {"keep_tokens": "--keep-tokens", "max_len": "--max-len", "max_segments": "--max-segments"}
+    again = ["pack", "-o", str(folder / "packed")]
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            option = names.get(name, f"--{name.replace('_', '-')}")
+            again += [option, *(() if one is True else (str(one),)), *(("together",) if name == "group_by" else ())]
+    if request.param == "mixture":
+        again += ["--source", f"{sources[0]}:0.5", "--source", f"{sources[1]}:0.25"]
+    else:
+        again.append(str(sources[0]))
+    of_source = [argument for path in sources for argument in ("--source", str(path))]
+    return folder / "packed", again, of_source
+
+
+def faults(folder: Path, commands: list[list[str]]) -> Iterator[str]:
+    """Run commands; yield what is neither a success nor one line."""
+    for command in commands:
+        done = CliRunner().invoke(cli, command)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            yield f"{command[0]}: {done.exception!r}"
+        elif done.exit_code not in (0, 1):
+            yield f"{command[0]}: exit code {done.exit_code}: {done.output}"
+        elif done.exit_code == 1 and command[0] != "verify" and len(done.stderr.splitlines()) != 1:
+            yield f"{command[0]}: {done.stderr}"
+        elif max(map(len, done.stderr.splitlines()), default=0) > 1000:
+            yield f"{command[0]}: a long line: {done.stderr[:200]}"
+    try:
+        for row in packer.load(folder):
+            assert row
+    except packer.PackerError:
+        pass
+    except Exception as error:
+        yield f"load: {error!r}"
+
+
+def try_values(made, tmp_path: Path, values: list[Any], *, every: int = 1) -> list[str]:
+    packed, again, of_source = made
+    folder = tmp_path / "packed"
+    again = [str(folder) if argument == str(packed) else argument for argument in again]
+    commands = [
+        ["verify", str(folder)],
+        ["verify", str(folder), *of_source],
+        ["show", str(folder), "0"],
+        ["stats", str(folder)],
+        ["export", str(folder), "--to", "parquet", "-o", str(tmp_path / "out"), "--overwrite", "--no-sync"],
+        again,
+    ]
+    shutil.copytree(packed, folder)
+    content = json.loads((packed / MANIFEST).read_bytes())
+    del content["checksum"]
+    assert {CliRunner().invoke(cli, command).exit_code for command in commands} == {0}
+    wrong = []
+    cases = [(path, value) for path in leaves(content) for value in values if path or value is not ...]
+    for path, value in cases[::every]:
+        changed = replaced(content, path, value)
+        if isinstance(changed, dict) and value is not DEEP:
+            changed["checksum"] = checksum(changed)
+        (folder / MANIFEST).write_text(json.dumps(changed, indent=None if value is DEEP else 1) + "\n")
+        wrong += [f"{path} = {str(value)[:20]}: {fault}" for fault in faults(folder, commands)]
+        assert len(wrong) < 20, "\n".join(wrong)
+    return wrong
+
+
+def test_a_field_of_another_value_or_without_one_is_told_in_one_line(made, tmp_path):
+    assert try_values(made, tmp_path, [*WRONG, ...], every=23) == []
+
+
+@pytest.mark.slow
+def test_every_field_of_every_other_value_is_told_in_one_line(made, tmp_path):
+    assert try_values(made, tmp_path, [*WRONG, ...]) == []
+
+
+def test_a_field_nested_a_thousand_deep_is_told_in_one_line(made, tmp_path):
+    assert try_values(made, tmp_path, [DEEP], every=7) == []
+    packed, _, _ = made
+    for where in ((), ("options",), ("options", "later"), ("totals", "later"), ("source", "later"), ("later",)):
+        content = json.loads((packed / MANIFEST).read_bytes())
+        (tmp_path / "packed" / MANIFEST).write_text(json.dumps(replaced(content, where, DEEP)))
+        assert list(faults(tmp_path / "packed", [["verify", str(tmp_path / "packed")]])) == []
+
+
+def test_the_message_names_the_field_the_value_and_what_belongs_there(made, tmp_path):
+    packed, _, _ = made
+    shutil.copytree(packed, tmp_path / "packed")
+    content = json.loads((packed / MANIFEST).read_bytes())
+    for path, value, words in (
+        (("options", "max_len"), 2**24 + 1, "options.max_len is 16777217, not a whole number from 1 to 16777216"),
+        (("totals", "packs"), "many", 'totals.packs is "many", not a whole number from 1 to 9223372036854775807'),
+        (("totals", "documents_dropped", "empty"), None, "totals.documents_dropped.empty is null, not a whole number"),
+        (("shards", 0, "rows"), True, "shards[0].rows is true, not a whole number from 1 to"),
+        (("source", "files", 0), 5, "source.files[0] is 5, not an object"),
+        (("files",), [1], "files is [1], not an object"),
+        (("totals", "efficiency"), float("nan"), "totals.efficiency is NaN, not a number from 0"),
+        (("options", "seed"), [[]], "options.seed is [[]], not a whole number from 0"),
+        (("shards",), [], "there are no shards"),
+        (("totals", "packs"), ..., "no 'packs'"),
+    ):
+        (tmp_path / "packed" / MANIFEST).write_text(json.dumps(replaced(content, path, value)))
+        with pytest.raises(packer.PackerError) as error:
+            packer.load(tmp_path / "packed")
+        assert f"{MANIFEST} is damaged ({words}" in str(error.value)
+        assert str(error.value).endswith("restore it, or pack again to another folder")
+
+
+def test_fields_of_a_later_version_are_passed_over(made, tmp_path):
+    packed, _, _ = made
+    shutil.copytree(packed, tmp_path / "packed")
+    content = json.loads((packed / MANIFEST).read_bytes())
+    content |= {"later": [{"x": None}]}
+    for part in ("options", "source", "totals"):
+        content[part]["later"] = {"x": [[1], -1, "?"]}
+    content["shards"][0]["later"] = -5
+    (tmp_path / "packed" / MANIFEST).write_text(json.dumps(content))
+    assert len(packer.load(tmp_path / "packed")) == content["totals"]["packs"]
+
+
+def test_every_option_has_a_kind():
+    assert {name.removesuffix("?") for name in OPTIONS} == {field.name for field in fields(PackOptions)}
+    assert manifest_fields._LONGEST_ROW == _LONGEST_ROW

@@ -1,0 +1,156 @@
+"""Packed datasets from elsewhere: nothing outside their folder is read or written, and nothing hangs."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.shards.manifest import MANIFEST, checksum
+from tests.packed_rows import LENGTHS, MAX_LEN, make, write_source
+
+
+def edit_manifest(folder: Path, edit) -> None:
+    """Change a manifest and its checksum with it, as someone who wants to be believed does."""
+    content = json.loads((folder / MANIFEST).read_bytes())
+    del content["checksum"]
+    edit(content)
+    content["checksum"] = checksum(content)
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+
+
+@pytest.fixture
+def folder(tmp_path, packed):
+    """A packed dataset of one's own, of several shards, in a folder beside its source."""
+    write_source(tmp_path / "source.arrow", LENGTHS)
+    return shutil.copytree(packed, tmp_path / "packed")
+
+
+def commands(folder: Path) -> list[list[str]]:
+    """All that reads a packed dataset."""
+    source = str(folder.parent / "source.arrow")
+    again = ["pack", source, "-o", str(folder), "--max-len", str(MAX_LEN)]
+    return [
+        ["verify", str(folder)],
+        ["verify", str(folder), "--source", source],
+        ["show", str(folder), "0"],
+        ["stats", str(folder)],
+        *(["export", str(folder), "--to", to, "-o", str(folder.parent / to)] for to in ("parquet", "torchtitan")),
+        again,
+        [*again, "--overwrite"],
+    ]
+
+
+def refusals(folder: Path) -> list[str]:
+    """The lines in which every command, and `load`, refuses the dataset; nothing is written anywhere."""
+    before = sorted(folder.parent.rglob("*"))
+    lines = []
+    for command in commands(folder):
+        done = CliRunner().invoke(cli, command)
+        assert isinstance(done.exception, SystemExit), (command, done.exception)
+        assert done.exit_code == 1, (command, done.output)
+        (line,) = done.stderr.splitlines()
+        lines.append(line)
+    with pytest.raises(packer.PackerError) as error:
+        packer.load(folder)
+    assert sorted(folder.parent.rglob("*")) == before
+    return [*lines, str(error.value)]
+
+
+@pytest.mark.parametrize("verb", ["rename", "copy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../data-00000-of-00001.arrow",
+        "{parent}/elsewhere.arrow",
+        "inner/data.arrow",
+        "data.arrow",
+        ".",
+        "",
+        "..\\a.arrow",
+    ],
+)
+def test_a_shard_of_another_name_is_refused_wherever_it_lies(folder, name, verb):
+    name = name.format(parent=folder.parent)
+    count = len(json.loads((folder / MANIFEST).read_bytes())["shards"])
+    shard = folder / f"data-00001-of-{count:05d}.arrow"
+    (folder / "inner").mkdir()
+    if name.endswith("arrow"):
+        (shard.rename if verb == "rename" else lambda to: shutil.copy(shard, to))(folder / name)
+    edit_manifest(folder, lambda content: content["shards"][1].update(file=name))
+    for line in refusals(folder):
+        assert f"{MANIFEST} is damaged (shard 1 is named {json.dumps(name)[:60]}, not {shard.name})" in line
+
+
+def test_an_export_writes_nothing_over_files_that_a_shard_is_named_after(folder):
+    (folder.parent / "victim.parquet").write_text("mine")
+    edit_manifest(folder, lambda content: content["shards"][0].update(file="../../victim"))
+    refusals(folder)
+    assert (folder.parent / "victim.parquet").read_text() == "mine"
+
+
+def test_two_shards_of_one_name_are_refused(folder):
+    edit_manifest(folder, lambda content: content["shards"].__setitem__(1, content["shards"][0]))
+    assert all("shard 1 is named" in line for line in refusals(folder))
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "inner/state.json", "..", "", "a\0b", "état.json"])
+def test_a_small_file_of_a_name_that_is_a_path_is_refused(folder, name):
+    edit_manifest(folder, lambda content: content["files"].update({name: "0" * 32}))
+    assert all("is not a plain file name" in line for line in refusals(folder))
+
+
+@pytest.mark.parametrize("name", ["data-00001*", "state.json", MANIFEST])
+@pytest.mark.parametrize("where", ["elsewhere", "in the folder", "nowhere"])
+def test_a_symbolic_link_is_refused_with_the_remedy(folder, name, where):
+    (path,) = folder.glob(name)
+    path.rename(moved := (folder.parent if where == "elsewhere" else folder) / "moved")
+    path.symlink_to(moved)
+    if where == "nowhere":
+        moved.unlink()
+    for line in refusals(folder):
+        assert f"{path} is a symbolic link" in line
+        assert "cp -rL" in line
+        assert "snapshot_download(local_dir=...)" in line
+
+
+def test_a_folder_reached_by_a_symbolic_link_is_read(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    assert len(packer.load(tmp_path / "link")) == len(packer.load(folder))
+    assert list(packer.verify(tmp_path / "link", tmp_path / "source.arrow")) == []
+
+
+def test_a_snapshot_of_the_hub_in_its_cache_is_refused_and_its_copy_read(folder, tmp_path):
+    """The cache keeps files under their hashes; a snapshot consists of links to them."""
+    blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "abc"
+    folder.rename(tmp_path / "original")
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate((tmp_path / "original").iterdir()):
+        shutil.copy(path, blobs / str(number))
+        (snapshot / path.name).symlink_to(Path("..") / ".." / "blobs" / str(number))
+    with pytest.raises(packer.PackerError, match=r"symbolic link.*snapshot_download\(local_dir=\.\.\.\)"):
+        packer.load(snapshot)
+    shutil.copytree(snapshot, tmp_path / "copy")
+    assert list(packer.verify(tmp_path / "copy", tmp_path / "source.arrow")) == []
+
+
+@pytest.mark.parametrize("name", ["data-00001*", "dataset_info.json", MANIFEST])
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused_at_once(folder, name, kind):
+    (path,) = folder.glob(name)
+    path.unlink()
+    (os.mkfifo if kind == "pipe" else os.mkdir)(path)
+    assert all(f"{path} is not a regular file" in line for line in refusals(folder))
+
+
+def test_a_dataset_of_one_shard_is_checked_like_others(tmp_path):
+    folder = make(tmp_path)
+    (shard,) = folder.glob("*.arrow")
+    shard.rename(tmp_path / "shard.arrow")
+    shard.symlink_to(tmp_path / "shard.arrow")
+    assert all("is a symbolic link" in line for line in refusals(folder))
