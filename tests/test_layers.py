@@ -24,6 +24,8 @@ FLOORS = {
     "text": 2,
     "options": 3,
     "workspace": 3,
+    "replacing": 3,
+    "request": 3,
     "executors": 3,
     "exporting": 3,
     "pipeline": 3,

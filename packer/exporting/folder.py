@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.workspace import exchange, sibling, sync_folder
+from packer.replacing import Kind, refuse_mount_point, restore, sibling, swap, sync_folder
 
 RECORD = "_export.json"
 """Written last: what an export is. Readers of Parquet folders pass over names with an underscore."""
+
+EXPORT = Kind(record=RECORD, building="export", listed=lambda record: [file["file"] for file in record["files"]])
 
 
 @contextmanager
@@ -30,8 +32,10 @@ def whole_folder(out: Path, *, overwrite: bool, sync: bool) -> Iterator[Path]:
     Raises:
         PackerError: there is something at `out`, or another process is making it.
     """
+    restore(out, EXPORT)
     _refuse(out, overwrite=overwrite)
-    part = sibling(out, "export")
+    refuse_mount_point(out)
+    part = sibling(out, EXPORT.building)
     part.mkdir(parents=True, exist_ok=True)
     lock = os.open(part, os.O_RDONLY)
     try:
@@ -43,12 +47,10 @@ def whole_folder(out: Path, *, overwrite: bool, sync: bool) -> Iterator[Path]:
             if sync:
                 sync_folder(part)
             _refuse(out, overwrite=overwrite)  # others may have been here meanwhile
-            _put(part, out)
         except BaseException:
             _remove(part)
             raise
-        if sync:
-            sync_folder(out.parent)
+        swap(out, part, EXPORT, sync=sync)
     finally:
         os.close(lock)
 
@@ -73,20 +75,6 @@ def _take(lock: int, part: Path, out: Path) -> None:
         mine = False
     if not mine:
         raise PackerError(f"{out} is being written by another packer: wait for it, or choose another --output")
-
-
-def _put(part: Path, out: Path) -> None:
-    """Move the folder to its place, at one stroke where the system can; what was there goes."""
-    if not out.exists():
-        part.rename(out)
-        return
-    if not exchange(part, out):
-        old = sibling(out, "export-old")
-        _remove(old)
-        out.rename(old)
-        part.rename(out)
-        part = old
-    _remove(part)
 
 
 def _remove(folder: Path) -> None:

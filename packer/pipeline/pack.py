@@ -9,7 +9,7 @@ from typing import Any
 
 import xxhash
 
-from packer import workspace
+from packer import replacing, workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
@@ -21,13 +21,14 @@ from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.plan import Plan
 from packer.progress import Progress, silent
+from packer.request import difference
 from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
 from packer.sources.mixture import Mixture
 from packer.sources.opening import ENDINGS
 from packer.system_errors import system_errors
-from packer.workspace import Workspace
+from packer.workspace import PACKED, Workspace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,21 +82,23 @@ def pack(
     if opened.tokenized is not None:
         request["text"] = dict(opened.tokenized.identity)
     with system_errors(out, resumes=True):
-        workspace.restore(out)
+        replacing.restore(out, PACKED)
         target = out
         if is_packed(out):
             manifest = _same_pack(out, opened, request, overwrite=overwrite, progress=progress)
             if manifest is not None:
                 return PackResult(manifest=manifest, output=out, found_complete=True)
-            target = workspace.beside(out)
+            target = replacing.beside(out, PACKED)
         with workspace.claim(target, request, sync=sync, fresh=overwrite) as claimed:
             try:
-                manifest = _pack_into(claimed, opened, options, workers or available_workers(), progress)
+                manifest = _pack_into(
+                    claimed, opened, options, workers or available_workers(), progress, overwrite=overwrite
+                )
             except SourceError:
                 claimed.discard()
                 raise
-        if target != out:
-            workspace.swap(out, target, sync=sync)
+            if target != out:
+                replacing.swap(out, target, PACKED, sync=sync)
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
@@ -148,14 +151,20 @@ def _same_pack(
         same = read_documents(opened, progress).scanned.identity == manifest.source
     if not same:
         raise PackerError(
-            f"{out} is complete, packed {workspace.difference(there, asked)}: "
+            f"{out} is complete, packed {difference(there, asked)}: "
             "choose another --output, or replace it with --overwrite"
         )
     return manifest
 
 
 def _pack_into(
-    claimed: Workspace, opened: Source | Mixture, options: PackOptions, workers: int, progress: Progress
+    claimed: Workspace,
+    opened: Source | Mixture,
+    options: PackOptions,
+    workers: int,
+    progress: Progress,
+    *,
+    overwrite: bool,
 ) -> Manifest:
     """Plan, or take up the plan that is there, write the shards that are not, and commit."""
     mapped = opened
@@ -173,7 +182,7 @@ def _pack_into(
         row_bytes = row_format.row_bytes
         return make_plan(cut, options, row_bytes=row_bytes, groups=groups, threads=workers, progress=progress)
 
-    plan, totals = _kept_plan(claimed, scanned.identity, planned)
+    plan, totals = _kept_plan(claimed, scanned.identity, planned, overwrite=overwrite)
     check_writing(claimed, totals["packs"] * row_format.row_bytes)
     maker = ShardMaker(
         source=documents.source,
@@ -212,10 +221,21 @@ def _text_totals(spilled: Source | Mixture) -> dict[str, int]:
 
 
 def _kept_plan(
-    claimed: Workspace, identity: dict[str, Any], planned: Callable[[], tuple[Plan, dict[str, Any]]]
+    claimed: Workspace,
+    identity: dict[str, Any],
+    planned: Callable[[], tuple[Plan, dict[str, Any]]],
+    *,
+    overwrite: bool,
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan that was kept, made first where there is none, and the totals of the manifest."""
     kept = claimed.load_plan()
+    if kept is not None and kept[1]["source"] != identity:
+        if not overwrite:
+            raise PackerError(
+                f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
+            )
+        kept = None
+        claimed.forget_plan()
     if kept is None:
         plan, totals = planned()
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
@@ -223,9 +243,5 @@ def _kept_plan(
         del plan, arrays  # from here on mapped, not held
         kept = claimed.load_plan()
         assert kept is not None
-    elif kept[1]["source"] != identity:
-        raise PackerError(
-            f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
-        )
     found, facts = kept
     return Plan(**found, pool_packs=facts["pool_packs"]), facts["totals"]

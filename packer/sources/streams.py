@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.gather import list_lengths
+from packer.shards.files import HashingFile
 from packer.sources.documents import Batch, Columns, DocumentError, value_message
 from packer.sources.lengths import runs, values_of
 
@@ -20,13 +21,13 @@ COLUMNS = Columns("input_ids", "labels")
 """The columns of a stream; labels where the source has them."""
 
 
-def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> int:
+def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> str:
     """Write one input's checked batches, `columns` in its messages; the stream takes its name when it is whole.
 
     It is not synced: it need not outlive the system.
 
     Returns:
-        The number of documents.
+        Hash of the stream: xxh3-128, hexadecimal.
 
     Raises:
         DocumentError: a value does not fit int32.
@@ -34,7 +35,7 @@ def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_
     """
     fields = [(column, pa.list_(pa.int32())) for column in COLUMNS[: 1 + has_labels]]
     row = 0
-    with appearing(path) as temporary, pa.OSFile(str(temporary), "wb") as file, ExitStack() as stack:
+    with appearing(path) as temporary, closing(HashingFile(temporary)) as file, ExitStack() as stack:
         writer = None
         names = columns.input_ids, columns.labels
         for batch in batches:
@@ -53,7 +54,7 @@ def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_
                 row += len(tokens)
         if writer is None:  # no documents, of which a column's type could be known
             pa.ipc.new_stream(file, pa.schema([*fields, *((name, pa.null()) for name in columns.extra)])).close()
-    return row
+    return file.hexdigest()
 
 
 def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -> pa.Array:
