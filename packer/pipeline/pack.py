@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,26 @@ from packer import replacing, workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Given, open_sources, read_documents
 from packer.pipeline.opening import names_and_sizes, source_files, text_identity
 from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
+from packer.pipeline.verifying import compare_opened
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.plan import Plan
 from packer.progress import Progress, silent
 from packer.request import difference
-from packer.shards.manifest import Manifest, datasets_files, is_packed
+from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
 from packer.sources.mixture import Mixture
 from packer.sources.opening import ENDINGS
 from packer.system_errors import system_errors
 from packer.workspace import PACKED, Workspace
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +48,9 @@ class PackResult:
 
     found_complete: bool
     """Whether it was there already, made by the same options from the same source."""
+
+    checked: str = ""
+    """What was checked of a dataset that was there, for a message."""
 
 
 def pack(
@@ -85,9 +93,9 @@ def pack(
         replacing.restore(out, PACKED)
         target = out
         if is_packed(out):
-            manifest = _same_pack(out, opened, request, overwrite=overwrite, progress=progress)
-            if manifest is not None:
-                return PackResult(manifest=manifest, output=out, found_complete=True)
+            if not overwrite:
+                return _find_complete(out, opened, request, progress)
+            read_manifest(out)  # what it names is going to be replaced
             target = replacing.beside(out, PACKED)
         with workspace.claim(target, request, sync=sync, fresh=overwrite) as claimed:
             try:
@@ -134,27 +142,37 @@ def refuse_inside(source: Given, out: Path) -> None:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
 
 
-def _same_pack(
-    out: Path, opened: Source | Mixture, request: dict[str, Any], *, overwrite: bool, progress: Progress
-) -> Manifest | None:
-    """Return the manifest of a complete dataset where nothing is to be done, None where it is to be replaced."""
+def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any], progress: Progress) -> PackResult:
+    """Return what there is of a complete dataset of the same request.
+
+    Its source is known by names, sizes and lengths, and by its times; where these do not tell, by every token.
+
+    Raises:
+        PackerError: it is of another request or source, or damaged.
+    """
     manifest = read_manifest(out)
-    if overwrite:
-        return None
     there = {"options": dict(manifest.options), "files": names_and_sizes(manifest.source["files"])}
     asked = {**request, "files": names_and_sizes(request["files"])}
     text = text_identity(manifest.source)
     if text is not None:
         there["text"] = text
+    remedy = "choose another --output, or replace it with --overwrite"
     same = there == asked
     if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
         same = read_documents(opened, progress).scanned.identity == manifest.source
     if not same:
-        raise PackerError(
-            f"{out} is complete, packed {difference(there, asked)}: "
-            "choose another --output, or replace it with --overwrite"
-        )
-    return manifest
+        raise PackerError(f"{out} is complete, packed {difference(there, asked)}: {remedy}")
+    check_files(out / MANIFEST, [asdict(entry) for entry in manifest.shards], manifest.files)
+    paths = [given.path for given in opened.inputs if given.path is not None]
+    if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
+        checked = "its shards have their sizes, and no file of the source was written since"
+        return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
+    log.info("the times of the source do not tell whether it is the one that was packed: comparing every token")
+    fault = next(compare_opened(out, manifest, opened, progress), None)
+    if fault is not None:
+        raise PackerError(f"{out} is complete, packed of a source that has changed since ({fault}): {remedy}")
+    checked = "its shards have their sizes, and every token of the source is in them"
+    return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
 
 
 def _pack_into(

@@ -13,6 +13,7 @@ from packer import replacing, workspace
 from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.opening import names_and_sizes, open_with, source_files
 from packer.pipeline.pack import name_after, refuse_inside
 from packer.pipeline.room import check_tokenizing
@@ -51,6 +52,9 @@ class TokenizeResult:
 
     found_complete: bool
     """Whether it was there already, of the same source and made in the same way."""
+
+    checked: str = ""
+    """What was checked of a dataset that was there, for a message."""
 
 
 def tokenize(
@@ -98,7 +102,8 @@ def tokenize(
                     f"{out} is complete, tokenized {difference(report, request)}: "
                     "choose another --output, or replace it with --overwrite"
                 )
-            return TokenizeResult(report=report, output=out, found_complete=True)
+            checked = _check_complete(out, report, opened)
+            return TokenizeResult(report=report, output=out, found_complete=True, checked=checked)
         building = replacing.beside(out, TOKENIZED)
         with workspace.claim(building, request, sync=sync, fresh=True, kind=TOKENIZED) as claimed:
             report = _write(
@@ -127,6 +132,26 @@ def _read_report(out: Path) -> dict[str, Any] | None:
         if isinstance(report, dict):
             return report
     raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output")
+
+
+def _check_complete(out: Path, report: dict[str, Any], opened: Source) -> str:
+    """Say what was checked of a complete dataset.
+
+    Raises:
+        PackerError: a file is missing or damaged, or one of the source was written to since.
+    """
+    record = out / REPORT
+    check_files(record, report.get("shards", ()), {})
+    paths = [given.path for given in opened.inputs if given.path is not None]
+    changed = changed_since(record, paths, in_content=True)
+    if changed is not None:
+        raise PackerError(
+            f"{out} is complete, and {changed} was written to since: "
+            "choose another --output, or replace it with --overwrite"
+        )
+    if len(paths) < len(opened.inputs):
+        return "its shards have their sizes, and the source its name and size"
+    return "its shards have their sizes, and no file of the source was written since"
 
 
 def _write(
