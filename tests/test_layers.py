@@ -34,6 +34,7 @@ FLOORS = {
     "report": 4,
     "demo": 4,
     "cli": 4,
+    "signals": 4,
     "__main__": 4,
     "__init__": 5,
 }
