@@ -34,6 +34,7 @@ from packer.sources.documents import (
     value_message,
 )
 from packer.sources.lines import CODECS, line_blocks, lines_of, next_line, read_record
+from packer.system_errors import shortage
 
 _BLOCK = 1 << 22  # bytes of text parsed at once (parsing takes over ten times that); a longer line extends it
 _THREADS = 2  # at work on a file that is read as a stream
@@ -154,6 +155,8 @@ class JsonLines:
         try:
             return _Parsed(text, done, _parse(text, self.columns, self.types))
         except pa.ArrowException as error:
+            if shortage(error) is not None:  # the lines may be right
+                raise
             return _Parsed(text, done, error)
 
     def _find_fault(self, block: bytes, row: int, line: int, reason: str) -> DocumentError:
