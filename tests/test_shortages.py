@@ -19,6 +19,7 @@ from packer.options import PackOptions
 from packer.pipeline import tokenize
 from packer.sources import ipc
 from packer.system_errors import shortage, shortage_behind
+from packer.text.tokens import _is_refusal
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -139,26 +140,17 @@ def test_a_tokenizer_without_threads_does_not_blame_the_text():
     class PanicException(BaseException):
         pass
 
-    panic = PanicException(
-        'ThreadPoolBuildError { kind: IOError(Os { code: 11, message: "' + os.strerror(11) + '" }) }'
-    )
-    from packer.text.tokens import _is_refusal
-
-    assert not _is_refusal(panic)
+    assert not _is_refusal(PanicException(f"ThreadPoolBuildError {{ kind: IOError({os.strerror(errno.EAGAIN)}) }}"))
     assert _is_refusal(PanicException("index out of bounds"))
 
 
 def test_other_errors_are_not_taken_for_a_shortage():
     for error in (ValueError("no"), OSError(errno.ENOENT, "No such file"), pa.ArrowInvalid("bad"), RuntimeError("x")):
         assert shortage(error) is None
-    try:
-        try:
-            raise RuntimeError("can't start new thread")
-        except RuntimeError as cause:
-            raise ValueError("of a library") from cause
-    except ValueError as error:
-        assert "no more threads" in str(shortage_behind(error))
-        assert shortage(error) is None
+    of_a_library = ValueError("of a library")
+    of_a_library.__cause__ = RuntimeError("can't start new thread")
+    assert "no more threads" in str(shortage_behind(of_a_library))
+    assert shortage(of_a_library) is None
 
 
 @pytest.mark.slow
