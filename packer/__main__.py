@@ -1,5 +1,15 @@
-"""`python -m packer`: the same command as `packer`."""
+"""The command `packer`, also as `python -m packer`."""
 
-from packer.cli import main
+from packer.signals import handle_from_the_start
 
-main()
+
+def main() -> None:
+    """Run the command; signals are handled before click and the commands are imported."""
+    handle_from_the_start()
+    from packer.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

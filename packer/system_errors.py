@@ -1,13 +1,47 @@
-"""What the system refuses while an output is written, in one line."""
+"""What the system refuses while an output is written, and what it is short of, in one line."""
 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from packer.errors import PackerError
+
+_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter is said of a library
+_NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
+_NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
+
+
+def shortage(error: BaseException) -> str | None:
+    """Say what the machine is short of, and the remedy, where an error is about memory, memory maps, threads or files.
+
+    Libraries tell it in many ways, so that their words count as much as the type: `OSError("Memory mapping file failed:
+    Cannot allocate memory")` has no errno. Whatever is wrong then, the data are not.
+    """
+    text = " ".join(str(error).split())
+    if any(words in text for words in _NO_THREADS):
+        return f"no more threads can be started ({text}): choose fewer --workers, or raise ulimit -u or -v"
+    if any(words in text for words in _NO_FILES):
+        return f"too many files are open ({text}): raise ulimit -n"
+    if isinstance(error, MemoryError):
+        return f"out of memory ({text}): choose a smaller --max-len or fewer --workers, or free some"
+    if any(words in text for words in _NO_MEMORY):
+        return f"no more memory can be mapped ({text}): free some, or raise ulimit -v or vm.max_map_count"
+    return None
+
+
+def shortage_behind(error: BaseException) -> str | None:
+    """What `shortage` says of an error or the first of those that led to it."""
+    led: BaseException | None = error
+    while led is not None:
+        found = shortage(led)
+        if found is not None:
+            return found
+        led = led.__cause__ or led.__context__
+    return None
 
 
 @contextmanager
@@ -19,13 +53,18 @@ def system_errors(out: Path, *, resumes: bool) -> Iterator[None]:
         resumes: whether the same command goes on where it stopped.
 
     Raises:
-        PackerError: instead of an OSError.
+        PackerError: instead of an OSError, and of what any library raises for want of threads or memory maps.
     """
+    goes_on = ": it goes on where it stopped" if resumes else ""
     try:
         yield
+    except (PackerError, MemoryError):
+        raise
     except OSError as error:
         where = error.filename or out
-        goes_on = ": it goes on where it stopped" if resumes else ""
+        short = shortage(error)
+        if short is not None:
+            raise PackerError(f"{where}: {short}, and repeat the same command{goes_on}") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = f"free some space and repeat the same command{goes_on}"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
@@ -33,3 +72,8 @@ def system_errors(out: Path, *, resumes: bool) -> Iterator[None]:
         else:
             remedy = f"repeat the same command when that is mended{goes_on}"
         raise PackerError(f"{where}: {error.strerror or error}: {remedy}") from error
+    except BaseException as error:  # Rust panics are no Exception
+        short = shortage(error)
+        if short is None:
+            raise
+        raise PackerError(f"{out}: {short}, and repeat the same command{goes_on}") from error

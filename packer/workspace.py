@@ -1,20 +1,22 @@
-"""An output folder while it is not finished: claimed, resumed, committed, swapped into place.
+"""An output folder while it is not finished: claimed, resumed, committed.
 
 OUT/.packer/lock            held while a process works here
 OUT/.packer/request.json    what is being made: options and source files; decides what can be resumed
 OUT/.packer/spill/          sources that cannot be mapped, decoded once
-OUT/.packer/plan/           the plan, whole or not there
-OUT/.packer/committed/      what the manifest will say of each shard that is there
+OUT/.packer/plan/           the plan, whole or not there, with a hash of every file
+OUT/.packer/committed/      what the manifest will say of each shard that is there, its hash included
+
+Whatever is found there counts only if it matches its hash: a note, decoded source or shard that does not is made again,
+a damaged request or plan is an error that --overwrite gets out of.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -25,10 +27,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, is_packed
+from packer.replacing import LOCK, WORK, Kind, sync_folder
+from packer.request import difference
+from packer.shards.files import hash_file
+from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum
 
-WORK = ".packer"
 REQUEST = "request.json"
+_FACTS = "facts.json"
+PACKED = Kind(
+    record=MANIFEST,
+    building="new",
+    listed=lambda manifest: [*(shard["file"] for shard in manifest["shards"]), *manifest["files"]],
+)
+
+
+_SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # what damaged JSON comes to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,12 +84,13 @@ class Workspace:
     def save_plan(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Keep the plan: arrays, and what else the manifest will say; whole or not at all."""
         temporary = self.work / "plan.part"
-        shutil.rmtree(temporary, ignore_errors=True)
+        _delete(temporary)
         try:
             temporary.mkdir()
             for name, array in arrays.items():
                 np.save(temporary / f"{name}.npy", array)
-            (temporary / "facts.json").write_text(json.dumps(facts))
+            files = {path.name: hash_file(path) for path in temporary.iterdir()}
+            (temporary / _FACTS).write_bytes(_checked_json({"facts": dict(facts), "files": files}))
             if self.sync:
                 for path in temporary.iterdir():
                     with path.open("rb") as file:
@@ -88,25 +103,52 @@ class Workspace:
         self.sync_folder(self.work)
 
     def load_plan(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-        """Return the plan that was kept, its arrays mapped, or None."""
+        """Return the plan that was kept, its arrays mapped, or None; `claim` has checked it."""
         folder = self.work / "plan"
         if not folder.is_dir():
             return None
-        arrays = {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in folder.glob("*.npy")}
-        return arrays, json.loads((folder / "facts.json").read_text())
+        kept = _read_checked_json(folder / _FACTS)
+        arrays = {
+            name.removesuffix(".npy"): np.load(folder / name, mmap_mode="r").view(np.ndarray) for name in kept["files"]
+        }
+        return arrays, kept["facts"]
+
+    def damaged_plan_file(self) -> Path | None:
+        """The first file of the plan that is not as it was written; None where there is no plan, or a whole one."""
+        folder = self.work / "plan"
+        if not folder.exists():
+            return None
+        try:
+            files: dict[str, str] = _read_checked_json(folder / _FACTS)["files"]
+        except (*_UNREADABLE, FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return folder / _FACTS
+        for name, digest in files.items():
+            path = folder / name
+            if not path.is_file() or hash_file(path) != digest:
+                return path
+        return None
 
     def committed(self, name: str) -> ShardEntry | None:
-        """Return the entry of a shard that is there, written by this run or one before it."""
-        note = self.work / "committed" / f"{name}.json"
+        """Return what was noted of a shard that is there with its size, by this run or one before it."""
         try:
-            entry = ShardEntry(**json.loads(note.read_text()))
+            entry = ShardEntry(**_read_checked_json(self._note(name)))
             return entry if (self.out / name).stat().st_size == entry.bytes else None
-        except FileNotFoundError:
+        except (*_UNREADABLE, FileNotFoundError):
             return None
+
+    def is_intact(self, entry: ShardEntry) -> bool:
+        """Whether a shard that is there has the bytes that were written: by its hash."""
+        return hash_file(self.out / entry.file) == entry.xxh3_128
+
+    def forget_plan(self) -> None:
+        """Remove the plan and everything that was made by it."""
+        for made in (self.work / "plan", *self._shards(), self.work / "committed"):
+            _delete(made)
+        (self.work / "committed").mkdir()
 
     def committed_bytes(self) -> int:
         """Bytes of the shards that are in place."""
-        return sum(shard.stat().st_size for shard in self.out.glob("data-*-of-*.arrow"))
+        return sum(shard.stat().st_size for shard in self._shards())
 
     @contextlib.contextmanager
     def temporary(self, name: str) -> Iterator[Path]:
@@ -121,7 +163,7 @@ class Workspace:
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
         """Put a written shard in place: first what will be said of it, then the shard itself."""
-        self.write_file(self.work / "committed" / f"{entry.file}.json", json.dumps(asdict(entry)).encode())
+        self.write_file(self._note(entry.file), _checked_json(asdict(entry)))
         temporary.rename(self.out / entry.file)
         self.sync_folder(self.out)
 
@@ -133,44 +175,76 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove what was begun here: an output that cannot be finished."""
-        (self.work / REQUEST).unlink(missing_ok=True)  # first: what is half removed is not resumed
-        for shard in self.out.glob("data-*-of-*.arrow"):
-            shard.unlink()
+        self.clear()
         shutil.rmtree(self.work, ignore_errors=True)
         with contextlib.suppress(OSError):  # others may keep files here
             self.out.rmdir()
 
+    def clear(self) -> None:
+        """Remove whatever was begun, the lock apart; the request first: what is half removed is not resumed."""
+        _delete(self.work / REQUEST)
+        for begun in (*self.work.iterdir(), *self._shards()):
+            if begun.name != LOCK:
+                _delete(begun)
+
+    def tidy(self) -> None:
+        """Remove what a process was writing when it died, and what is no file where a file belongs."""
+        for left in self.work.glob("data-*"):
+            _delete(left)
+        for folder in (self.spill, self.work / "committed"):
+            if not folder.is_dir():
+                _delete(folder)
+                folder.mkdir()
+            for left in folder.iterdir():
+                if left.name.startswith(".") or not left.is_file():
+                    _delete(left)
+
+    def _note(self, name: str) -> Path:
+        """Where it is noted that a shard is committed."""
+        return self.work / "committed" / f"{name}.json"
+
+    def _shards(self) -> list[Path]:
+        return [path for path in self.out.iterdir() if _SHARD.fullmatch(path.name)]
+
 
 @contextlib.contextmanager
-def claim(out: Path, request: Mapping[str, Any], *, sync: bool, fresh: bool) -> Iterator[Workspace]:
-    """Take an output folder for this process, to begin a pack or to resume the same one.
+def claim(
+    out: Path, request: Mapping[str, Any], *, sync: bool, fresh: bool, kind: Kind = PACKED
+) -> Iterator[Workspace]:
+    """Take an output folder for this process, to begin an output or to resume the same one.
 
     Args:
         out: made when it is not there.
         request: what is to be made; an unfinished folder is resumed only for an equal request.
         sync: whether the workspace syncs.
-        fresh: give up what another request has begun here.
+        fresh: give up what another request has begun here, and what is damaged.
+        kind: what is made.
 
     Raises:
-        PackerError: the folder is in use, holds an unfinished pack of another request, or something else.
+        PackerError: the folder is in use, damaged, holds an unfinished output of another request, or something else.
     """
     workspace = Workspace(out=out, sync=sync)
     _refuse_foreign(out)
     workspace.work.mkdir(parents=True, exist_ok=True)
-    lock = (workspace.work / "lock").open("w")
+    path = workspace.work / LOCK
+    if path.is_dir() and fresh:
+        _delete(path)
+    elif path.is_dir():
+        raise _damaged(path)
+    lock = path.open("w")
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise PackerError(f"{out} is in use by another packer: wait for it, or choose another --output") from error
-        if (out / MANIFEST).is_file():  # the process before us has just finished it
+        if kind.is_complete(out):  # the process before us has just finished it
             shutil.rmtree(workspace.work, ignore_errors=True)
             raise PackerError(f"{out} was finished by another packer just now: repeat the command to compare")
         _begin_or_resume(workspace, request, fresh=fresh)
         yield workspace
     finally:
         lock.close()
-    if (out / MANIFEST).is_file():
+    if kind.is_complete(out):
         shutil.rmtree(workspace.work, ignore_errors=True)  # what cannot be removed does no harm
         workspace.sync_folder(out)
         workspace.sync_folder(out.parent)
@@ -187,128 +261,48 @@ def _refuse_foreign(out: Path) -> None:
 def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh: bool) -> None:
     """Bring the folder to the state that `request` goes on from."""
     path = workspace.work / REQUEST
-    begun = json.loads(path.read_text()) if path.is_file() else None
-    if begun is not None and begun != request and not fresh:
+    begun, other, damaged = None, None, None
+    if path.exists():
+        try:
+            begun = json.loads(path.read_bytes())
+            other = difference(begun, request) if begun != request else None
+        except (*_UNREADABLE, IsADirectoryError):
+            damaged = path
+    if other is not None and not fresh:
         raise PackerError(
-            f"{workspace.out} is an unfinished pack {difference(begun, request)}: "
+            f"{workspace.out} is an unfinished pack {other}: "
             "repeat that command to finish it, or start afresh with --overwrite"
         )
-    if begun != request:  # where there is no request, whatever else is there was half removed
-        path.unlink(missing_ok=True)
-        for entry in workspace.work.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name != "lock":
-                entry.unlink()
-        for shard in workspace.out.glob("data-*-of-*.arrow"):
-            shard.unlink()
-    workspace.spill.mkdir(exist_ok=True)
-    for left in (*workspace.work.glob("data-*"), *workspace.spill.glob(".*")):  # of a process that died writing it
-        left.unlink()
-    (workspace.work / "committed").mkdir(exist_ok=True)
+    if begun == request:
+        damaged = workspace.damaged_plan_file()
+    if damaged is not None and not fresh:
+        raise _damaged(damaged)
+    if damaged is not None or begun != request:  # where there is no request, whatever else is there was half removed
+        workspace.clear()
+    workspace.tidy()
     workspace.write_file(path, json.dumps(request).encode())
 
 
-def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Say how what is there differs from what is asked for: "with max_len 2048, not 4096"."""
-    for part in ("options", "text"):
-        asked, made = _flat(request.get(part, {})), _flat(begun.get(part, {}))
-        for name in dict.fromkeys([*asked, *made]):
-            if made.get(name) != asked.get(name):
-                return f"with {name} {_short(made.get(name))}, not {_short(asked.get(name))}"
-    if [file["name"] for file in begun["files"]] != [file["name"] for file in request["files"]]:
-        return "of other source files"
-    return "of a source that has changed since"
+def _damaged(path: Path) -> PackerError:
+    return PackerError(f"{path} is damaged, and with it what was begun: start afresh with --overwrite")
 
 
-def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of several sources as facts: {"web": {"eos": True}} -> {"eos of web": True}."""
-    flat = {}
-    for name, value in facts.items():
-        flat.update(
-            {f"{key} of {name}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
-        )
-    return flat
-
-
-def _short(value: object) -> str:
-    """A value in one line; a chat template has many."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def beside(out: Path) -> Path:
-    """Return the folder in which a replacement of `out` is built, without one that was finished but not swapped in."""
-    replacement = sibling(out, "new")
-    if is_packed(replacement):  # it is quicker to make it again than to trust it
-        replacement.rename(sibling(out, "old"))
-        _remove(sibling(out, "old"))
-    return replacement
-
-
-def swap(out: Path, replacement: Path, *, sync: bool) -> None:
-    """Put a complete dataset in the place of another, at one stroke where the system can, and delete the old one."""
-    old = sibling(out, "old")
-    if exchange(replacement, out):
-        replacement.rename(old)
+def _delete(path: Path) -> None:
+    """Remove a file, a folder, or nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
     else:
-        try:
-            out.rename(old)
-            replacement.rename(out)
-        except BaseException:
-            if is_packed(old) and not out.exists():
-                old.rename(out)
-            raise
-    if sync:
-        sync_folder(out.parent)
-    _remove(old)
+        path.unlink(missing_ok=True)
 
 
-def restore(out: Path) -> None:
-    """Finish what a kill left undone around a complete dataset.
-
-    A dataset whose replacement was killed between two renames comes back; what was to be deleted is deleted.
-    """
-    old = sibling(out, "old")
-    if is_packed(old) and not out.exists():
-        old.rename(out)
-    elif old.is_dir():
-        _remove(old)
-    if is_packed(out):
-        shutil.rmtree(out / WORK, ignore_errors=True)
+def _checked_json(content: dict[str, Any]) -> bytes:
+    """JSON with a hash of itself."""
+    return json.dumps({**content, "checksum": checksum(content)}).encode()
 
 
-def sibling(out: Path, role: str) -> Path:
-    """Return a hidden name beside `out`: rows -> .rows.packer-new."""
-    whole = Path(os.path.abspath(out))  # noqa: PTH100 ("." has no name, and links must stay)
-    return whole.parent / f".{whole.name}.packer-{role}"
-
-
-def _remove(dataset: Path) -> None:
-    """Delete a dataset; the manifest first, so that what is half deleted does not look whole."""
-    (dataset / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(dataset)
-
-
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths atomically (Linux renameat2); False where the system or the file system cannot."""
-    at_current_folder, exchange = -100, 2
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    paths = os.fsencode(one), os.fsencode(other)
-    if renameat2(at_current_folder, paths[0], at_current_folder, paths[1], exchange) == 0:
-        return True
-    if ctypes.get_errno() == errno.ENOENT:  # another process was here; renaming one by one would lose a dataset
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(one))
-    return False
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames within a folder last."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _read_checked_json(path: Path) -> dict[str, Any]:
+    """Read what `_checked_json` gave; raises a ValueError, or another of _UNREADABLE, where it was changed."""
+    content: dict[str, Any] = json.loads(path.read_bytes())
+    if content.pop("checksum") != checksum(content):
+        raise ValueError(f"{path} was changed")
+    return content

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer import PackerError
-from packer.exporting import folder as folder_module
+from packer import PackerError, replacing
 from packer.exporting.folder import RECORD, whole_folder
-from packer.workspace import sibling
+from packer.replacing import sibling
 from tests.test_exporting import beside, read
 
 ROOT = Path(__file__).parent.parent
@@ -37,8 +36,8 @@ def test_an_export_that_begins_while_the_old_one_is_deleted_is_refused(packed, t
         rmtree(path, **options)
 
     if not exchanges:
-        monkeypatch.setattr(folder_module, "exchange", lambda *_: False)
-    monkeypatch.setattr(folder_module.shutil, "rmtree", delete_slowly)
+        monkeypatch.setattr(replacing, "exchange", lambda *_: False)
+    monkeypatch.setattr(shutil, "rmtree", delete_slowly)
     packer.export(packed, out, to="torchtitan", overwrite=True)
     assert refusals
     assert is_whole(out)
@@ -81,9 +80,8 @@ def test_of_many_processes_at_once_those_that_succeed_leave_a_whole_export(packe
 def test_an_export_killed_between_two_renames_comes_back(packed, tmp_path):
     out = tmp_path / "out"
     packer.export(packed, out, to="parquet")
-    work = sibling(out, "export")
-    shutil.copytree(out, work / "new")
-    out.rename(work / "old")
+    shutil.copytree(out, sibling(out, "export"))
+    out.rename(sibling(out, "old"))
     with pytest.raises(PackerError, match="out exists: choose another --output, or replace it with --overwrite"):
         packer.export(packed, out, to="torchtune")
     assert is_whole(out)
@@ -93,17 +91,22 @@ def test_an_export_killed_between_two_renames_comes_back(packed, tmp_path):
 def test_a_replacement_that_cannot_be_put_in_place_leaves_the_old_one(packed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     packer.export(packed, out, to="parquet")
-    monkeypatch.setattr(folder_module, "exchange", lambda *_: False)
+    monkeypatch.setattr(replacing, "exchange", lambda *_: False)
     with pytest.raises(OSError, match="No such file"), whole_folder(out, overwrite=True, sync=False) as part:
         part.rmdir()
     assert is_whole(out)
     assert not beside(out)
 
 
-def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(packed, tmp_path):
+@pytest.mark.parametrize("role", ["export", "exporting"])
+def test_a_link_in_the_place_of_a_hidden_folder_is_not_followed(packed, tmp_path, role):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    sibling(tmp_path / "out", "export").symlink_to(tmp_path / "mine")
-    with pytest.raises(PackerError, match=r"\.out\.packer-export: Not a directory|symbolic links"):
+    sibling(tmp_path / "out", role).symlink_to(tmp_path / "mine")
+    if role == "export":
         packer.export(packed, tmp_path / "out", to="parquet")
+        assert is_whole(tmp_path / "out")
+    else:
+        with pytest.raises(PackerError, match=r"Not a directory|symbolic links"):
+            packer.export(packed, tmp_path / "out", to="parquet")
     assert (tmp_path / "mine" / "thesis.tex").exists()

@@ -24,8 +24,8 @@ from packer.cli import export as command
 from packer.exporting import COMPRESSIONS, TARGETS
 from packer.exporting.folder import RECORD, whole_folder
 from packer.exporting.targets import Target
+from packer.replacing import sibling
 from packer.shards.files import HashingFile
-from packer.workspace import sibling
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
 from tests.test_formats import drawn_rows, row_segments
@@ -263,7 +263,7 @@ def test_what_a_kill_left_of_another_target_does_not_get_in(packed, tmp_path):
 
 
 def test_replacing_works_where_folders_cannot_be_exchanged(packed, tmp_path, monkeypatch):
-    monkeypatch.setattr("packer.exporting.folder.exchange", lambda *_: False)
+    monkeypatch.setattr("packer.replacing.exchange", lambda *_: False)
     for target in ("torchtitan", "torchtune"):
         packer.export(packed, tmp_path / "out", to=target, overwrite=True)
     assert list(read(tmp_path / "out")[0]) == list(COLUMNS["torchtune"])

@@ -24,6 +24,8 @@ FLOORS = {
     "text": 2,
     "options": 3,
     "workspace": 3,
+    "replacing": 3,
+    "request": 3,
     "executors": 3,
     "exporting": 3,
     "pipeline": 3,
@@ -32,6 +34,7 @@ FLOORS = {
     "report": 4,
     "demo": 4,
     "cli": 4,
+    "signals": 4,
     "__main__": 4,
     "__init__": 5,
 }

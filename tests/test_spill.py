@@ -205,21 +205,35 @@ def test_whole_pieces_are_used_again_and_torn_ones_made_again(tmp_path):
     assert changed == ["00000-00002.arrow"]
 
 
-def test_streams_from_before_a_start_of_the_system_are_not_trusted(tmp_path, monkeypatch):
-    path = write(tmp_path / "a", "parquet", [[1], [2]])
+def swap_two_bytes(content: bytes) -> bytes:
+    middle = next(at for at in range(len(content) // 2, len(content)) if content[at] != content[at - 1])
+    return content[: middle - 1] + content[middle : middle + 1] + content[middle - 1 : middle] + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [bytes.swapcase, swap_two_bytes, lambda content: bytes(len(content))])
+def test_a_stream_of_the_right_size_with_other_bytes_is_made_again(tmp_path, damage):
+    path = write(tmp_path / "a", "parquet", made_documents(20))
     stream = tmp_path / "spill" / "00000-00000.arrow"
-    (tmp_path / "boot_id").write_text("monday")
-    monkeypatch.setattr(spill_module, "_BOOT", tmp_path / "boot_id")
     whole = spilled(path, tmp_path / "spill", 1)[stream.name]
-    stream.write_bytes(b"torn")  # by a power failure: what the note says cannot be told from the stream
-    (tmp_path / "boot_id").write_text("tuesday")
-    assert spilled(path, tmp_path / "spill", 1)[stream.name] == whole
     made = stream.stat().st_ino
-    open_source(path).spill(tmp_path / "spill")
-    assert stream.stat().st_ino == made
-    monkeypatch.setattr(spill_module, "_BOOT", tmp_path / "none")
-    open_source(path).spill(tmp_path / "spill")
-    assert stream.stat().st_ino != made
+    assert spilled(path, tmp_path / "spill", 1)[stream.name] == whole
+    assert stream.stat().st_ino == made  # nothing is decoded twice
+    stream.write_bytes(damage(stream.read_bytes()))  # by a power failure, or a failing disk
+    assert spilled(path, tmp_path / "spill", 1)[stream.name] == whole
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"made_from": 1}', "counts", "bytes", "xxh3_128"])
+def test_a_damaged_note_has_its_stream_made_again(tmp_path, damage):
+    path = write(tmp_path / "a", "parquet", [[1], [2]])
+    note = tmp_path / "spill" / "00000-00000.json"
+    whole = spilled(path, tmp_path / "spill", 1)
+    content = json.loads(note.read_bytes())
+    if isinstance(damage, str):
+        content[damage] = {"straddling": 5, "untrained": 5} if damage == "counts" else 0
+        damage = json.dumps(content).encode()
+    note.write_bytes(damage)
+    assert spilled(path, tmp_path / "spill", 1) == whole
+    assert json.loads(note.read_bytes())["counts"] == {"straddling": 0, "untrained": 0}
 
 
 # the crew

@@ -1,6 +1,7 @@
 """Killed at any instant: OUT is a complete dataset, or the same command goes on to the same bytes."""
 
 import ctypes
+import hashlib
 import importlib
 import json
 import os
@@ -15,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer import workspace
+from packer import replacing, workspace
 from packer.executors import Stopped, run_tasks
 from packer.shards.manifest import is_packed
-from packer.workspace import Workspace
+from packer.workspace import PACKED, Workspace
 from tests.test_pack import hashes, made_documents, save_arrow
 
 pack_module = importlib.import_module("packer.pipeline.pack")
@@ -48,6 +49,11 @@ def source(request, tmp_path: Path) -> Path:
 def undisturbed(source: Path, tmp_path: Path) -> dict[str, str]:
     pack(source, tmp_path / "undisturbed")
     return hashes(tmp_path / "undisturbed")
+
+
+def file_hashes(out: Path) -> dict[str, str]:
+    """Hashes of the files alone: a kill may leave the work folder in a complete dataset."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir() if path.is_file()}
 
 
 def shards_in(out: Path) -> dict[str, tuple[int, int]]:
@@ -232,7 +238,7 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source,
 
 def test_a_swap_in_two_renames_whose_second_fails_takes_the_first_back(source, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
+    monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
     rename = Path.rename
 
     def failing(self, target):
@@ -278,10 +284,10 @@ def old(source: Path, tmp_path: Path) -> dict[str, str]:
 
 
 REPLACING = INSTANTS | {
-    "before the swap": (workspace, "swap", 0, False),
-    "after the swap": (workspace, "swap", 0, True),
-    "after the exchange": (workspace, "exchange", 0, True),
-    "before the old one is removed": (workspace, "_remove", 0, False),
+    "before the swap": (replacing, "swap", 0, False),
+    "after the swap": (replacing, "swap", 0, True),
+    "after the exchange": (replacing, "exchange", 0, True),
+    "before the old one is removed": (replacing, "_retire", 0, False),
 }
 
 
@@ -293,7 +299,7 @@ def test_a_complete_dataset_survives_a_kill_during_its_replacement(
     owner, name, call, after = REPLACING[instant]
     out = tmp_path / "out"
     if not exchanges:
-        monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
+        monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         kill(striking, owner, name, call=call, after=after)
         with pytest.raises(Killed):
@@ -302,7 +308,7 @@ def test_a_complete_dataset_survives_a_kill_during_its_replacement(
         "after the swap",
         "before the old one is removed",
     )
-    assert hashes(out) == (undisturbed if replaced else old)
+    assert file_hashes(out) == (undisturbed if replaced else old)
     assert len(packer.load(out)) > 0
     pack(source, out, overwrite=True)
     assert hashes(out) == undisturbed
@@ -315,7 +321,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
 ):
     out = tmp_path / "out"
     if not exchanges:
-        monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
+        monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         rmtree = shutil.rmtree
 
@@ -329,7 +335,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
         striking.setattr(shutil, "rmtree", half)
         with pytest.raises(Killed):
             pack(source, out, overwrite=True)
-    assert hashes(out) == undisturbed
+    assert file_hashes(out) == undisturbed
     assert len(list(tmp_path.iterdir())) == 4
     pack(source, out, seed=9, overwrite=True)
     assert hashes(out) == old
@@ -338,7 +344,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
 
 def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
+    monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         rename, moved = Path.rename, []
 
@@ -354,7 +360,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, 
             pack(source, out, overwrite=True)
     assert not out.exists()
     assert hashes(moved[0]) == old
-    workspace.restore(out)
+    replacing.restore(out, PACKED)
     assert hashes(out) == old
     pack(source, out, overwrite=True)
     assert hashes(out) == undisturbed
@@ -372,22 +378,24 @@ def test_an_old_dataset_that_was_half_removed_does_not_come_back(source, undistu
 def test_swap_puts_one_folder_in_the_place_of_another(tmp_path):
     for name, content in (("out", "old"), ("new", "new")):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"shards": [{"file": "content"}], "files": {}}))
         (tmp_path / name / "content").write_text(content)
-    workspace.swap(tmp_path / "out", tmp_path / "new", sync=True)
+    replacing.swap(tmp_path / "out", tmp_path / "new", PACKED, sync=True)
     assert (tmp_path / "out" / "content").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_swap_without_renameat2_takes_two_renames(tmp_path, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())  # a C library without it
-    assert workspace.exchange(tmp_path / "one", tmp_path / "other") is False
+    assert replacing.exchange(tmp_path / "one", tmp_path / "other") is False
     test_swap_puts_one_folder_in_the_place_of_another(tmp_path)
 
 
 def test_a_swap_whose_replacement_is_gone_leaves_the_dataset(tmp_path):
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text("{}")
     with pytest.raises(FileNotFoundError):
-        workspace.swap(tmp_path / "out", tmp_path / "gone", sync=True)
+        replacing.swap(tmp_path / "out", tmp_path / "gone", PACKED, sync=True)
     assert (tmp_path / "out").is_dir()
 
 
@@ -442,7 +450,7 @@ def test_what_is_renamed_is_synced_before_and_its_folder_right_after(source, tmp
 @pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
 def test_a_replacement_is_synced_before_the_old_one_goes(source, old, tmp_path, monkeypatch, exchanges):
     if not exchanges:
-        monkeypatch.setattr(workspace, "exchange", lambda one, other: False)
+        monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
     done = watched(monkeypatch)
     pack(source, tmp_path / "out", overwrite=True)
     steps = [what if inodes != {tmp_path.stat().st_ino} else f"{what} here" for what, inodes in done]

@@ -95,7 +95,8 @@ def pack(
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
         click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
     elif result.found_complete:
-        click.echo(f"{result.output} is complete, packed with the same options from the same source: nothing to do")
+        made = "packed with the same options from the same source"
+        click.echo(f"{result.output} is complete, {made}: nothing to do ({result.checked})")
     else:
         from packer.report import render_manifest_summary
 

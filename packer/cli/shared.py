@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from packer import signals
 from packer.algorithms import ALGORITHMS, ALIASES
 from packer.errors import PackerError
+from packer.system_errors import shortage_behind
 
 if TYPE_CHECKING:
     from packer.progress import Progress
@@ -114,7 +115,7 @@ def shared_options(command: Command) -> Command:
 
 @contextmanager
 def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
-    """Turn a PackerError and a lack of memory into one line and exit code 1; SIGINT and SIGTERM into 130 and 143.
+    """Turn a PackerError, and a lack of memory or threads, into one line and exit code 1; signals into 130 and 143.
 
     Args:
         debug: let them through, with their traceback.
@@ -122,59 +123,29 @@ def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
     """
     code = 1
     try:
-        with _signals_raise():
+        with signals.raising():
             yield
     except PackerError as error:
         if debug:
             raise
         message = str(error)
-    except MemoryError as error:
-        if debug:
-            raise
-        message = f"out of memory ({error}): choose a smaller --max-len or fewer --workers, or free some"
     except KeyboardInterrupt as interrupt:
         if debug:
             raise
-        number = interrupt.number if isinstance(interrupt, _Signalled) else signal.SIGINT
+        number = interrupt.number if isinstance(interrupt, signals.Signalled) else signal.SIGINT
         code = 128 + number  # as a shell says of a process that a signal ended
-        message = "terminated" if number == signal.SIGTERM else "interrupted"
+        message = signals.WORDS[signal.Signals(number)]
         if resumes:
             message += "; the same command goes on where it stopped"
+    except BaseException as error:  # Rust panics are no Exception
+        short = shortage_behind(error)
+        if debug or short is None:
+            raise
+        message = f"{short}; the same command goes on where it stopped" if resumes else short
     else:
         return
     click.echo(f"packer: {message}", err=True)
     sys.exit(code)
-
-
-class _Signalled(KeyboardInterrupt):
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Let SIGINT and SIGTERM, unless they are ignored or someone handles them, stop the work as an interrupt does.
-
-    The second one ends the process at once: nobody who asks twice waits for a shard to be synced.
-    """
-    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ours = [number for number, handler in usual.items() if handler in (signal.SIG_DFL, signal.default_int_handler)]
-    if threading.current_thread() is not threading.main_thread():
-        ours = []  # Python lets the main thread alone handle signals
-
-    def stop(number: int, _: object) -> None:
-        for each in ours:
-            signal.signal(each, signal.SIG_DFL)
-        raise _Signalled(number)
-
-    for number in ours:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, usual[number])
 
 
 @contextmanager
@@ -186,6 +157,7 @@ def progress_bars() -> Iterator[Progress]:
     """
     from tqdm import tqdm
 
+    tqdm.monitor_interval = 0  # a thread less; without one to be had it prints a warning
     bars: dict[str, tqdm[Any]] = {}
     units = {"write": "tok", "export": "tok", "compare": "tok", "plan": "doc", "solve": "alg"}
 

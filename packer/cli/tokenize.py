@@ -58,7 +58,8 @@ def tokenize(
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
         click.echo(json.dumps({**content, **result.report}, indent=1))
     elif result.found_complete:
-        click.echo(f"{result.output} is complete, tokenized in the same way from the same source: nothing to do")
+        made = "tokenized in the same way from the same source"
+        click.echo(f"{result.output} is complete, {made}: nothing to do ({result.checked})")
     else:
         from packer.report import render_tokenized
 

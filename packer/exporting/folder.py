@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.workspace import exchange, sibling, sync_folder
+from packer.replacing import Kind, refuse_mount_point, restore, sibling, swap, sync_folder
 
 RECORD = "_export.json"
 """Written last: what an export is. Readers of Parquet folders pass over names with an underscore."""
+
+EXPORT = Kind(record=RECORD, building="export", listed=lambda record: [file["file"] for file in record["files"]])
 
 
 @contextmanager
@@ -36,25 +38,23 @@ def whole_folder(out: Path, *, overwrite: bool, sync: bool) -> Iterator[Path]:
         PackerError: there is something at `out`, or another process is making it.
     """
     _refuse(out, overwrite=overwrite)
-    work = sibling(out, "export")
-    work.mkdir(parents=True, exist_ok=True)
-    with _locked(work, out):
+    refuse_mount_point(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(sibling(out, "exporting"), out):
+        restore(out, EXPORT)
+        _refuse(out, overwrite=overwrite)
+        part = sibling(out, EXPORT.building)
+        _remove(part)
+        part.mkdir()
         try:
-            _restore(work, out)
-            _refuse(out, overwrite=overwrite)
-            for left in work.iterdir():
-                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-            part = work / "new"
-            part.mkdir()
             yield part
             if sync:
                 sync_folder(part)
             _refuse(out, overwrite=overwrite)  # others may have been here meanwhile
-            _put(part, out)
-            if sync:
-                sync_folder(out.parent)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        except BaseException:
+            _remove(part)
+            raise
+        swap(out, part, EXPORT, sync=sync)
 
 
 def _refuse(out: Path, *, overwrite: bool) -> None:
@@ -69,43 +69,36 @@ def _refuse(out: Path, *, overwrite: bool) -> None:
 
 
 @contextmanager
-def _locked(work: Path, out: Path) -> Iterator[None]:
-    """Hold the lock of a folder.
+def _locked(folder: Path, out: Path) -> Iterator[None]:
+    """Hold the lock of an empty folder of its own, which never moves and goes when the lock is given up.
 
     Raises:
         PackerError: another process holds it, or has just deleted the folder.
     """
+    folder.mkdir(exist_ok=True)
     lock = None
     try:
         try:
-            lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_held = work.stat().st_ino == os.fstat(lock).st_ino
+            is_held = folder.stat().st_ino == os.fstat(lock).st_ino
         except (BlockingIOError, FileNotFoundError):
             is_held = False
         if not is_held:
             raise PackerError(f"{out} is being written by another packer: wait for it, or choose another --output")
-        yield
+        try:
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         if lock is not None:
             os.close(lock)
 
 
-def _restore(work: Path, out: Path) -> None:
-    """Put back the export whose replacement was killed between two renames."""
-    if not out.exists() and all((work / name / RECORD).is_file() for name in ("old", "new")):
-        (work / "old").rename(out)
-
-
-def _put(part: Path, out: Path) -> None:
-    """Move the folder to its place, at one stroke where the system can; what was there comes to lie beside it."""
-    if not out.exists():
-        part.rename(out)
-    elif not exchange(part, out):
-        old = part.with_name("old")
-        out.rename(old)
-        try:
-            part.rename(out)
-        except BaseException:
-            old.rename(out)
-            raise
+def _remove(folder: Path) -> None:
+    """Delete a folder, its record first, so that what is half deleted does not look whole; or a link in its place."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    (folder / RECORD).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from packer import workspace
+from packer import replacing, workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Given, open_sources, read_documents
 from packer.pipeline.opening import names_and_sizes, source_files, text_identity, text_totals
 from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
+from packer.pipeline.verifying import compare_opened
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.plan import Plan
 from packer.progress import Progress, silent
-from packer.shards.manifest import Manifest, datasets_files, is_packed
+from packer.request import difference
+from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
 from packer.sources.mixture import Mixture
 from packer.sources.opening import ENDINGS
 from packer.system_errors import system_errors
-from packer.workspace import Workspace
+from packer.workspace import PACKED, Workspace
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +48,9 @@ class PackResult:
 
     found_complete: bool
     """Whether it was there already, made by the same options from the same source."""
+
+    checked: str = ""
+    """What was checked of a dataset that was there, for a message."""
 
 
 def pack(
@@ -81,21 +90,23 @@ def pack(
     if opened.tokenized is not None:
         request["text"] = dict(opened.tokenized.identity)
     with system_errors(out, resumes=True):
-        workspace.restore(out)
+        replacing.restore(out, PACKED)
         target = out
         if is_packed(out):
-            manifest = _same_pack(out, opened, request, overwrite=overwrite, progress=progress)
-            if manifest is not None:
-                return PackResult(manifest=manifest, output=out, found_complete=True)
-            target = workspace.beside(out)
+            if not overwrite:
+                return _find_complete(out, opened, request, progress)
+            read_manifest(out)  # what it names is going to be replaced
+            target = replacing.beside(out, PACKED)
         with workspace.claim(target, request, sync=sync, fresh=overwrite) as claimed:
             try:
-                manifest = _pack_into(claimed, opened, options, workers or available_workers(), progress)
+                manifest = _pack_into(
+                    claimed, opened, options, workers or available_workers(), progress, overwrite=overwrite
+                )
             except SourceError:
                 claimed.discard()
                 raise
-        if target != out:
-            workspace.swap(out, target, sync=sync)
+            if target != out:
+                replacing.swap(out, target, PACKED, sync=sync)
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
@@ -131,31 +142,47 @@ def refuse_inside(source: Given, out: Path) -> None:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
 
 
-def _same_pack(
-    out: Path, opened: Source | Mixture, request: dict[str, Any], *, overwrite: bool, progress: Progress
-) -> Manifest | None:
-    """Return the manifest of a complete dataset where nothing is to be done, None where it is to be replaced."""
+def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any], progress: Progress) -> PackResult:
+    """Return what there is of a complete dataset of the same request.
+
+    Its source is known by names, sizes and lengths, and by its times; where these do not tell, by every token.
+
+    Raises:
+        PackerError: it is of another request or source, or damaged.
+    """
     manifest = read_manifest(out)
-    if overwrite:
-        return None
     there = {"options": dict(manifest.options), "files": names_and_sizes(manifest.source["files"])}
     asked = {**request, "files": names_and_sizes(request["files"])}
     text = text_identity(manifest.source)
     if text is not None:
         there["text"] = text
+    remedy = "choose another --output, or replace it with --overwrite"
     same = there == asked
     if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
         same = read_documents(opened, progress).scanned.identity == manifest.source
     if not same:
-        raise PackerError(
-            f"{out} is complete, packed {workspace.difference(there, asked)}: "
-            "choose another --output, or replace it with --overwrite"
-        )
-    return manifest
+        raise PackerError(f"{out} is complete, packed {difference(there, asked)}: {remedy}")
+    check_files(out / MANIFEST, [asdict(entry) for entry in manifest.shards], manifest.files)
+    paths = [given.path for given in opened.inputs if given.path is not None]
+    if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
+        checked = "its shards have their sizes, and no file of the source was written since"
+        return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
+    log.info("the times of the source do not tell whether it is the one that was packed: comparing every token")
+    fault = next(compare_opened(out, manifest, opened, progress), None)
+    if fault is not None:
+        raise PackerError(f"{out} is complete, packed of a source that has changed since ({fault}): {remedy}")
+    checked = "its shards have their sizes, and every token of the source is in them"
+    return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
 
 
 def _pack_into(
-    claimed: Workspace, opened: Source | Mixture, options: PackOptions, workers: int, progress: Progress
+    claimed: Workspace,
+    opened: Source | Mixture,
+    options: PackOptions,
+    workers: int,
+    progress: Progress,
+    *,
+    overwrite: bool,
 ) -> Manifest:
     """Plan, or take up the plan that is there, write the shards that are not, and commit."""
     mapped = opened
@@ -173,7 +200,7 @@ def _pack_into(
         row_bytes = row_format.row_bytes
         return make_plan(cut, options, row_bytes=row_bytes, groups=groups, threads=workers, progress=progress)
 
-    plan, totals = _kept_plan(claimed, scanned.identity, planned)
+    plan, totals = _kept_plan(claimed, scanned.identity, planned, overwrite=overwrite)
     check_writing(claimed, totals["packs"] * row_format.row_bytes)
     maker = ShardMaker(
         source=documents.source,
@@ -202,10 +229,21 @@ def _pack_into(
 
 
 def _kept_plan(
-    claimed: Workspace, identity: dict[str, Any], planned: Callable[[], tuple[Plan, dict[str, Any]]]
+    claimed: Workspace,
+    identity: dict[str, Any],
+    planned: Callable[[], tuple[Plan, dict[str, Any]]],
+    *,
+    overwrite: bool,
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan that was kept, made first where there is none, and the totals of the manifest."""
     kept = claimed.load_plan()
+    if kept is not None and kept[1]["source"] != identity:
+        if not overwrite:
+            raise PackerError(
+                f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
+            )
+        kept = None
+        claimed.forget_plan()
     if kept is None:
         plan, totals = planned()
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
@@ -213,9 +251,5 @@ def _kept_plan(
         del plan, arrays  # from here on mapped, not held
         kept = claimed.load_plan()
         assert kept is not None
-    elif kept[1]["source"] != identity:
-        raise PackerError(
-            f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
-        )
     found, facts = kept
     return Plan(**found, pool_packs=facts["pool_packs"]), facts["totals"]

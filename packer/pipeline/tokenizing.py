@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer import workspace
+from packer import replacing, workspace
 from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.opening import names_and_sizes, open_with, source_files
 from packer.pipeline.pack import name_after, refuse_inside
 from packer.pipeline.room import check_tokenizing
 from packer.progress import Progress, silent
+from packer.replacing import Kind
+from packer.request import difference
 from packer.shards.manifest import datasets_files, shard_name
 from packer.sources import Source, scan
-from packer.sources.hugging_face import REPORT
-from packer.sources.spill import cut_source
+from packer.sources.hugging_face import REPORT, STATE
+from packer.sources.spill import Piece, cut_source
 from packer.system_errors import system_errors
 from packer.text import tokenizer_name
+from packer.workspace import Workspace
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+
+TOKENIZED = Kind(
+    record=REPORT,
+    building="tokenizing",
+    listed=lambda report: [*(shard["file"] for shard in report["shards"]), STATE, "dataset_info.json"],
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,13 +44,17 @@ class TokenizeResult:
 
     report: dict[str, Any]
     """The content of tokenized.json: "tokenizer" (its name), "pad_id", "options" (what is kept), "text" (what shapes
-    the tokens), "files", "source" (what came of it), "documents_straddling" and "documents_untrained"."""
+    the tokens), "files", "source" (what came of it), "documents_straddling", "documents_untrained" and "shards" (file,
+    bytes and xxh3_128 of each)."""
 
     output: Path
     """The folder."""
 
     found_complete: bool
     """Whether it was there already, of the same source and made in the same way."""
+
+    checked: str = ""
+    """What was checked of a dataset that was there, for a message."""
 
 
 def tokenize(
@@ -82,33 +94,28 @@ def tokenize(
     kept = {"keep": list(options.keep)}
     request = {"options": kept, "text": dict(opened.tokenized.identity), "files": names_and_sizes(source_files(opened))}
     with system_errors(out, resumes=True):
+        replacing.restore(out, TOKENIZED)
         report = _read_report(out)
         if report is not None and not overwrite:
             if {name: report.get(name) for name in request} != request:
-                difference = workspace.difference(report, request)
                 raise PackerError(
-                    f"{out} is complete, tokenized {difference}: "
+                    f"{out} is complete, tokenized {difference(report, request)}: "
                     "choose another --output, or replace it with --overwrite"
                 )
-            return TokenizeResult(report=report, output=out, found_complete=True)
-        building = workspace.sibling(out, "tokenizing")
-        with _locked(building, out):
+            checked = _check_complete(out, report, opened)
+            return TokenizeResult(report=report, output=out, found_complete=True, checked=checked)
+        building = replacing.beside(out, TOKENIZED)
+        with workspace.claim(building, request, sync=sync, fresh=True, kind=TOKENIZED) as claimed:
             report = _write(
-                building,
+                claimed,
                 out,
                 opened,
                 request,
                 tokenizer_name(options.tokenizer),
                 workers=workers or available_workers(),
-                sync=sync,
                 progress=progress,
             )
-            if out.is_dir() and any(out.iterdir()):
-                workspace.swap(out, building, sync=sync)
-            else:
-                building.rename(out)
-    if sync:
-        workspace.sync_folder(out.parent)
+            replacing.swap(out, building, TOKENIZED, sync=sync)
     return TokenizeResult(report=report, output=out, found_complete=False)
 
 
@@ -127,28 +134,46 @@ def _read_report(out: Path) -> dict[str, Any] | None:
     raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output")
 
 
+def _check_complete(out: Path, report: dict[str, Any], opened: Source) -> str:
+    """Say what was checked of a complete dataset.
+
+    Raises:
+        PackerError: a file is missing or damaged, or one of the source was written to since.
+    """
+    record = out / REPORT
+    check_files(record, report.get("shards", ()), {})
+    paths = [given.path for given in opened.inputs if given.path is not None]
+    changed = changed_since(record, paths, in_content=True)
+    if changed is not None:
+        raise PackerError(
+            f"{out} is complete, and {changed} was written to since: "
+            "choose another --output, or replace it with --overwrite"
+        )
+    if len(paths) < len(opened.inputs):
+        return "its shards have their sizes, and the source its name and size"
+    return "its shards have their sizes, and no file of the source was written since"
+
+
 def _write(
-    folder: Path,
+    claimed: Workspace,
     out: Path,
     opened: Source,
     request: dict[str, Any],
     tokenizer: str,
     *,
     workers: int,
-    sync: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Tokenize into a folder, to be `out`, and name its files as `datasets` does.
+    """Tokenize into a claimed folder, to be `out`, and name its files as `datasets` does.
 
     Raises:
         PackerError: the disk has no room for it, or a document is wrong.
     """
-    pieces = cut_source(opened, folder)
-    ours = {path for piece in pieces for path in (piece.stream, piece.note_path)} | {folder / "lock"}
-    for left in set(folder.iterdir()) - ours:  # of another source, or of a process that died at the end
-        left.unlink()
-    check_tokenizing(folder, opened, out)
-    spilled = opened.spill(folder, progress, workers=workers)
+    pieces = cut_source(opened, claimed.spill)
+    names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
+    _take_back(claimed, pieces, names)
+    check_tokenizing(claimed.spill, opened, out)
+    spilled = opened.spill(claimed.spill, progress, workers=workers)
     assert spilled.tokenized is not None
     identity = scan(spilled).identity
     report = {
@@ -158,36 +183,29 @@ def _write(
         "source": identity,
         "documents_straddling": spilled.tokenized.straddling,
         "documents_untrained": spilled.tokenized.untrained,
+        "shards": [
+            {"file": name, "bytes": piece.stream.stat().st_size, "xxh3_128": piece.digest()}
+            for piece, name in zip(pieces, names, strict=True)
+        ],
     }
-    names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     for piece, name in zip(pieces, names, strict=True):
-        piece.note_path.unlink()
-        piece.stream.rename(folder / name)
-    for name, content in {**datasets_files(identity, names), REPORT: _to_bytes(report)}.items():
-        (folder / name).write_bytes(content)
-    (folder / "lock").unlink()
-    if sync:
-        for path in folder.iterdir():
-            with path.open("rb") as file:
+        if claimed.sync:
+            with piece.stream.open("rb") as file:
                 os.fsync(file.fileno())
-        workspace.sync_folder(folder)
+        piece.stream.rename(claimed.out / name)
+    for name, content in {**datasets_files(identity, names), REPORT: _to_bytes(report)}.items():
+        claimed.write_file(claimed.out / name, content)
     return report
 
 
-@contextlib.contextmanager
-def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Hold a folder in which to build.
-
-    Raises:
-        PackerError: another process does.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise PackerError(f"{out} is in use by another packer: wait for it, or choose another --output") from error
-        yield
+def _take_back(claimed: Workspace, pieces: list[Piece], names: list[str]) -> None:
+    """Undo the end of a run that was killed there, and remove what is of another source."""
+    for piece, name in zip(pieces, names, strict=True):
+        if piece.note_path.exists() and (claimed.out / name).is_file():
+            (claimed.out / name).replace(piece.stream)
+    ours = {path for piece in pieces for path in (piece.stream, piece.note_path)}
+    for left in {path for path in claimed.out.iterdir() if path.is_file()} | (set(claimed.spill.iterdir()) - ours):
+        left.unlink()
 
 
 def _to_bytes(report: dict[str, Any]) -> bytes:

@@ -61,6 +61,11 @@ def verify(
         of = f"a mixture of {', '.join(names)}" if names else "packed from one source"
         raise PackerError(f"{folder} is {of}, and {len(given)} source(s) are given: give each one, in this order")
     opened = open_sources(list(given) if names else given[0], _options(folder, manifest, tokenizer))
+    yield from compare_opened(folder, manifest, opened, progress)
+
+
+def compare_opened(folder: Path, manifest: Manifest, opened: Source | Mixture, progress: Progress) -> Iterator[str]:
+    """Yield in what the rows differ from an open source, or a mixture of as many as were packed, a sentence each."""
     if isinstance(opened, Mixture):
         parts = list(zip(opened.parts, manifest.source["mixture"], strict=True))
         texts = [f"the source {told['name']}: {f}" for part, told in parts if (f := _other_text(told, part))]

@@ -123,7 +123,7 @@ class ShardMaker:
 def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: Progress) -> list[ShardEntry]:
     """Write the shards that are not there yet; return the entries of all, in order."""
     names = [shard_name(shard, maker.shards) for shard in range(maker.shards)]
-    entries = {name: entry for name in names if (entry := claimed.committed(name)) is not None}
+    entries = _intact_shards(claimed, names, workers, progress)
     total = len(maker.plan.row_starts) - 1
     done = sum(entry.rows for entry in entries.values())
     counting = threading.Lock()
@@ -150,3 +150,20 @@ def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: 
     for entry in run_tasks(write, missing, workers):
         entries[entry.file] = entry
     return [entries[name] for name in names]
+
+
+def _intact_shards(claimed: Workspace, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
+    """The entries of the shards that were committed before and still match their hash, by name."""
+    noted = [entry for name in names if (entry := claimed.committed(name)) is not None]
+    done, total = 0, sum(entry.bytes for entry in noted)
+    intact = {}
+
+    def check(entry: ShardEntry, go_on: Callable[[], None]) -> tuple[ShardEntry, bool]:
+        return entry, claimed.is_intact(entry)
+
+    for entry, is_intact in run_tasks(check, noted, workers):
+        done += entry.bytes
+        progress("check", done, total)
+        if is_intact:
+            intact[entry.file] = entry
+    return intact

@@ -11,6 +11,7 @@ import pyarrow as pa
 from packer.errors import PackerError
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
 from packer.shards.structure import rows_fault
+from packer.system_errors import shortage
 
 _REMEDY = "changed after packing; restore it, or pack again to another folder"
 
@@ -90,7 +91,11 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
         table.validate()
     except FileNotFoundError as error:
         raise PackerError(f"{path} is missing, the manifest names it: {_REMEDY}") from error
+    except MemoryError:
+        raise
     except (OSError, ValueError, pa.ArrowException) as error:  # a ValueError: a name that is not UTF-8
+        if (short := shortage(error)) is not None:
+            raise PackerError(f"{path}: {short}") from error
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
     if table.num_rows != entry.rows:

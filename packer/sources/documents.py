@@ -16,6 +16,7 @@ from packer.errors import PackerError, SourceError
 from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain, can_be_kept
 from packer.sources.crew import Crew
+from packer.system_errors import shortage
 
 LONGEST = 2**31 - 1
 """Tokens of the longest document that is taken; also the largest token id."""
@@ -220,13 +221,17 @@ def reading(name: str) -> Iterator[None]:
     """Turn what pyarrow and the system raise about a file into one line that names it."""
     try:
         yield
-    except (PackerError, DocumentError):
+    except (PackerError, DocumentError, MemoryError):
         raise
     except OSError as error:
+        if (short := shortage(error)) is not None:
+            raise PackerError(f"{name}: {short}") from error
         if error.errno is not None and error.strerror:
             raise PackerError(f"{name}: cannot be read: {error.strerror}") from error
         raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
     except (pa.ArrowException, ValueError, EOFError, RecursionError) as error:
+        if (short := shortage(error)) is not None:
+            raise PackerError(f"{name}: {short}") from error
         raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
 
 

@@ -36,6 +36,7 @@ from packer.sources.documents import (
 )
 from packer.sources.json_blocks import Block, count_lines, parse_block
 from packer.sources.lines import CODECS, has_field, line_blocks, lines_of, next_line, read_record, spellings
+from packer.system_errors import shortage
 
 _BLOCK = 1 << 22  # bytes of text parsed at once (parsing takes over ten times that); a longer line extends it
 _THREADS = 2  # at work on a file that is read as a stream
@@ -163,6 +164,8 @@ class JsonLines:
             self._refuse_masks(text)
             return _Parsed(text, done, parse_block(text, self.columns, dict(types)))
         except (pa.ArrowException, DocumentError) as error:
+            if shortage(error) is not None:  # the lines may be right
+                raise
             return _Parsed(text, done, error)
 
     def _refuse_masks(self, block: bytes) -> None:

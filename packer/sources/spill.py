@@ -1,10 +1,10 @@
 """Decode what cannot be mapped, once: pieces of the inputs side by side, each an Arrow stream with a note.
 
 00003-00000.arrow   list<int32> `input_ids`, and `labels` where the source has them
-00003-00000.json    what it was made from, and under which start of the system: written after the stream, so that a
-                    stream without it does not count
+00003-00000.json    what it was made from, and its hash: written after the stream, so that a stream without it does not
+                    count
 
-Nothing is synced. What a kill leaves is whole in the system's memory; where that went down, the note does not agree.
+Nothing is synced. A stream that a kill or a power failure left is used again only if it matches its hash.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import pyarrow as pa
 
 from packer.plan.threads import result_of
 from packer.progress import Progress
+from packer.shards.files import hash_file
+from packer.shards.manifest import checksum
 from packer.sources.checking import checked
 from packer.sources.column_values import join_with
 from packer.sources.crew import Crew
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 _PIECE = 32 << 20  # bytes; small enough that cores end together, large enough that files are few
 _PIECES = 1 << 12  # of a source, beyond its files: a process may map 65,530
 _COUNTED = ("straddling", "untrained")  # by batches of text
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,21 +59,32 @@ class Piece:
     """What the stream is made from; it is used again only where all of it agrees."""
 
     def is_made(self) -> bool:
-        """Whether the stream is there, whole, made from what the note says."""
+        """Whether the stream is there with its size, made from what the note says; its hash is not looked at."""
         try:
-            return self.stream.exists() and bool(self._read_note()["made_from"] == self.note)
-        except (OSError, ValueError, LookupError, TypeError):
+            note = self._read_note()
+            return bool(note["made_from"] == self.note and note["bytes"] == self.stream.stat().st_size)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return False
 
-    def write_note(self, counts: dict[str, int]) -> None:
-        """Say that the stream is whole, and what was counted while it was made."""
+    def is_intact(self) -> bool:
+        """Whether the stream is made and matches its hash."""
+        return self.is_made() and self.stream.is_file() and hash_file(self.stream) == self.digest()
+
+    def write_note(self, counts: dict[str, int], digest: str) -> None:
+        """Say that the stream is whole, its hash, and what was counted while it was made."""
+        size = self.stream.stat().st_size
+        note = {"made_from": self.note, "counts": counts, "bytes": size, "xxh3_128": digest}
         with appearing(self.note_path) as temporary:
-            temporary.write_text(json.dumps({"made_from": self.note, "counts": counts}))
+            temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
 
     def counts(self) -> dict[str, int]:
         """What was counted while the stream was made."""
         counts: dict[str, int] = self._read_note()["counts"]
         return counts
+
+    def digest(self) -> str:
+        """Hash of the stream: xxh3-128, hexadecimal."""
+        return str(self._read_note()["xxh3_128"])
 
     def open(self) -> MappedLists:
         """Map the stream."""
@@ -87,13 +99,15 @@ class Piece:
         return self.stream.with_suffix(".json")
 
     def _read_note(self) -> Any:
-        return json.loads(self.note_path.read_bytes())
+        note = json.loads(self.note_path.read_bytes())
+        if note.pop("checksum") != checksum(note):
+            raise ValueError(f"{self.note_path} was changed")
+        return note
 
 
 def cut_source(source: Source, folder: Path) -> list[Piece]:
     """Cut the inputs that are not mapped into pieces; a function of the files alone."""
     size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
-    boot = _BOOT.read_text().strip() if _BOOT.exists() else str(uuid.uuid4())
     fingerprint = source.tokenized.fingerprint if source.tokenized is not None else None
     pieces = []
     for number, given in enumerate(source.inputs):
@@ -108,7 +122,6 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
             "columns": [*columns[:2], *map(list, columns[2:])],
             "labels": bool(given.has_labels),
             "size": size,
-            "boot": boot,
         }
         if source.tokenized is not None:
             made_from["text"] = dict(source.tokenized.identity)
@@ -170,11 +183,10 @@ class _Decoding:
         self._total = sum(piece.given.file.bytes for piece in pieces)
 
     def run(self, workers: int) -> None:
-        missing = [number for number, piece in enumerate(self._pieces) if not piece.is_made()]
-        if not missing:
+        if not self._pieces:
             return
-        with closing(Crew(workers)) as crew, ThreadPoolExecutor(min(workers, len(missing))) as pool:
-            futures = {number: pool.submit(self._decode, number, crew) for number in missing}
+        with closing(Crew(workers)) as crew, ThreadPoolExecutor(min(workers, len(self._pieces))) as pool:
+            futures = {number: pool.submit(self._decode, number, crew) for number in range(len(self._pieces))}
             try:
                 for number, future in futures.items():
                     try:
@@ -214,8 +226,10 @@ class _Decoding:
                     row += len(chunk)
         for number, piece in enumerate(self._pieces):
             if any(kind != joined.get(name, kind) for name, kind in stream_types(piece.stream).items()):
+                counts = piece.counts()
                 with self._naming(number), appearing(piece.stream) as temporary:
-                    rewrite([piece.stream], temporary, joined)
+                    digest = rewrite([piece.stream], temporary, joined)
+                piece.write_note(counts, digest)  # until then, the stream does not match its note, and is made again
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:
@@ -231,13 +245,16 @@ class _Decoding:
         piece = self._pieces[number]
         try:
             with crew.working():
+                if piece.is_intact():
+                    self._tell(number, piece.given.file.bytes)
+                    return
                 counts = dict.fromkeys(_COUNTED, 0)
                 batches = self._told(number, crew, counts)
                 has_labels = bool(piece.given.has_labels)
                 columns = self._source.columns_of(piece.number)
                 with closing(batches):
-                    write_stream(piece.stream, batches, columns, has_labels=has_labels)
-                piece.write_note(counts)
+                    digest = write_stream(piece.stream, batches, columns, has_labels=has_labels)
+                piece.write_note(counts, digest)
                 self._tell(number, piece.given.file.bytes)
         except BaseException as error:
             if isinstance(error, DocumentError):

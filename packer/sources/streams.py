@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.gather import list_lengths
+from packer.shards.files import HashingFile
 from packer.sources.column_values import join_with, widen
 from packer.sources.documents import Batch, Columns, DocumentError, value_message
 from packer.sources.lengths import runs, values_of
@@ -22,14 +23,14 @@ COLUMNS = Columns("input_ids", "labels")
 """The columns of a stream; labels where the source has them."""
 
 
-def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> int:
+def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> str:
     """Write one input's checked batches, `columns` in its messages; the stream takes its name when it is whole.
 
     The other columns are of the types that hold all of their values. The stream is not synced: it need not outlive the
     system.
 
     Returns:
-        The number of documents.
+        Hash of the stream: xxh3-128, hexadecimal.
 
     Raises:
         DocumentError: a value does not fit int32, or the other values of its column.
@@ -40,10 +41,9 @@ def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_
         try:
             for batch in batches:
                 parts.write(batch)
-            parts.join()
+            return parts.join()
         finally:
             parts.remove()
-    return parts.rows
 
 
 class _Parts:
@@ -54,7 +54,9 @@ class _Parts:
         self._columns = columns
         self._tokens = [(column, pa.list_(pa.int32())) for column in COLUMNS[: 1 + has_labels]]
         self._files: list[Path] = []
+        self._file: HashingFile | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
+        self._digest = ""  # of the last file that was closed
         self._here: dict[str, pa.DataType] = {}  # the types of the other columns in the last file
         self._kinds: dict[str, pa.DataType] = {}  # those that hold the values of all files
         self.rows = 0
@@ -90,18 +92,23 @@ class _Parts:
         self._close()
         self._here = kinds
         self._files.append(self._path.with_name(f"{self._path.name}.{len(self._files)}"))
-        self._writer = pa.ipc.new_stream(str(self._files[-1]), self._schema(kinds))
+        self._file = HashingFile(self._files[-1])
+        self._writer = pa.ipc.new_stream(self._file, self._schema(kinds))
 
-    def join(self) -> None:
-        """Make one stream of all files; raises a DocumentError where the common type does not hold a value exactly."""
+    def join(self) -> str:
+        """Make one stream of all files and return its hash.
+
+        Raises:
+            DocumentError: the common type of a column does not hold a value exactly.
+        """
         if not self._files:  # no documents, of which a column's type could be known
             self._kinds = dict.fromkeys(self._columns.extra, pa.null())
             self._begin(self._kinds)
         self._close()
         if self._here == self._kinds and len(self._files) == 1:
             self._files[0].replace(self._path)
-        else:
-            rewrite(self._files, self._path, self._kinds)
+            return self._digest
+        return rewrite(self._files, self._path, self._kinds)
 
     def remove(self) -> None:
         """Remove the files."""
@@ -110,9 +117,13 @@ class _Parts:
             file.unlink(missing_ok=True)
 
     def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._writer is not None and self._file is not None:
+            writer, self._writer = self._writer, None
+            try:
+                writer.close()
+                self._digest = self._file.hexdigest()
+            finally:
+                self._file.close()
 
     def _schema(self, kinds: Mapping[str, pa.DataType]) -> pa.Schema:
         return pa.schema([*self._tokens, *kinds.items()])
@@ -124,24 +135,28 @@ def stream_types(path: Path) -> dict[str, pa.DataType]:
         return {field.name: field.type for field in pa.ipc.open_stream(file).schema}
 
 
-def rewrite(files: Sequence[Path], path: Path, kinds: Mapping[str, pa.DataType]) -> None:
+def rewrite(files: Sequence[Path], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
     """Write the documents of some streams as one, with the other columns as these types.
+
+    Returns:
+        Hash of the stream: xxh3-128, hexadecimal.
 
     Raises:
         DocumentError: a type does not hold a value exactly.
     """
     row = 0
-    with ExitStack() as stack:
-        streams = [pa.ipc.open_stream(stack.enter_context(pa.memory_map(str(file)))) for file in files]
+    with closing(HashingFile(path)) as file, ExitStack() as stack:
+        streams = [pa.ipc.open_stream(stack.enter_context(pa.memory_map(str(one)))) for one in files]
         schema = pa.schema([(field.name, kinds.get(field.name, field.type)) for field in streams[0].schema])
-        writer = stack.enter_context(pa.ipc.new_stream(str(path), schema))
-        for batch in chain.from_iterable(streams):
-            arrays = [
-                widen(array, field.type, field.name, first_row=row)
-                for array, field in zip(batch.columns, schema, strict=True)
-            ]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
-            row += len(batch)
+        with pa.ipc.new_stream(file, schema) as writer:
+            for batch in chain.from_iterable(streams):
+                arrays = [
+                    widen(array, field.type, field.name, first_row=row)
+                    for array, field in zip(batch.columns, schema, strict=True)
+                ]
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+                row += len(batch)
+    return file.hexdigest()
 
 
 def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -> pa.Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.errors import PackerError
+from packer.system_errors import shortage
 from packer.text.records import Message, TextError, is_utf8
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Templates:
             try:
                 (text,) = self._apply([rendering], [rendering.messages], prompt=prompt, change=change)
             except Exception as error:  # whatever a template does
+                if shortage(error) is not None:
+                    raise
                 yield error
             else:
                 yield text

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.errors import PackerError
+from packer.system_errors import shortage
 from packer.text.records import TextError
 from packer.text.spelling import Spelling, can_be_spelled
 
@@ -116,7 +117,7 @@ class TextTokens:
 def _is_refusal(error: BaseException) -> bool:
     """Whether it comes from a tokenizer: tokenizers raises plain Exception, and where Rust panics, no Exception."""
     is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
-    return is_known and not isinstance(error, MemoryError)
+    return is_known and shortage(error) is None
 
 
 def _reason(error: BaseException) -> str:

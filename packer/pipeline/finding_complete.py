@@ -1,0 +1,53 @@
+"""Whether an output that looks complete is: its files against their record, and its source against the time of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from packer.errors import PackerError
+from packer.shards.files import hash_file
+
+_REMEDY = "restore it, or make all of it again with --overwrite"
+
+
+def check_files(record: Path, shards: Iterable[Mapping[str, Any]], small_files: Mapping[str, str]) -> None:
+    """Raise a PackerError unless every file that a record names is there as it was written.
+
+    Shards are compared by size, and by hash where they were written to after the record; small files by hash.
+
+    Args:
+        record: manifest.json or tokenized.json, the last file that was written.
+        shards: "file", "bytes" and "xxh3_128" of each.
+        small_files: xxh3-128 of other files, by name.
+    """
+    for shard in shards:
+        path = record.parent / shard["file"]
+        size = path.stat().st_size if path.is_file() else None
+        if size is None:
+            raise PackerError(f"{path} is missing, {record.name} names it: {_REMEDY}")
+        if size != shard["bytes"]:
+            raise PackerError(f"{path} has {size:,} bytes, {record.name} says {shard['bytes']:,}: {_REMEDY}")
+        if changed_since(record, [path]) and hash_file(path) != shard["xxh3_128"]:
+            raise PackerError(f"{path} does not match its hash in {record.name}: {_REMEDY}")
+    for name, digest in small_files.items():
+        path = record.parent / name
+        if not path.is_file() or hash_file(path) != digest:
+            raise PackerError(f"{path} is {'damaged' if path.is_file() else 'missing'}: {_REMEDY}")
+
+
+def changed_since(record: Path, paths: Iterable[Path], *, in_content: bool = False) -> Path | None:
+    """The first of these files that was written to, renamed or copied after a record; None where none was.
+
+    Args:
+        record: the last file that was written.
+        paths: files that were there before it.
+        in_content: look at the time of the content alone, which copies and renames may keep.
+    """
+    written = record.stat().st_mtime_ns
+    for path in paths:
+        stat = path.stat()
+        if max(stat.st_mtime_ns, 0 if in_content else stat.st_ctime_ns) >= written:
+            return path
+    return None

@@ -1,0 +1,34 @@
+"""What is asked for in an output, its options and source, and how that differs from what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    """Say how what is there differs from what is asked for: "with max_len 2048, not 4096"."""
+    for part in ("options", "text"):
+        asked, made = _flat(request.get(part, {})), _flat(begun.get(part, {}))
+        for name in dict.fromkeys([*asked, *made]):
+            if made.get(name) != asked.get(name):
+                return f"with {name} {_short(made.get(name))}, not {_short(asked.get(name))}"
+    if [file["name"] for file in begun["files"]] != [file["name"] for file in request["files"]]:
+        return "of other source files"
+    return "of a source that has changed since"
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of several sources as facts: {"web": {"eos": True}} -> {"eos of web": True}."""
+    flat = {}
+    for name, value in facts.items():
+        flat.update(
+            {f"{key} of {name}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+        )
+    return flat
+
+
+def _short(value: object) -> str:
+    """A value in one line; a chat template has many."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,156 @@
+"""An unfinished output of which a file was damaged: it is made again or named in one line, and --overwrite gets out."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import packer
+from packer.workspace import Workspace
+from tests.test_pack import hashes, made_documents
+from tests.test_workspace import Killed, kill, shards_in
+
+FILES = [
+    "lock",
+    "request.json",
+    "plan/facts.json",
+    "plan/slots.npy",
+    "plan/row_starts.npy",
+    "plan/shard_rows.npy",
+    "spill/00000-00000.arrow",
+    "spill/00000-00000.json",
+    "committed/data-00002-of-00007.arrow.json",
+    "plan",
+    "spill",
+    "committed",
+]
+
+
+def as_folder(path: Path) -> None:
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    (path / "folder").mkdir(parents=True)
+
+
+def first_value_changed(path: Path) -> None:
+    """Of JSON another value, else another byte in the midst."""
+    content = bytearray(path.read_bytes())
+    try:
+        changed = json.loads(content)
+        name = next(iter(changed))
+        changed[name] = {"other": 5} if isinstance(changed[name], dict) else 5
+        content = json.dumps(changed).encode()
+    except ValueError:
+        if content:
+            content[len(content) * 3 // 4] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "emptied": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "garbled": lambda path: path.write_bytes(b"\xff\x00garbled" * 20),
+    "changed": first_value_changed,
+    "a list": lambda path: path.write_text("[]"),
+    "null": lambda path: path.write_text("null"),
+    "other types": lambda path: path.write_text(
+        '{"options": 1, "files": [3], "facts": {}, "made_from": null, "file": 1}'
+    ),
+    "a folder": as_folder,
+    "missing": lambda path: path.unlink() if path.is_file() else shutil.rmtree(path),
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("source") / "rows.jsonl"
+    path.write_text("".join(json.dumps({"input_ids": tokens}) + "\n" for tokens in made_documents(100)))
+    return path
+
+
+def pack(source: Path, out: Path, **options) -> packer.Manifest:
+    return packer.pack(source, out, max_len=64, shard_size="6KB", workers=1, sync=False, **options)
+
+
+@pytest.fixture(scope="module")
+def expected(source) -> dict[str, str]:
+    pack(source, source.parent / "expected")
+    return hashes(source.parent / "expected")
+
+
+@pytest.fixture(scope="module")
+def unfinished(source) -> Path:
+    """An output of which five of seven shards are committed."""
+    out = source.parent / "unfinished"
+    with pytest.MonkeyPatch.context() as striking:
+        kill(striking, Workspace, "commit", call=5)
+        with pytest.raises(Killed):
+            pack(source, out)
+    assert len(shards_in(out)) == 5
+    return out
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_state_is_healed_or_told_in_one_line_and_overwritten(
+    source, expected, unfinished, tmp_path, name, damage
+):
+    if "." not in name and name != "lock" and damage not in ("a folder", "missing", "emptied"):
+        pytest.skip("a folder has no bytes")
+    for overwrite in (False, True):
+        out = shutil.copytree(unfinished, tmp_path / f"out-{overwrite}")
+        damaged = out / ".packer" / name
+        if damage == "emptied" and damaged.is_dir():
+            shutil.rmtree(damaged)
+            damaged.write_bytes(b"")  # a file where a folder belongs
+        else:
+            DAMAGES[damage](damaged)
+        told = None
+        try:
+            pack(source, out, overwrite=overwrite)
+        except packer.PackerError as error:
+            told = str(error)
+        if told is not None:
+            assert not overwrite
+            assert "--overwrite" in told
+            assert damaged.name in told or "unfinished pack" in told
+            pack(source, out, overwrite=True)
+        assert hashes(out) == expected
+
+
+@pytest.mark.parametrize("damage", ["zeroed", "changed", "truncated"])
+def test_a_committed_shard_of_other_bytes_is_written_again_and_no_other(source, expected, unfinished, tmp_path, damage):
+    out = shutil.copytree(unfinished, tmp_path / "out")
+    damaged = out / "data-00001-of-00007.arrow"
+    DAMAGES[damage](damaged)
+    before = shards_in(out)
+    pack(source, out)
+    assert hashes(out) == expected
+    after = shards_in(out)
+    assert {name for name in before if before[name] != after[name]} == {damaged.name}
+
+
+def test_checking_what_was_committed_is_told(source, unfinished, tmp_path):
+    out, told = shutil.copytree(unfinished, tmp_path / "out"), []
+    pack(source, out, progress=lambda *step: told.append(step))
+    checked = [step for step in told if step[0] == "check"]
+    assert len(checked) == 5
+    assert checked[-1][1] == checked[-1][2] == sum(path.stat().st_size for path in unfinished.glob("*.arrow"))
+
+
+def test_overwrite_begins_again_where_lengths_in_memory_have_changed(tmp_path):
+    """A dataset in memory has no time by which its change could be seen."""
+    import datasets
+
+    documents, out = made_documents(100), tmp_path / "out"
+    with pytest.MonkeyPatch.context() as striking:
+        kill(striking, Workspace, "commit", call=5)
+        with pytest.raises(Killed):
+            pack(datasets.Dataset.from_dict({"input_ids": documents}), out)
+    changed = datasets.Dataset.from_dict({"input_ids": documents[::-1]})
+    with pytest.raises(packer.PackerError, match="has changed since: start afresh with --overwrite"):
+        pack(changed, out)
+    pack(changed, out, overwrite=True)
+    assert list(packer.verify(out, changed)) == []

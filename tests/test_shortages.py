@@ -1,0 +1,181 @@
+"""Too little memory, too few threads, memory maps or open files: a line, no word of corruption, and nothing is lost."""
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.json
+import pytest
+
+import packer
+from packer import workspace
+from packer.options import PackOptions
+from packer.pipeline import tokenize
+from packer.sources import ipc
+from packer.system_errors import shortage, shortage_behind
+from packer.text.tokens import _is_refusal
+from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
+from tests.test_pack import hashes, made_documents, save_arrow
+
+ROOT = Path(__file__).parent.parent
+NO_MAPS = OSError("Memory mapping file failed: Cannot allocate memory")  # as pyarrow says it: without an errno
+
+
+def write_lines(path: Path, count: int = 300) -> Path:
+    path.write_text("".join(json.dumps({"input_ids": tokens}) + "\n" for tokens in made_documents(count)))
+    return path
+
+
+def pack(source: Path, out: Path) -> packer.Manifest:
+    return packer.pack(source, out, max_len=64, shard_size="6KB", workers=3, sync=False)
+
+
+def limit_threads(monkeypatch, allowed: int) -> None:
+    """Let only so many threads start, as the system does that has no more."""
+    started = iter(range(10**6))
+    usual = threading.Thread.start
+
+    def start(thread):
+        if next(started) >= allowed:
+            raise RuntimeError("can't start new thread")
+        usual(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.parametrize("allowed", range(8))
+@pytest.mark.parametrize("name", ["source.arrow", "source.jsonl"])
+def test_without_threads_a_pack_says_so_and_is_resumed(tmp_path, monkeypatch, name, allowed):
+    source, out = tmp_path / name, tmp_path / "out"
+    save_arrow(source, made_documents(300)) if source.suffix == ".arrow" else write_lines(source)
+    pack(source, tmp_path / "expected")
+    told = None
+    with monkeypatch.context() as limited:
+        limit_threads(limited, allowed)
+        try:
+            pack(source, out)
+        except packer.PackerError as error:
+            told = str(error)
+    if told is not None:
+        assert "no more threads can be started" in told
+        assert "--workers" in told
+        assert (out / ".packer" / "request.json").is_file()
+    assert (told is not None) or allowed > 2
+    pack(source, out)
+    assert hashes(out) == hashes(tmp_path / "expected")
+
+
+def test_without_threads_tokens_and_exports_are_not_made_but_nothing_is_damaged(tmp_path, monkeypatch, tokenizer):  # noqa: F811
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json.dumps({"text": "The quick fox"}) + "\n")
+    packed = tmp_path / "packed"
+    pack(write_lines(tmp_path / "tokens.jsonl"), packed)
+    with monkeypatch.context() as limited:
+        limit_threads(limited, 0)
+        with pytest.raises(packer.PackerError, match="no more threads"):
+            tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer))
+        with pytest.raises(packer.PackerError, match="no more threads"):
+            packer.export(packed, to="parquet")
+    tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer))
+    packer.export(packed, to="parquet")
+
+
+SHORT = {
+    "maps": (NO_MAPS, "no more memory can be mapped .* vm.max_map_count"),
+    "open files": (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "too many files are open .* ulimit -n"),
+    "threads of Arrow": (
+        pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
+        "no more threads can be started",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_what_is_missing_is_not_called_corrupt_and_what_was_begun_stays(tmp_path, monkeypatch, kind):
+    error, message = SHORT[kind]
+    source, out = write_lines(tmp_path / "source.jsonl"), tmp_path / "out"
+    with monkeypatch.context() as limited:
+        limited.setattr(ipc, "map_file", lambda path: (_ for _ in ()).throw(error))
+        with pytest.raises(packer.PackerError, match=message) as told:
+            pack(source, out)
+    assert "corrupt" not in str(told.value)
+    assert not isinstance(told.value, packer.SourceError)
+    spilled = {path: path.stat().st_ino for path in (out / ".packer" / "spill").iterdir()}
+    assert len(spilled) == 2
+    monkeypatch.setattr(workspace.Workspace, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        pack(source, out)
+    assert {path: path.stat().st_ino for path in spilled} == spilled  # taken up, not decoded again
+
+
+def test_lines_that_there_is_no_memory_to_parse_are_not_called_wrong(tmp_path, monkeypatch):
+    def short(*arguments, **options):
+        raise pa.ArrowMemoryError("realloc of size 4194304 failed")
+
+    source, out = write_lines(tmp_path / "source.jsonl"), tmp_path / "out"
+    with monkeypatch.context() as limited:
+        limited.setattr(pyarrow.json, "read_json", short)
+        with pytest.raises(MemoryError, match="realloc"):
+            pack(source, out)
+    assert (out / ".packer" / "request.json").is_file()
+    assert pack(source, out).totals["documents"] == 300
+
+
+def test_a_shard_that_cannot_be_mapped_is_not_called_changed(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    pack(write_lines(tmp_path / "source.jsonl"), out)
+    monkeypatch.setattr(pa, "memory_map", lambda path: (_ for _ in ()).throw(NO_MAPS))
+    with pytest.raises(packer.PackerError, match="no more memory can be mapped") as told:
+        packer.load(out)[0]
+    assert "changed after packing" not in str(told.value)
+
+
+def test_a_tokenizer_without_threads_does_not_blame_the_text():
+    class PanicException(BaseException):
+        pass
+
+    assert not _is_refusal(PanicException(f"ThreadPoolBuildError {{ kind: IOError({os.strerror(errno.EAGAIN)}) }}"))
+    assert _is_refusal(PanicException("index out of bounds"))
+
+
+def test_other_errors_are_not_taken_for_a_shortage():
+    for error in (ValueError("no"), OSError(errno.ENOENT, "No such file"), pa.ArrowInvalid("bad"), RuntimeError("x")):
+        assert shortage(error) is None
+    of_a_library = ValueError("of a library")
+    of_a_library.__cause__ = RuntimeError("can't start new thread")
+    assert "no more threads" in str(shortage_behind(of_a_library))
+    assert shortage(of_a_library) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [300, 700, 900, 1000, 1400, 1700])
+def test_under_a_limit_of_address_space_the_command_says_a_line_and_is_resumed(tmp_path, megabytes):
+    source, out = write_lines(tmp_path / "source.jsonl", 40_000), tmp_path / "out"
+    command = [
+        sys.executable,
+        "-m",
+        "packer",
+        "pack",
+        str(source),
+        "-o",
+        str(out),
+        "--max-len",
+        "512",
+        "--workers",
+        "8",
+    ]
+    limit = (megabytes << 20, megabytes << 20)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    assert all(line.startswith("packer: ") for line in done.stderr.splitlines()), done.stderr
+    assert "corrupt" not in done.stderr
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
