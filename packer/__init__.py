@@ -190,7 +190,7 @@ def pack(
         labels: write the `labels` column; without it only `packer.load` is safe to train from.
         position_ids: write the `position_ids` column, for trainers that read the shards themselves.
         shard_size: bytes of a shard at most, or a size like "512MB".
-        split: of a DatasetDict or a Hub dataset.
+        split: of a DatasetDict, a Hub dataset, or a folder of files like `train-0.parquet`.
         input_column: name of the column of tokens.
         labels_column: name of the column of labels, if there is one.
         keep: columns of the source that are kept, a value for each segment.

@@ -24,8 +24,8 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
+from packer.sources.file_search import ENDINGS
 from packer.sources.mixture import Mixture
-from packer.sources.opening import ENDINGS
 from packer.system_errors import system_errors
 from packer.workspace import Workspace
 
