@@ -15,6 +15,7 @@ import click
 
 from packer.algorithms import ALGORITHMS, ALIASES
 from packer.errors import PackerError
+from packer.paths import expanded
 
 if TYPE_CHECKING:
     from packer.progress import Progress
@@ -24,6 +25,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 TRAIN_NAMES = ("all", "completion", "assistant")  # as in packer.text, which imports numpy; a test compares them
 LONG_NAMES = ("split", "truncate", "drop", "error")  # as in packer.plan, which imports numpy; a test compares them
 ALGORITHM_NAMES = click.Choice([*ALGORITHMS, *ALIASES])
+
+
+class UserPath(click.Path):
+    """A path, in which `~` is the home folder also where the shell leaves it: in quotes and after `=`."""
+
+    def __init__(self, *, exists: bool = False, dir_okay: bool = True) -> None:
+        super().__init__(exists=exists, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path`."""
+        return super().convert(expanded(value), param, ctx)
 
 
 def declared(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
@@ -63,7 +75,7 @@ def text_options(command: Command) -> Command:
                      "[default: text; prompt and completion; messages; or conversations]."),
         click.option("--train-on", type=click.Choice(TRAIN_NAMES),
                      help="What is trained [default: assistant for chats, completion for prompts, all for texts]."),
-        click.option("--chat-template", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        click.option("--chat-template", metavar="FILE", type=UserPath(exists=True, dir_okay=False),
                      callback=_read_template, help="Jinja file in place of the tokenizer's own."),
         click.option("--no-eos", "eos", flag_value=False, default=True,
                      help="Do not end texts and completions with the end-of-sequence token."),

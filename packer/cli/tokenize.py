@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from packer.cli.shared import one_line_errors, progress_bars, text_options
+from packer.cli.shared import UserPath, one_line_errors, progress_bars, text_options
 
 
 @click.command()
 @click.argument("dataset")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write [default: DATASET-tokenized].")
+@click.option("-o", "--output", type=UserPath(), help="Folder to write [default: DATASET-tokenized].")
 @text_options
 @click.option("--keep", multiple=True, metavar="COLUMN",
               help="Keep this column of the source beside the tokens; repeat it for several.")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,7 @@ def read_documents(opened: Source | Mixture, progress: Progress = silent) -> Doc
 def _refuse_twice(sources: Sequence[Given]) -> None:
     seen = set()
     for source in sources:
-        key = Path(source).resolve() if isinstance(source, (str, Path)) else id(source)
+        key = os.path.realpath(source) if isinstance(source, (str, Path)) else id(source)
         if key in seen:
             raise PackerError(f"the source {_name(source)} is given twice: give it once, with the sum of the weights")
         seen.add(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from packer import workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.paths import expanded, output_folder
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Given, open_sources, read_documents
 from packer.pipeline.opening import names_and_sizes, source_files, text_identity
@@ -69,12 +71,11 @@ def pack(
     Raises:
         PackerError: anything in the user's hands, in one line.
     """
+    source = expanded(source)
     opened = open_sources(source, options)
     if options.pad_id is None:
         options = replace(options, pad_id=opened.pad_id or 0)
-    out = Path(output) if output is not None else default_output(source, options)
-    if out.is_symlink():  # build and swap where the dataset is, not where the link is
-        out = out.resolve()
+    out = output_folder(output if output is not None else default_output(source, options))
     for each in source if isinstance(source, (list, tuple)) else [source]:
         refuse_inside(each, out)
     request: dict[str, Any] = {"options": options.to_dict(), "files": source_files(opened)}
@@ -127,7 +128,9 @@ def name_after(source: Given | Sequence[Given], options: PackOptions, what: str)
 
 def refuse_inside(source: Given, out: Path) -> None:
     """Refuse an output that the same command, repeated, would read as part of the source."""
-    if isinstance(source, str | Path) and Path(source).is_dir() and Path(source).resolve() in out.resolve().parents:
+    if not isinstance(source, str | Path) or not Path(source).is_dir():
+        return
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
 
 

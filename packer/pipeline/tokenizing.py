@@ -15,6 +15,7 @@ from packer import workspace
 from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.paths import expanded, output_folder
 from packer.pipeline.opening import names_and_sizes, open_with, source_files
 from packer.pipeline.pack import name_after, refuse_inside
 from packer.pipeline.room import check_tokenizing
@@ -73,11 +74,10 @@ def tokenize(
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer by --tokenizer")
+    source = expanded(source)
     opened = open_with(source, options, turns_of_chats=True)
     assert opened.tokenized is not None
-    out = Path(output) if output is not None else name_after(source, options, "tokenized")
-    if out.is_symlink():
-        out = out.resolve()
+    out = output_folder(output if output is not None else name_after(source, options, "tokenized"))
     refuse_inside(source, out)
     kept = {"keep": list(options.keep)}
     request = {"options": kept, "text": dict(opened.tokenized.identity), "files": names_and_sizes(source_files(opened))}

@@ -9,6 +9,7 @@ from typing import Any
 
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.mixing import Given, open_sources
 from packer.progress import Progress, silent
@@ -39,7 +40,7 @@ def verify(
     Raises:
         PackerError: there is no packed dataset or no source to read.
     """
-    folder = Path(packed)
+    folder, source = Path(expanded(packed)), expanded(source)
     faults = 0
     for fault in verify_packed(folder, progress):
         faults += 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import logging
 import os
 import re
-import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,14 +19,6 @@ ENDINGS = re.compile(r"\.(arrow|ipc|feather|parquet|(jsonl|ndjson|json)(\.gz|\.z
 """File names that are read inside a folder; others there (a README, a licence) are left alone."""
 
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
-_SPECIAL = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
-}
-
 log = logging.getLogger(__name__)
 
 
@@ -70,29 +62,15 @@ def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
     fixed = Path(*_before_wildcards(pattern))
     *inner, last = pattern.parts[len(fixed.parts) :]
     folders = [fixed]
-    for part in inner:
-        found = _tree(folders) if part == "**" else (path for path in _matching(folders, part) if path.is_dir())
-        folders = list(found)
-    matches = folders if last == "**" else list(_matching(folders, last))
-    is_folder = {path: path.is_dir() for path in matches}
+    with reading(str(pattern)):
+        for part in inner:
+            found = _tree(folders) if part == "**" else (path for path in _matching(folders, part) if path.is_dir())
+            folders = list(found)
+        matches = folders if last == "**" else list(_matching(folders, last))
+        is_folder = {path: path.is_dir() for path in matches}
     inside = files_in(str(pattern), [path for path in matches if is_folder[path]])
     files = {*inside, *(path for path in matches if not is_folder[path])}
     return fixed, sorted(files, key=os.fsencode)
-
-
-def require_regular(path: Path, name: str) -> None:
-    """Refuse what is no ordinary file, or has a name that cannot be written down: opening a pipe would wait for ever.
-
-    Raises:
-        PackerError: it is a pipe, a device, a socket or a folder; or it is not there.
-    """
-    with reading(name):
-        mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        raise PackerError(
-            f"{name}: {_SPECIAL.get(stat.S_IFMT(mode), 'something special')}, where a file is expected that can be "
-            "read more than once; write its content to a file"
-        )
 
 
 def _tree(folders: Iterable[Path]) -> Iterator[Path]:
@@ -122,9 +100,17 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _matching(folders: Iterable[Path], part: str) -> Iterator[Path]:
+    """Yield what one part of a glob matches in these folders; hidden names where it begins with a dot, too."""
     for folder in folders:
-        for name in glob.glob(part, root_dir=folder):  # noqa: PTH207 (Path.glob follows links in circles)
-            yield folder / name
+        if not glob.has_magic(part):
+            if (folder / part).exists():
+                yield folder / part
+            continue
+        with reading(str(folder)):
+            names = fnmatch.filter((child.name for child in folder.iterdir()), part)
+        for name in names:
+            if part.startswith(".") or not name.startswith("."):
+                yield folder / name
 
 
 def _before_wildcards(pattern: Path) -> Iterator[str]:

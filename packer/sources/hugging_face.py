@@ -16,6 +16,7 @@ from packer.arrow import as_numpy
 from packer.errors import PackerError, SourceError
 from packer.sources.documents import reading
 from packer.sources.ipc import read_indices
+from packer.sources.regular_files import require_regular
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -166,6 +167,7 @@ def _pad_id(report: Path) -> int | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    require_regular(path, str(path))
     with reading(str(path)):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):

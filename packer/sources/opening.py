@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.documents import TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
-from packer.sources.file_search import ENDINGS, files_in, matches_of, require_regular
+from packer.sources.file_search import ENDINGS, files_in, matches_of
 from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset
 from packer.sources.masks import MASKS, apply_masks, with_masks
 from packer.sources.pairs import open_pairs
+from packer.sources.regular_files import require_regular
 from packer.sources.source import Source
 from packer.sources.split_names import files_of_split, splits_of
 

@@ -72,7 +72,8 @@ def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]],
         ((only, names),) = splits.items()
         raise PackerError(
             f"{folder}: by their names {len(names)} of {files} files are the split {only}, as {names[0]}, and "
-            f"{outside} of no split; take that split with --split {only}, or name files with a glob, as in '{folder}/**'"
+            f"{outside} of no split; take that split with --split {only}, or name files with a glob, as in "
+            f"'{folder}/**'"
         )
     chosen = choose_split(folder, list(splits), split)
     if outside:
