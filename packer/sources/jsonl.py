@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
+from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.sources.crew import Crew
@@ -33,11 +34,12 @@ from packer.sources.documents import (
     require_column,
     value_message,
 )
-from packer.sources.lines import CODECS, line_blocks, lines_of, next_line, read_record
+from packer.sources.lines import CODECS, first_line, line_blocks, lines_of, next_line, read_record
 
 _BLOCK = 1 << 22  # bytes of text parsed at once (parsing takes over ten times that); a longer line extends it
 _THREADS = 2  # at work on a file that is read as a stream
 _NEWLINE, _BRACE = b"\n{"
+_SPACES = b" \t\r\v\f"  # what may stand before an object, or be all that there is on a line
 
 
 class _Parsed(NamedTuple):
@@ -131,6 +133,9 @@ class JsonLines:
         """Name the line, counting again from the first."""
         line = 0
         for block, _ in self.blocks(_BLOCK):
+            if 0 <= (count := _count_lines(block)) <= row:
+                row, line = row - count, line + block.count(b"\n")
+                continue
             for text in lines_of(block):
                 line += 1
                 row -= bool(text.strip())
@@ -194,9 +199,7 @@ class JsonLines:
 
 def first_record(path: Path, name: str) -> tuple[bytes, dict[str, Any] | None]:
     """The first line that holds something, and the object it is, if it is one."""
-    with reading(name):
-        lines = (line for block, _ in line_blocks(path, 1 << 16) for line in block.split(b"\n"))
-        first = next((line for line in lines if line.strip()), b"")
+    _, first = first_line(path, name)
     try:
         record = json.loads(first)
     except (ValueError, RecursionError):
@@ -283,14 +286,16 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 def _count_lines(block: bytes) -> int:
     """Lines that hold something, or -1 if one of them begins with anything but a brace."""
+    first = _first_bytes(block)
+    if not (first == _BRACE).all():  # blank, indented, or wrong
+        first = _first_bytes(block.translate(None, _SPACES))
+        first = first[first != _NEWLINE]
+    return len(first) if (first == _BRACE).all() else -1
+
+
+def _first_bytes(block: bytes) -> NDArray[np.uint8]:
+    """The first byte of every line; that of an empty one is its newline."""
     text = np.frombuffer(block, np.uint8)
     starts = np.concatenate([[0], np.flatnonzero(text == _NEWLINE) + 1])
-    starts = starts[starts < len(text)]
-    count = len(starts)
-    for start in starts[text[starts] != _BRACE].tolist():  # few: blank, indented, or wrong
-        end = block.find(b"\n", start)
-        line = block[start : end if end >= 0 else None].lstrip()
-        if line and not line.startswith(b"{"):
-            return -1
-        count -= not line
-    return count
+    first: NDArray[np.uint8] = text[starts[starts < len(text)]]
+    return first
