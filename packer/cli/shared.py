@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from packer.algorithms import ALGORITHMS, ALIASES
+from packer.cli.bus_errors import explained_bus_errors
 from packer.errors import PackerError
 from packer.paths import expanded
 
@@ -128,7 +129,7 @@ def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
     """
     code = 1
     try:
-        with _signals_raise():
+        with explained_bus_errors(), _signals_raise():
             yield
     except PackerError as error:
         if debug:

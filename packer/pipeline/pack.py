@@ -20,6 +20,7 @@ from packer.pipeline.mixing import Given, open_sources, read_documents
 from packer.pipeline.opening import names_and_sizes, source_files, text_identity
 from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
+from packer.pipeline.watching import Watch
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.plan import Plan
 from packer.progress import Progress, silent
@@ -73,6 +74,7 @@ def pack(
     """
     source = expanded(source)
     opened = open_sources(source, options)
+    watch = Watch.of(opened)
     if options.pad_id is None:
         options = replace(options, pad_id=opened.pad_id or 0)
     out = output_folder(output if output is not None else default_output(source, options))
@@ -91,7 +93,7 @@ def pack(
             target = workspace.beside(out)
         with workspace.claim(target, request, sync=sync, fresh=overwrite) as claimed:
             try:
-                manifest = _pack_into(claimed, opened, options, workers or available_workers(), progress)
+                manifest = _pack_into(claimed, opened, watch, options, workers or available_workers(), progress)
             except SourceError:
                 claimed.discard()
                 raise
@@ -158,13 +160,20 @@ def _same_pack(
 
 
 def _pack_into(
-    claimed: Workspace, opened: Source | Mixture, options: PackOptions, workers: int, progress: Progress
+    claimed: Workspace,
+    opened: Source | Mixture,
+    watch: Watch,
+    options: PackOptions,
+    workers: int,
+    progress: Progress,
 ) -> Manifest:
     """Plan, or take up the plan that is there, write the shards that are not, and commit."""
     mapped = opened
     if not opened.mapped:
         check_decoding(claimed, opened, options)
         mapped = opened.spill(claimed.spill, progress, workers=workers)
+        watch.check()
+        watch = watch.of_mapped(mapped)
     documents = read_documents(mapped, progress)
     scanned = documents.scanned
     table = documents.source.table(scanned.lengths)
@@ -177,6 +186,7 @@ def _pack_into(
         return make_plan(cut, options, row_bytes=row_bytes, groups=groups, threads=workers, progress=progress)
 
     plan, totals = _kept_plan(claimed, scanned.identity, planned)
+    watch.check()
     check_writing(claimed, totals["packs"] * row_format.row_bytes)
     maker = ShardMaker(
         source=documents.source,
@@ -186,7 +196,8 @@ def _pack_into(
         row_format=row_format,
         origins=documents.origins,
     )
-    entries = write_shards(claimed, maker, workers, progress)
+    entries = write_shards(claimed, maker, watch, workers, progress)
+    watch.check()
     files = datasets_files(scanned.identity, [entry.file for entry in entries])
     manifest = Manifest(
         options=options.to_dict(),

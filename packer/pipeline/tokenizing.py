@@ -19,6 +19,7 @@ from packer.paths import expanded, output_folder
 from packer.pipeline.opening import names_and_sizes, open_with, source_files
 from packer.pipeline.pack import name_after, refuse_inside
 from packer.pipeline.room import check_tokenizing
+from packer.pipeline.watching import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import datasets_files, shard_name
 from packer.sources import Source, scan
@@ -77,6 +78,7 @@ def tokenize(
     source = expanded(source)
     opened = open_with(source, options, turns_of_chats=True)
     assert opened.tokenized is not None
+    watch = Watch.of(opened)
     out = output_folder(output if output is not None else name_after(source, options, "tokenized"))
     refuse_inside(source, out)
     kept = {"keep": list(options.keep)}
@@ -97,6 +99,7 @@ def tokenize(
                 building,
                 out,
                 opened,
+                watch,
                 request,
                 tokenizer_name(options.tokenizer),
                 workers=workers or available_workers(),
@@ -131,6 +134,7 @@ def _write(
     folder: Path,
     out: Path,
     opened: Source,
+    watch: Watch,
     request: dict[str, Any],
     tokenizer: str,
     *,
@@ -149,6 +153,7 @@ def _write(
         left.unlink()
     check_tokenizing(folder, opened, out)
     spilled = opened.spill(folder, progress, workers=workers)
+    watch.check()
     assert spilled.tokenized is not None
     identity = scan(spilled).identity
     report = {
