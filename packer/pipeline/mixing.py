@@ -121,7 +121,7 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
         )
     columns = options.text_column.split(",") if options.text_column is not None else []
     if columns and not any(set(columns) <= set(text["columns"]) for text in texts):
-        raise PackerError(f"text_column is '{options.text_column}', which none of the {len(parts)} sources has")
+        raise PackerError(f"--text-column is '{options.text_column}', which none of the {len(parts)} sources has")
     if options.train_on is not None and all(text["train_on"] != options.train_on for text in texts):
         raise PackerError(
             f"--train-on {options.train_on} fits none of the {len(parts)} sources: leave it out, or choose all"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.errors import PackerError
+from packer.errors import OtherSourceError, PackerError
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
@@ -53,7 +53,16 @@ def verify(
     if len(given) != max(len(names), 1):
         of = f"a mixture of {', '.join(names)}" if names else "packed from one source"
         raise PackerError(f"{folder} is {of}, and {len(given)} source(s) are given: give each one, in this order")
-    opened = open_sources(list(given) if names else given[0], _options(folder, manifest, tokenizer))
+    options = _options(folder, manifest, tokenizer)
+    try:
+        opened = open_sources(list(given) if names else given[0], options)
+    except OtherSourceError as error:
+        of_split = f" of the split {options.split}" if options.split is not None else ""
+        raise PackerError(
+            f"{error.found}; {folder} was packed from the column '{options.input_column}'{of_split}: give that source"
+            if not manifest.source.get("text")
+            else f"{error.found}; {folder} was packed from text{of_split}: give that source"
+        ) from error
     if isinstance(opened, Mixture):
         parts = list(zip(opened.parts, manifest.source["mixture"], strict=True))
         texts = [f"the source {told['name']}: {f}" for part, told in parts if (f := _other_text(told, part))]

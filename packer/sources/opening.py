@@ -14,7 +14,7 @@ from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.documents import TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
 from packer.sources.file_search import ENDINGS, files_in, matches_of
-from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset
+from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset, no_splits
 from packer.sources.masks import MASKS, apply_masks, with_masks
 from packer.sources.pairs import open_pairs
 from packer.sources.regular_files import require_regular
@@ -123,7 +123,7 @@ def find(source: str | Path | Dataset | DatasetDict, split: str | None) -> Found
     else:
         raise PackerError(f"{source}: no such file or folder, and not a Hub id like org/name; check the path")
     if split is not None:
-        raise PackerError(f"--split {split}: {source} consists of files without splits; leave --split out")
+        raise no_splits(f"{source} consists of files", split)
     return _found(str(source), root, files)
 
 
@@ -144,7 +144,7 @@ def _find_in_folder(folder: Path, split: str | None) -> Found:
     if splits:
         files = [folder / name for name in files_of_split(str(folder), len(files), splits, split)]
     elif split is not None:
-        raise PackerError(f"--split {split}: {folder} consists of files without splits; leave --split out")
+        raise no_splits(f"{folder} consists of files", split)
     return _found(str(folder), folder, files)
 
 

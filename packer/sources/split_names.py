@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from packer.errors import PackerError
+from packer.errors import OtherSourceError
 from packer.sources.hugging_face import choose_split
 
 _KEYWORDS = {
@@ -60,20 +60,20 @@ def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]],
         split: which one; may be None where there is one split and all files are in it.
 
     Raises:
-        PackerError: no such split, or it must be chosen.
+        OtherSourceError: no such split, or it must be chosen.
     """
     outside = files - len({name for names in splits.values() for name in names})
     if split is None and len(splits) > 1:
-        raise PackerError(
-            f"{folder}: its files are {len(splits)} splits ({', '.join(splits)}); choose one, as in --split "
-            f"{next(iter(splits))}, or name files with a glob"
+        raise OtherSourceError(
+            f"{folder}: its files are {len(splits)} splits ({', '.join(splits)})",
+            f"choose one, as in --split {next(iter(splits))}, or name files with a glob",
         )
     if split is None and outside:
         ((only, names),) = splits.items()
-        raise PackerError(
+        raise OtherSourceError(
             f"{folder}: by their names {len(names)} of {files} files are the split {only}, as {names[0]}, and "
-            f"{outside} of no split; take that split with --split {only}, or name files with a glob, as in "
-            f"'{folder}/**'"
+            f"{outside} of no split",
+            f"take that split with --split {only}, or name files with a glob, as in '{folder}/**'",
         )
     chosen = choose_split(folder, list(splits), split)
     if outside:
