@@ -33,7 +33,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from packer.errors import PackerError, SourceError
+from packer.errors import PackerError, SourceError, python_names
 from packer.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def pack(
         labels: write the `labels` column; without it only `packer.load` is safe to train from.
         position_ids: write the `position_ids` column, for trainers that read the shards themselves.
         shard_size: bytes of a shard at most, or a size like "512MB".
-        split: of a DatasetDict or a Hub dataset.
+        split: of a DatasetDict, a Hub dataset, or a folder of files like `train-0.parquet`.
         input_column: name of the column of tokens.
         labels_column: name of the column of labels, if there is one.
         keep: columns of the source that are kept, a value for each segment.
@@ -223,44 +223,45 @@ def pack(
     from packer.pipeline import pack as run
     from packer.pipeline.mixing import split_weights
 
-    sources, weights = split_weights(source)
-    options = PackOptions(
-        max_len=max_len,
-        algorithm=algorithm,
-        max_segments=max_segments,
-        gap=gap,
-        time_limit=time_limit,
-        long=long,
-        overlap=overlap,
-        split_at=split_at,
-        truncate_side=truncate_side,
-        align=align,
-        untrained=untrained,
-        seed=seed,
-        pad_id=pad_id,
-        labels=labels,
-        position_ids=position_ids,
-        shard_size=parse_size(shard_size) if isinstance(shard_size, str) else shard_size,
-        split=split,
-        input_column=input_column,
-        labels_column=labels_column,
-        keep=tuple(keep),
-        keep_tokens=tuple(keep_tokens),
-        tokenizer=tokenizer,
-        text_column=text_column,
-        train_on=train_on,
-        chat_template=chat_template,
-        eos=eos,
-        group_by=group_by,
-        group_mode=group_mode,
-        pairs=pairs,
-        weights=weights,
-        mix_unit=mix_unit,
-        mix_tokens=mix_tokens,
-    )
-    return run(
-        sources, output, options=options, workers=workers, sync=sync, overwrite=overwrite, progress=progress
-    ).manifest
+    with python_names():
+        sources, weights = split_weights(source)
+        options = PackOptions(
+            max_len=max_len,
+            algorithm=algorithm,
+            max_segments=max_segments,
+            gap=gap,
+            time_limit=time_limit,
+            long=long,
+            overlap=overlap,
+            split_at=split_at,
+            truncate_side=truncate_side,
+            align=align,
+            untrained=untrained,
+            seed=seed,
+            pad_id=pad_id,
+            labels=labels,
+            position_ids=position_ids,
+            shard_size=parse_size(shard_size) if isinstance(shard_size, str) else shard_size,
+            split=split,
+            input_column=input_column,
+            labels_column=labels_column,
+            keep=tuple(keep),
+            keep_tokens=tuple(keep_tokens),
+            tokenizer=tokenizer,
+            text_column=text_column,
+            train_on=train_on,
+            chat_template=chat_template,
+            eos=eos,
+            group_by=group_by,
+            group_mode=group_mode,
+            pairs=pairs,
+            weights=weights,
+            mix_unit=mix_unit,
+            mix_tokens=mix_tokens,
+        )
+        return run(
+            sources, output, options=options, workers=workers, sync=sync, overwrite=overwrite, progress=progress
+        ).manifest
 
 
 def verify(
@@ -273,7 +274,8 @@ def verify(
     """Yield what is wrong with a packed dataset, a sentence each; see `packer.pipeline.verify`."""
     from packer.pipeline import verify as run
 
-    return run(packed, source, tokenizer=tokenizer, progress=progress)
+    with python_names():
+        yield from run(packed, source, tokenizer=tokenizer, progress=progress)
 
 
 def export(
@@ -290,8 +292,9 @@ def export(
     """Write a packed dataset as Parquet with the columns of another trainer; see `packer.exporting.export`."""
     from packer.exporting import export as run
 
-    record, _ = run(
-        packed, output, to=to, compression=compression, workers=workers, sync=sync, overwrite=overwrite,
-        progress=progress,
-    )  # fmt: skip
+    with python_names():
+        record, _ = run(
+            packed, output, to=to, compression=compression, workers=workers, sync=sync, overwrite=overwrite,
+            progress=progress,
+        )  # fmt: skip
     return record

@@ -8,13 +8,15 @@ from typing import Any
 
 def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
     """Say how what is there differs from what is asked for: "with max_len 2048, not 4096"."""
+    one, other = ([file["name"] for file in part["files"]] for part in (begun, request))
+    if one != other:  # before the options: another source may bring another tokenizer, column or padding
+        pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
+        return "of other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
     for part in ("options", "text"):
         asked, made = _flat(request.get(part, {})), _flat(begun.get(part, {}))
         for name in dict.fromkeys([*asked, *made]):
             if made.get(name) != asked.get(name):
                 return f"with {name} {_short(made.get(name))}, not {_short(asked.get(name))}"
-    if [file["name"] for file in begun["files"]] != [file["name"] for file in request["files"]]:
-        return "of other source files"
     return "of a source that has changed since"
 
 

@@ -67,7 +67,9 @@ def system_errors(out: Path, *, resumes: bool) -> Iterator[None]:
             raise PackerError(f"{where}: {short}, and repeat the same command{goes_on}") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = f"free some space and repeat the same command{goes_on}"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
+        elif error.errno == errno.ENAMETOOLONG:
+            remedy = "choose a shorter name with --output"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP):
             remedy = "choose a folder that can be written with --output"
         else:
             remedy = f"repeat the same command when that is mended{goes_on}"

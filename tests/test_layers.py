@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "packer"
 FLOORS = {
     "arrow": 0,
     "errors": 0,
+    "paths": 0,
     "progress": 0,
     "system_errors": 0,
     "algorithms": 0,

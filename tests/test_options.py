@@ -34,13 +34,13 @@ def test_numbers_are_refused_outside_their_limits_with_value_and_limit(name, lea
     for value in (least - 1, most + 1, 1.5, "8"):
         with pytest.raises(packer.PackerError) as raised:
             PackOptions(**{"max_len": 8, name: value})
-        for word in (name, repr(value), str(least), str(most)):
+        for word in ("--" + name.replace("_", "-"), repr(value), str(least), str(most)):
             assert word in str(raised.value)
 
 
 def test_only_max_segments_may_be_none():
     assert PackOptions(max_len=8, max_segments=None).max_segments is None
-    with pytest.raises(packer.PackerError, match="max_len is None"):
+    with pytest.raises(packer.PackerError, match="--max-len is None"):
         PackOptions(max_len=None)
 
 
@@ -48,13 +48,14 @@ def test_only_max_segments_may_be_none():
     ("name", "good", "bad"), [("gap", (0, 0.5, 1), (-0.1, 1.1)), ("time_limit", (0, 2.5, 1e9), (-1,))]
 )
 def test_limits_of_the_solver_are_numbers_and_for_optimal_alone(name, good, bad):
+    option = "--" + name.replace("_", "-")
     for value in good:
         assert getattr(PackOptions(max_len=8, algorithm="optimal", **{name: value}), name) == value
     for value in (*bad, float("nan"), "1"):
-        with pytest.raises(packer.PackerError, match=f"{name} is {value!r}: it must be a number from 0"):
+        with pytest.raises(packer.PackerError, match=f"{option} is {value!r}: it must be a number from 0"):
             PackOptions(max_len=8, algorithm="optimal", **{name: value})
     for algorithm in ("auto", "bfd", "sequential"):
-        with pytest.raises(packer.PackerError, match=rf"{name} is .*{algorithm} has no use for it: choose .*optimal"):
+        with pytest.raises(packer.PackerError, match=rf"{option} is .*{algorithm} has no use for it: choose .*optimal"):
             PackOptions(max_len=8, algorithm=algorithm, **{name: good[1]})
 
 
@@ -122,5 +123,5 @@ def test_a_size_is_its_number_times_its_unit(number, unit):
 
 
 def test_a_size_of_a_thousand_digits_is_a_limit_not_a_crash():
-    with pytest.raises(packer.PackerError, match="shard_size"):
+    with pytest.raises(packer.PackerError, match="--shard-size"):
         PackOptions(max_len=8, shard_size=parse_size("9" * 1000))

@@ -338,3 +338,31 @@ def test_permission_denied(tmp_path):
     (tmp_path / "a.jsonl").write_text(GOOD)
     (tmp_path / "a.jsonl").chmod(0)
     assert refused(tmp_path / "a.jsonl", tmp_path) == "a.jsonl: cannot be read: Permission denied"
+
+
+# names in a saved dataset that lead out of its folder
+
+
+@pytest.mark.parametrize("name", ["../other/data.arrow", "/elsewhere/data.arrow", "sub/../../data.arrow", "..", ""])
+@pytest.mark.parametrize("column", ["_data_files", "_indices_data_files"])
+def test_a_saved_dataset_may_name_files_in_its_folder_only(tmp_path, monkeypatch, name, column):
+    datasets.Dataset.from_dict({"input_ids": [[1], [2]]}).save_to_disk(tmp_path / "d")
+    state = json.loads((tmp_path / "d" / "state.json").read_text())
+    state[column] = [{"filename": name}]
+    (tmp_path / "d" / "state.json").write_text(json.dumps(state))
+    monkeypatch.setattr("packer.sources.ipc.map_file", lambda path: pytest.fail(f"{path} was opened"))
+    message = refused(tmp_path / "d", tmp_path)
+    assert message.startswith(f"{tmp_path / 'd' / 'state.json'}: names {name!r}, which is no plain name in this folder")
+
+
+@pytest.mark.parametrize("name", ["../one", "/etc", "a/b", "."])
+@pytest.mark.parametrize("split", [None, "train"])
+def test_splits_of_a_saved_dataset_are_folders_in_its_folder(tmp_path, name, split):
+    one = datasets.Dataset.from_dict({"input_ids": [[1]]})
+    one.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(train=one).save_to_disk(tmp_path / "d")
+    (tmp_path / "d" / "dataset_dict.json").write_text(
+        json.dumps({"splits": [name] if split is None else [name, split]})
+    )
+    message = refused(tmp_path / "d", tmp_path, split=split)
+    assert message.startswith(f"{tmp_path / 'd' / 'dataset_dict.json'}: names {name!r}, which is no plain name")

@@ -16,6 +16,7 @@ from typing import Any
 from packer.attention.hugging_face import accepted
 from packer.attention.measuring import one_line, seeded
 from packer.errors import PackerError
+from packer.paths import expanded
 
 try:
     import torch
@@ -61,7 +62,7 @@ def open_model(name: str) -> OpenedModel:
     Raises:
         PackerError: there is no config, transformers does not know it, or no small model could be made of it.
     """
-    config = _text_config(name)
+    config = _text_config(expanded(name))
     maker = _maker(config)
     failure = ""
     for smaller in _smaller_configs(config, maker):

@@ -24,7 +24,13 @@ def main() -> None:
     cli(prog_name="packer")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": lambda name: name.replace("_", "-"),  # --max_len is --max-len
+    }
+)
 @click.version_option(__version__)
 def cli() -> None:
     """Pack a dataset once, offline, into fixed-length rows with explicit document boundaries.

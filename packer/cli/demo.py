@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from packer.cli.shared import one_line_errors, progress_bars
+from packer.cli.shared import UserPath, one_line_errors, progress_bars
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("packer-demo"), show_default=True,
+@click.option("-o", "--output", type=UserPath(), default=Path("packer-demo"), show_default=True,
               help="Folder for the corpus and what becomes of it.")  # fmt: skip
 @click.option("--max-len", type=click.IntRange(1), default=4096, show_default=True, metavar="N",
               help="Tokens of a row.")  # fmt: skip

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import click
 
-from packer.cli.shared import one_line_errors, progress_bars
+from packer.cli.shared import UserPath, one_line_errors, progress_bars
 
 TARGET_NAMES = ("megatron", "maxtext", "torchtitan", "torchtune", "parquet")  # as in packer.exporting, which imports
 COMPRESSIONS = ("zstd", "snappy", "none")  # numpy; a test compares them
 
 
 @click.command()
-@click.argument("packed", type=click.Path(path_type=Path))
+@click.argument("packed", type=UserPath())
 @click.option("--to", type=click.Choice(TARGET_NAMES), required=True, help="Whose columns; parquet: all, as they are.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write [default: PACKED-TO].")
+@click.option("-o", "--output", type=UserPath(), help="Folder to write [default: PACKED-TO].")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="zstd", show_default=True,
               help="Of the Parquet pages.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Files written at a time [default: the cores].")

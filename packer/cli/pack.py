@@ -10,14 +10,14 @@ from typing import Any, Literal
 import click
 
 from packer.cli.reading import given_sources, group_options, seed_option, source_options
-from packer.cli.shared import algorithm_options, one_line_errors, progress_bars, shared_options, text_options
+from packer.cli.shared import UserPath, algorithm_options, one_line_errors, progress_bars, shared_options, text_options
 from packer.errors import PackerError
 
 
 @click.command()
 @source_options
 @click.option("--max-len", type=click.IntRange(1), required=True, metavar="N", help="Tokens of a row.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write [default: DATASET-packed-N].")
+@click.option("-o", "--output", type=UserPath(), help="Folder to write [default: DATASET-packed-N].")
 @algorithm_options
 @text_options
 @shared_options

@@ -14,7 +14,9 @@ import click
 
 from packer import signals
 from packer.algorithms import ALGORITHMS, ALIASES
+from packer.cli.bus_errors import explained_bus_errors
 from packer.errors import PackerError
+from packer.paths import expanded
 from packer.system_errors import shortage_behind
 
 if TYPE_CHECKING:
@@ -25,6 +27,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 TRAIN_NAMES = ("all", "completion", "assistant")  # as in packer.text, which imports numpy; a test compares them
 LONG_NAMES = ("split", "truncate", "drop", "error")  # as in packer.plan, which imports numpy; a test compares them
 ALGORITHM_NAMES = click.Choice([*ALGORITHMS, *ALIASES])
+
+
+class UserPath(click.Path):
+    """A path, in which `~` is the home folder also where the shell leaves it: in quotes and after `=`."""
+
+    def __init__(self, *, exists: bool = False, dir_okay: bool = True) -> None:
+        super().__init__(exists=exists, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path`."""
+        return super().convert(expanded(value), param, ctx)
 
 
 def declared(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
@@ -66,7 +79,7 @@ def text_options(command: Command) -> Command:
         click.option("--train-on", type=click.Choice(TRAIN_NAMES),
                      help="What is trained [default: assistant for chats, completion for prompts, all for texts]; "
                      "messages with weight 0 or train false are context only."),
-        click.option("--chat-template", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        click.option("--chat-template", metavar="FILE", type=UserPath(exists=True, dir_okay=False),
                      callback=_read_template, help="Jinja file in place of the tokenizer's own."),
         click.option("--no-eos", "eos", flag_value=False, default=True,
                      help="Do not end texts and completions with the end-of-sequence token."),
@@ -102,7 +115,8 @@ def shared_options(command: Command) -> Command:
         click.option("--max-segments", type=click.IntRange(1), metavar="N", help="The most documents in a row."),
         click.option("--long", type=click.Choice(LONG_NAMES), default="split", show_default=True,
                      help="What happens to documents longer than --max-len."),
-        click.option("--split", metavar="NAME", help="Split of a DatasetDict or a Hub dataset."),
+        click.option("--split", metavar="NAME",
+                     help="Split of a DatasetDict, a Hub dataset, or a folder of files like train-0.parquet."),
         click.option("--input-column", default="input_ids", show_default=True, metavar="NAME",
                      help="Column with the tokens."),
         click.option("--labels-column", default="labels", show_default=True, metavar="NAME",
@@ -123,7 +137,7 @@ def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
     """
     code = 1
     try:
-        with signals.raising():
+        with explained_bus_errors(), signals.raising():
             yield
     except PackerError as error:
         if debug:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from packer.cli.shared import one_line_errors
+from packer.cli.shared import UserPath, one_line_errors
 from packer.errors import PackerError
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # -1 is a row, not an option
-@click.argument("packed", type=click.Path(path_type=Path))
+@click.argument("packed", type=UserPath())
 @click.argument("row", type=int)
 @click.option("--tokenizer", metavar="PATH_OR_ID", help="Show text instead of token ids.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")

@@ -18,6 +18,7 @@ from packer.cli.shared import (
     shared_options,
     text_options,
 )
+from packer.paths import expanded
 
 
 @click.command()
@@ -50,7 +51,7 @@ def stats(
 
         unicode = report.can_draw_blocks(sys.stdout.encoding)
         source, of_source = given_sources(dataset, sources, group_by)
-        if dataset is not None and is_packed(Path(dataset)):
+        if dataset is not None and is_packed(Path(expanded(dataset))):
             packed = pipeline.packed_statistics(dataset)
             content, text = packed.to_json(), report.render_packed_stats(packed, unicode=unicode)
         else:

@@ -9,16 +9,20 @@ from typing import Any
 
 import click
 
-from packer.cli.shared import one_line_errors, progress_bars, text_options
+from packer.cli.shared import UserPath, one_line_errors, progress_bars, text_options
 
 
 @click.command()
 @click.argument("dataset")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write [default: DATASET-tokenized].")
+@click.option("-o", "--output", type=UserPath(), help="Folder to write [default: DATASET-tokenized].")
 @text_options
 @click.option("--keep", multiple=True, metavar="COLUMN",
               help="Keep this column of the source beside the tokens; repeat it for several.")  # fmt: skip
-@click.option("--split", metavar="NAME", help="Split of a DatasetDict or a Hub dataset.")
+@click.option(
+    "--split",
+    metavar="NAME",
+    help="Split of a DatasetDict, a Hub dataset, or a folder with files like train-0.parquet.",
+)
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Threads at work [default: the cores].")
 @click.option("--no-sync", is_flag=True, help="Skip fsync: faster, not safe against a power failure.")
 @click.option("--overwrite", is_flag=True, help="Replace the output, at one stroke when the new dataset is whole.")

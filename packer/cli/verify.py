@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from packer.cli.shared import one_line_errors, progress_bars
+from packer.cli.shared import UserPath, one_line_errors, progress_bars
 
 
 @click.command()
-@click.argument("packed", type=click.Path(path_type=Path))
+@click.argument("packed", type=UserPath())
 @click.option("--source", "sources", multiple=True, metavar="DATASET",
               help="Compare every token with what was packed; of a mixture, repeat it for each, in order.")  # fmt: skip
 @click.option("--tokenizer", metavar="PATH_OR_ID", help="Where the tokenizer of a --source of text is.")

@@ -18,6 +18,7 @@ from packer.executors import available_workers, run_tasks
 from packer.exporting.folder import RECORD, whole_folder
 from packer.exporting.targets import TARGETS, Target
 from packer.loader import load
+from packer.paths import output_folder
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile, hash_file
 from packer.shards.manifest import FORMAT_VERSION, Manifest, ShardEntry
@@ -108,10 +109,9 @@ def export(
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     dataset = load(packed)
     folder = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
-    out = Path(output) if output is not None else folder.parent / f"{folder.name}-{to}"
-    if out.is_symlink():  # build and swap where the folder is, not where the link is
-        out = out.resolve()
-    if folder.resolve() in (out.resolve(), *out.resolve().parents):
+    out = output_folder(output if output is not None else folder.parent / f"{folder.name}-{to}")
+    real = Path(os.path.realpath(out))
+    if folder.resolve() in (real, *real.parents):
         raise PackerError(f"{out} is inside the packed dataset: choose an --output beside it")
     manifest = dataset.manifest
     with system_errors(out, resumes=False), whole_folder(out, overwrite=overwrite, sync=sync) as part:

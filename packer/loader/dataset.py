@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
+from packer.paths import expanded
 from packer.progress import silent
 from packer.shards.columns import PADDING
 from packer.shards.manifest import Manifest
@@ -80,7 +81,7 @@ class PackedDataset:
     """
 
     def __init__(self, path: str | Path, *, verify: bool = False) -> None:
-        self.path = Path(path)
+        self.path = Path(expanded(path))
         if verify:
             _verify(self.path)
         self.manifest: Manifest = read_manifest(self.path)

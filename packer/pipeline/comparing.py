@@ -16,6 +16,7 @@ from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorith
 from packer.algorithms.bounds import lower_bound
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
+from packer.paths import expanded
 from packer.pipeline.measuring import Measured, measure
 from packer.pipeline.mixing import Given
 from packer.pipeline.planning import Cut, cut_by_policy, cut_lengths, make_plan
@@ -57,7 +58,7 @@ def compare(
     Raises:
         PackerError: the source cannot be read, there is nothing in it to pack, or no algorithm could run.
     """
-    planned = None
+    source, planned = expanded(source), None
     if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv" and not Path(source).is_dir():
         if options.pairs or options.group_by is not None:
             raise PackerError(f"{source} is a histogram, which tells no pairs or groups: give the dataset")

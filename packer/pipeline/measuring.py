@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.options import PackOptions
+from packer.paths import expanded
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Given, open_sources
 from packer.progress import Progress, silent
@@ -43,7 +44,7 @@ def measure(source: Given | Sequence[Given], options: PackOptions, progress: Pro
     Raises:
         PackerError: as `pack` before it plans.
     """
-    opened = open_sources(source, options)
+    opened = open_sources(expanded(source), options)
     is_grouped = options.group_by is not None
     if isinstance(opened, Mixture):
         drawn = opened.draw(progress, with_extra=is_grouped)

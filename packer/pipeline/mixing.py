@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,7 @@ def read_documents(opened: Source | Mixture, progress: Progress = silent) -> Doc
 def _refuse_twice(sources: Sequence[Given]) -> None:
     seen = set()
     for source in sources:
-        key = Path(source).resolve() if isinstance(source, (str, Path)) else id(source)
+        key = os.path.realpath(source) if isinstance(source, (str, Path)) else id(source)
         if key in seen:
             raise PackerError(f"the source {_name(source)} is given twice: give it once, with the sum of the weights")
         seen.add(key)
@@ -120,7 +121,7 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
         )
     columns = options.text_column.split(",") if options.text_column is not None else []
     if columns and not any(set(columns) <= set(text["columns"]) for text in texts):
-        raise PackerError(f"text_column is '{options.text_column}', which none of the {len(parts)} sources has")
+        raise PackerError(f"--text-column is '{options.text_column}', which none of the {len(parts)} sources has")
     if options.train_on is not None and all(text["train_on"] != options.train_on for text in texts):
         raise PackerError(
             f"--train-on {options.train_on} fits none of the {len(parts)} sources: leave it out, or choose all"

@@ -72,7 +72,7 @@ def open_with(
         turns=at_turns or turns_of_chats,
     )
     if at_turns and TURN_STARTS not in opened.columns.extra:
-        raise PackerError(f"split_at is turns, and {opened.name} holds texts, not chats: leave it out")
+        raise PackerError(f"--split-at is turns, and {opened.name} holds texts, not chats: leave it out")
     return opened
 
 

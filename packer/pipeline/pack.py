@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from packer import replacing, workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.paths import expanded, output_folder
 from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Given, open_sources, read_documents
@@ -21,6 +23,7 @@ from packer.pipeline.opening import names_and_sizes, source_files, text_identity
 from packer.pipeline.planning import cut_lengths, make_plan
 from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.verifying import compare_opened
+from packer.pipeline.watching import Watch
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.plan import Plan
 from packer.progress import Progress, silent
@@ -28,8 +31,8 @@ from packer.request import difference
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
+from packer.sources.file_search import ENDINGS
 from packer.sources.mixture import Mixture
-from packer.sources.opening import ENDINGS
 from packer.system_errors import system_errors
 from packer.workspace import PACKED, Workspace
 
@@ -78,12 +81,12 @@ def pack(
     Raises:
         PackerError: anything in the user's hands, in one line.
     """
+    source = expanded(source)
     opened = open_sources(source, options)
+    watch = Watch.of(opened)
     if options.pad_id is None:
         options = replace(options, pad_id=opened.pad_id or 0)
-    out = Path(output) if output is not None else default_output(source, options)
-    if out.is_symlink():  # build and swap where the dataset is, not where the link is
-        out = out.resolve()
+    out = output_folder(output if output is not None else default_output(source, options))
     for each in source if isinstance(source, (list, tuple)) else [source]:
         refuse_inside(each, out)
     request: dict[str, Any] = {"options": options.to_dict(), "files": source_files(opened)}
@@ -100,7 +103,7 @@ def pack(
         with workspace.claim(target, request, sync=sync, fresh=overwrite) as claimed:
             try:
                 manifest = _pack_into(
-                    claimed, opened, options, workers or available_workers(), progress, overwrite=overwrite
+                    claimed, opened, watch, options, workers or available_workers(), progress, overwrite=overwrite
                 )
             except SourceError:
                 claimed.discard()
@@ -138,7 +141,9 @@ def name_after(source: Given | Sequence[Given], options: PackOptions, what: str)
 
 def refuse_inside(source: Given, out: Path) -> None:
     """Refuse an output that the same command, repeated, would read as part of the source."""
-    if isinstance(source, str | Path) and Path(source).is_dir() and Path(source).resolve() in out.resolve().parents:
+    if not isinstance(source, str | Path) or not Path(source).is_dir():
+        return
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
 
 
@@ -178,6 +183,7 @@ def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any],
 def _pack_into(
     claimed: Workspace,
     opened: Source | Mixture,
+    watch: Watch,
     options: PackOptions,
     workers: int,
     progress: Progress,
@@ -189,6 +195,8 @@ def _pack_into(
     if not opened.mapped:
         check_decoding(claimed, opened, options)
         mapped = opened.spill(claimed.spill, progress, workers=workers)
+        watch.check()
+        watch = watch.of_mapped(mapped)
     documents = read_documents(mapped, progress)
     scanned = documents.scanned
     table = documents.source.table(scanned.lengths)
@@ -201,6 +209,7 @@ def _pack_into(
         return make_plan(cut, options, row_bytes=row_bytes, groups=groups, threads=workers, progress=progress)
 
     plan, totals = _kept_plan(claimed, scanned.identity, planned, overwrite=overwrite)
+    watch.check()
     check_writing(claimed, totals["packs"] * row_format.row_bytes)
     maker = ShardMaker(
         source=documents.source,
@@ -210,7 +219,8 @@ def _pack_into(
         row_format=row_format,
         origins=documents.origins,
     )
-    entries = write_shards(claimed, maker, workers, progress)
+    entries = write_shards(claimed, maker, watch, workers, progress)
+    watch.check()
     files = datasets_files(scanned.identity, [entry.file for entry in entries])
     manifest = Manifest(
         options=options.to_dict(),

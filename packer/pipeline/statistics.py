@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
+from packer.paths import expanded
 from packer.pipeline.measuring import measure
 from packer.pipeline.mixing import Given
 from packer.pipeline.planning import cut_lengths, make_plan
@@ -77,7 +78,7 @@ def packed_statistics(packed: str | Path) -> PackedStats:
     Raises:
         PackerError: it is not a packed dataset, or a shard was changed.
     """
-    folder = Path(packed)
+    folder = Path(expanded(packed))
     manifest = read_manifest(folder)
     totals = manifest.totals
     return packed_stats(

@@ -13,10 +13,12 @@ from packer import replacing, workspace
 from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.options import PackOptions
+from packer.paths import expanded, output_folder
 from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.opening import names_and_sizes, open_with, source_files
 from packer.pipeline.pack import name_after, refuse_inside
 from packer.pipeline.room import check_tokenizing
+from packer.pipeline.watching import Watch
 from packer.progress import Progress, silent
 from packer.replacing import Kind
 from packer.request import difference
@@ -85,11 +87,11 @@ def tokenize(
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer by --tokenizer")
+    source = expanded(source)
     opened = open_with(source, options, turns_of_chats=True)
     assert opened.tokenized is not None
-    out = Path(output) if output is not None else name_after(source, options, "tokenized")
-    if out.is_symlink():
-        out = out.resolve()
+    watch = Watch.of(opened)
+    out = output_folder(output if output is not None else name_after(source, options, "tokenized"))
     refuse_inside(source, out)
     kept = {"keep": list(options.keep)}
     request = {"options": kept, "text": dict(opened.tokenized.identity), "files": names_and_sizes(source_files(opened))}
@@ -110,6 +112,7 @@ def tokenize(
                 claimed,
                 out,
                 opened,
+                watch,
                 request,
                 tokenizer_name(options.tokenizer),
                 workers=workers or available_workers(),
@@ -158,6 +161,7 @@ def _write(
     claimed: Workspace,
     out: Path,
     opened: Source,
+    watch: Watch,
     request: dict[str, Any],
     tokenizer: str,
     *,
@@ -174,6 +178,7 @@ def _write(
     _take_back(claimed, pieces, names)
     check_tokenizing(claimed.spill, opened, out)
     spilled = opened.spill(claimed.spill, progress, workers=workers)
+    watch.check()
     assert spilled.tokenized is not None
     identity = scan(spilled).identity
     report = {

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer.errors import PackerError
+from packer.errors import OtherSourceError, PackerError
 from packer.options import PackOptions
+from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.mixing import Given, open_sources
 from packer.pipeline.opening import text_totals
@@ -47,7 +48,7 @@ def verify(
     Raises:
         PackerError: there is no packed dataset or no source to read.
     """
-    folder = Path(packed)
+    folder, source = Path(expanded(packed)), expanded(source)
     faults = 0
     for fault in verify_packed(folder, progress):
         faults += 1
@@ -60,7 +61,16 @@ def verify(
     if len(given) != max(len(names), 1):
         of = f"a mixture of {', '.join(names)}" if names else "packed from one source"
         raise PackerError(f"{folder} is {of}, and {len(given)} source(s) are given: give each one, in this order")
-    opened = open_sources(list(given) if names else given[0], _options(folder, manifest, tokenizer))
+    options = _options(folder, manifest, tokenizer)
+    try:
+        opened = open_sources(list(given) if names else given[0], options)
+    except OtherSourceError as error:
+        of_split = f" of the split {options.split}" if options.split is not None else ""
+        raise PackerError(
+            f"{error.found}; {folder} was packed from the column '{options.input_column}'{of_split}: give that source"
+            if not manifest.source.get("text")
+            else f"{error.found}; {folder} was packed from text{of_split}: give that source"
+        ) from error
     yield from compare_opened(folder, manifest, opened, progress)
 
 

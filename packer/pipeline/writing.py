@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.executors import run_tasks
 from packer.gather import NO_LOSS, TokenColumn
+from packer.pipeline.watching import Watch
 from packer.plan import Plan, Segments
 from packer.progress import Progress
 from packer.shards.columns import RowFormat
@@ -120,8 +121,10 @@ class ShardMaker:
         return f"{where}: {value_message(name, value, start + position, label=bad.column == 'labels')}"
 
 
-def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: Progress) -> list[ShardEntry]:
-    """Write the shards that are not there yet; return the entries of all, in order."""
+def write_shards(
+    claimed: Workspace, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
+) -> list[ShardEntry]:
+    """Write the shards that are not there yet, while the watched files stay as they are; return the entries of all."""
     names = [shard_name(shard, maker.shards) for shard in range(maker.shards)]
     entries = _intact_shards(claimed, names, workers, progress)
     total = len(maker.plan.row_starts) - 1
@@ -140,6 +143,7 @@ def write_shards(claimed: Workspace, maker: ShardMaker, workers: int, progress: 
 
     def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
         name = names[shard]
+        watch.check()
         with claimed.temporary(name) as temporary:
             batches = counted(shard, go_on)
             entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=claimed.sync)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
+from packer.errors import PackerError
 from packer.plan.permute import MIXTURE, permute, stream_key
 
 MixUnit = Literal["tokens", "epochs"]
+_DOCUMENT_BYTES = 32  # of memory for each: its number, copy and length, and its place in the plan
 MIX_UNITS: tuple[str, ...] = get_args(MixUnit)
 
 
@@ -80,6 +83,28 @@ def take_documents(kept: NDArray[np.int32], target: Fraction, *, seed: int, sour
     if int(kept[sample].sum(dtype=np.int64)) == tokens:
         return Take(copies=copies + 1, sample=np.zeros(len(kept), np.bool_))
     return Take(copies=copies, sample=sample)
+
+
+def refuse_too_many(takes: Sequence[Take], names: Sequence[str], unit: MixUnit) -> None:
+    """Refuse more documents than this machine's memory can hold the order of.
+
+    Args:
+        takes: what is taken of each source.
+        names: of the sources, for messages.
+        unit: what the weights are.
+
+    Raises:
+        PackerError: there are too many.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sum(take.documents for take in takes) * _DOCUMENT_BYTES <= memory:
+        return
+    copies, name = max((take.copies, name) for take, name in zip(takes, names, strict=True))
+    raise PackerError(
+        f"the mixture repeats {name} {copies:.4g} times, which is more documents than {memory / 1e9:,.0f} GB of memory "
+        f"hold the order of ({_DOCUMENT_BYTES} bytes each): choose "
+        + ("smaller weights" if unit == "epochs" else "fewer --mix-tokens")
+    )
 
 
 def interleave(

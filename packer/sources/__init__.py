@@ -7,8 +7,9 @@
     counts = scan(source, progress)               every length, the token total, the identity
     table = source.table(counts.lengths)          all documents by address, for the gather kernels
 
-`opening.py` finds the files; `ipc.py`, `parquet.py` and `jsonl.py` hold one input class each (`row_groups.py` and
-`lines.py`: what is in such a file, whatever it holds); `hugging_face.py` opens saved datasets, `datasets.Dataset`
+`opening.py` finds the files (`file_search.py`: in folders and globs; `split_names.py`: of a split); `ipc.py`,
+`parquet.py` and `jsonl.py` hold one input class each (`row_groups.py` and `lines.py`: what is in such a file, whatever
+it holds); `hugging_face.py` opens saved datasets, `datasets.Dataset`
 objects and the Hub; `documents.py` and `checking.py` check what they yield,
 `column_types.py` and `column_values.py` find the types that hold the values of other columns
 (`json_blocks.py`: those of JSON lines), `source.py` strings it together and `scanning.py` counts it. `spill.py`

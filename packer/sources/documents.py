@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import PackerError, SourceError
+from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain, can_be_kept
 from packer.sources.crew import Crew
@@ -295,7 +295,7 @@ def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
         remedy = "name the tokens' column with --input-column"
         if _TEXT & set(names):
             remedy += ", or give --tokenizer to pack text"
-        raise PackerError(f"{name}: no column '{columns.input_ids}' (found: {found}); {remedy}")
+        raise OtherSourceError(f"{name}: no column '{columns.input_ids}' (found: {found})", remedy)
 
 
 def null_message(column: str) -> str:

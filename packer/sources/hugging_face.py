@@ -13,9 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
-from packer.errors import PackerError, SourceError
+from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.sources.documents import reading
 from packer.sources.ipc import read_indices
+from packer.sources.regular_files import require_regular
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -70,10 +71,11 @@ def find_saved(folder: Path, split: str | None) -> Found:
         splits = _read_json(folder / SPLITS).get("splits")
         if not isinstance(splits, list) or not all(isinstance(name, str) for name in splits):
             raise SourceError(f"{folder / SPLITS}: no list of 'splits'; save the dataset again")
+        _require_plain(folder / SPLITS, splits)
         inside = f"{choose_split(str(folder), splits, split)}/"
     state = _read_json(folder / inside / STATE)
     if not inside and split is not None and split != state.get("_split"):
-        raise PackerError(f"--split {split}: {folder} is a single dataset without splits; leave --split out")
+        raise no_splits(f"{folder} is a single dataset", split)
     names = _file_names(folder / inside / STATE, state.get("_data_files"))
     files = [(folder / inside / name, inside + name) for name in names]
     indices = None
@@ -99,7 +101,7 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
         chosen = choose_split(name, list(dataset), split)
         return find_table(dataset[chosen], None, f"{name}/{chosen}")
     if split is not None and split != str(dataset.split):
-        raise PackerError(f"--split {split}: {name} is a single dataset without splits; leave --split out")
+        raise no_splits(f"{name} is a single dataset", split)
     indices = _indices(dataset._indices.table.column(0).chunks) if dataset._indices is not None else None
     return Found(name, [], indices=indices, table=dataset.data.table, fingerprint=dataset._fingerprint)
 
@@ -135,12 +137,17 @@ def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
     if split is None and len(splits) == 1:
         return splits[0]
     if split is None:
-        raise PackerError(
-            f"{name}: has {len(splits)} splits ({found}); choose one, as in --split {[*splits, 'train'][0]}"
+        raise OtherSourceError(
+            f"{name}: has {len(splits)} splits ({found})", f"choose one, as in --split {[*splits, 'train'][0]}"
         )
     if split not in splits:
-        raise PackerError(f"--split {split}: {name} has no such split (found: {found}); choose one of these")
+        raise OtherSourceError(f"split {split}: {name} has no such split (found: {found})", "choose one of these")
     return split
+
+
+def no_splits(what: str, split: str) -> OtherSourceError:
+    """The error where a split is asked for of what has none."""
+    return OtherSourceError(f"split {split}: {what} without splits", "leave --split out")
 
 
 def _indices(chunks: list[pa.Array]) -> NDArray[np.int64] | NDArray[np.uint64]:
@@ -156,7 +163,16 @@ def _file_names(state: Path, files: Any) -> list[str]:
     plain = isinstance(files, list) and all(isinstance(file, dict) and [*file] == ["filename"] for file in files)
     if not plain or not all(isinstance(file["filename"], str) for file in files):
         raise SourceError(f"{state}: its list of data files is not as save_to_disk writes it; save the dataset again")
-    return [file["filename"] for file in files]
+    names = [file["filename"] for file in files]
+    _require_plain(state, names)
+    return names
+
+
+def _require_plain(file: Path, names: Sequence[str]) -> None:
+    """Refuse names that lead out of the folder of the file that lists them, before anything there is opened."""
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise SourceError(f"{file}: names {name!r}, which is no plain name in this folder; save the dataset again")
 
 
 def _pad_id(report: Path) -> int | None:
@@ -166,6 +182,7 @@ def _pad_id(report: Path) -> int | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    require_regular(path, str(path))
     with reading(str(path)):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):

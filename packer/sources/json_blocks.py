@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
+from numpy.typing import NDArray
 
 from packer.sources.column_values import infer, require_lists
 from packer.sources.documents import LONGEST, Columns
 from packer.sources.lines import lines_of, read_record
 
 _NEWLINE, _BRACE = b"\n{"
+_SPACES = b" \t\r\v\f"  # what may stand before an object, or be all that there is on a line
 _EXACT = 2**53  # a double below it is the integer, or the fraction, that was written
 
 
@@ -104,14 +106,16 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 def count_lines(block: bytes) -> int:
     """Lines that hold something, or -1 if one of them begins with anything but a brace."""
+    first = _first_bytes(block)
+    if not (first == _BRACE).all():  # blank, indented, or wrong
+        first = _first_bytes(block.translate(None, _SPACES))
+        first = first[first != _NEWLINE]
+    return len(first) if (first == _BRACE).all() else -1
+
+
+def _first_bytes(block: bytes) -> NDArray[np.uint8]:
+    """The first byte of every line; that of an empty one is its newline."""
     text = np.frombuffer(block, np.uint8)
     starts = np.concatenate([[0], np.flatnonzero(text == _NEWLINE) + 1])
-    starts = starts[starts < len(text)]
-    count = len(starts)
-    for start in starts[text[starts] != _BRACE].tolist():  # few: blank, indented, or wrong
-        end = block.find(b"\n", start)
-        line = block[start : end if end >= 0 else None].lstrip()
-        if line and not line.startswith(b"{"):
-            return -1
-        count -= not line
-    return count
+    first: NDArray[np.uint8] = text[starts[starts < len(text)]]
+    return first

@@ -35,7 +35,7 @@ from packer.sources.documents import (
     value_message,
 )
 from packer.sources.json_blocks import Block, count_lines, parse_block
-from packer.sources.lines import CODECS, has_field, line_blocks, lines_of, next_line, read_record, spellings
+from packer.sources.lines import CODECS, first_line, has_field, line_blocks, lines_of, next_line, read_record, spellings
 from packer.system_errors import shortage
 
 _BLOCK = 1 << 22  # bytes of text parsed at once (parsing takes over ten times that); a longer line extends it
@@ -140,6 +140,9 @@ class JsonLines:
         """Name the line, counting again from the first."""
         line = 0
         for block, _ in self.blocks(_BLOCK):
+            if 0 <= (count := count_lines(block)) <= row:
+                row, line = row - count, line + block.count(b"\n")
+                continue
             for text in lines_of(block):
                 line += 1
                 row -= bool(text.strip())
@@ -219,9 +222,7 @@ class JsonLines:
 
 def first_record(path: Path, name: str) -> dict[str, Any] | None:
     """The object on the first line that is not blank; None where there is none."""
-    with reading(name):
-        lines = (line for block, _ in line_blocks(path, 1 << 16) for line in block.split(b"\n"))
-        first = next((line for line in lines if line.strip()), b"")
+    _, first = first_line(path, name)
     return _fields(first) or None  # reading the documents will say what is wrong, and where
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
+from packer.sources.regular_files import require_regular
 
 HEADER = ["length", "count"]
 
@@ -23,6 +24,8 @@ def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
         PackerError: there is no such file.
         SourceError: a line is not two whole numbers, a length comes twice, or nothing is counted.
     """
+    if path.exists():
+        require_regular(path, str(path))
     counts: dict[int, int] = {}
     lines: dict[int, int] = {}
     try:

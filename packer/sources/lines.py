@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from packer.sources.documents import LONGEST
+from packer.errors import SourceError
+from packer.sources.documents import LONGEST, reading
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 
+MOST_BLANK = 1 << 28
+"""Bytes of blank lines that may stand before the first document: all are read before a command can say anything."""
+
+_BETWEEN = re.compile(rb"\n\s*")
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put in front of UTF-8
 
 
@@ -45,6 +51,29 @@ def line_blocks(path: Path, size: int, start: int = 0, stop: int | None = None) 
             yield b"".join(parts), file.tell() - start
 
 
+def first_line(path: Path, name: str) -> tuple[int, bytes]:
+    """(number, content) of the first line that holds something, counted from 1; (0, b"") where there is none.
+
+    Raises:
+        SourceError: the file begins with more blank lines than any file of documents does.
+        PackerError: it cannot be read.
+    """
+    number, blank = 1, 0
+    with reading(name):
+        for block, _ in line_blocks(path, 1 << 16):
+            filled = block.lstrip()
+            if filled:
+                number += block[: len(block) - len(filled)].count(b"\n")
+                return number, filled.split(b"\n", 1)[0]
+            number += block.count(b"\n")
+            blank += len(block)
+            if blank > MOST_BLANK:
+                raise SourceError(
+                    f"{name}: its first {blank:,} bytes are blank lines, above the limit of {MOST_BLANK:,}; remove them"
+                )
+    return 0, b""
+
+
 def next_line(file: BinaryIO, at: int) -> int:
     """Where the first line begins that begins at byte `at` or after it."""
     file.seek(at - 1)
@@ -53,6 +82,12 @@ def next_line(file: BinaryIO, at: int) -> int:
         if end >= 0:
             return file.tell() - len(block) + end + 1
     return file.tell()
+
+
+def filled_lines(block: bytes) -> list[bytes]:
+    """The lines of a block that hold something, without the space before them."""
+    stripped = block.strip()
+    return _BETWEEN.split(stripped) if stripped else []
 
 
 def lines_of(block: bytes) -> list[bytes]:

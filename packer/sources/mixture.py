@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.plan.mixing import MixUnit, Take, interleave, mixture_targets, take_documents
+from packer.plan.mixing import MixUnit, Take, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
 from packer.sources.column_values import alike
@@ -155,6 +155,7 @@ class Mixture:
 
         Raises:
             SourceError: a source is empty, or a document or file is wrong.
+            PackerError: what is taken is more documents than memory holds the order of.
         """
         scans, kept = [], []
         for number, part in enumerate(self.parts):
@@ -175,6 +176,7 @@ class Mixture:
             take_documents(each, target, seed=self.recipe.seed, source=number)
             for number, (each, target) in enumerate(zip(kept, targets, strict=True))
         )
+        refuse_too_many(takes, self.names, self.recipe.unit)
         return Drawn(mixture=self, scans=tuple(scans), takes=takes)
 
     def _folders(self, folder: Path) -> list[Path]:

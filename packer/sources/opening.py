@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -15,20 +14,19 @@ from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.column_types import as_plain
 from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
-from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset
+from packer.sources.file_search import ENDINGS, files_in, matches_of
+from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset, no_splits
 from packer.sources.masks import apply_masks, with_masks
 from packer.sources.pairs import open_pairs
+from packer.sources.regular_files import require_regular
 from packer.sources.source import Source, check_types
+from packer.sources.split_names import files_of_split, splits_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset, DatasetDict
 
-ENDINGS = re.compile(r"\.(arrow|ipc|feather|parquet|(jsonl|ndjson|json)(\.gz|\.zst)?)$")
-"""File names that are read inside a folder; others there (a README, a licence) are left alone."""
-
 _MANIFEST, _UNFINISHED = "manifest.json", ".packer"
-_SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", _MANIFEST, STATE, SPLITS}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FORMATS = "Arrow (.arrow .ipc .feather), Parquet (.parquet) and JSON lines (.jsonl .ndjson .json, also .gz .zst)"
 
@@ -113,30 +111,54 @@ def find(source: str | Path | Dataset | DatasetDict, split: str | None) -> Found
             raise PackerError(f"a source of type {type(source).__name__}; taken are a path, a Dataset or a DatasetDict")
         return find_table(source, split)
     path = Path(source)
-    if path.is_dir():
-        if _is_packed(path):
-            raise PackerError(f"{path} is already packed (it has a {_MANIFEST}); give the dataset it was packed from")
-        if (path / _UNFINISHED).is_dir():
-            raise PackerError(f"{path} is an unfinished pack; give the dataset it is packed from")
-        if (path / STATE).exists() or (path / SPLITS).exists():
-            return find_saved(path, split)
-        root, files = path, sorted(_walk(path), key=os.fsencode)
-    elif path.exists():
+    with reading(str(source)):
+        is_folder, is_there = path.is_dir(), path.exists()
+    if is_folder:
+        return _find_in_folder(path, split)
+    if is_there:
         root, files = path.parent, [path]
     elif glob.has_magic(str(source)):
-        root = _fixed_part(path)
-        matches = (Path(match) for match in glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        found = {file for match in matches for file in (_walk(match) if match.is_dir() else [match])}
-        files = sorted(found, key=os.fsencode)
+        root, files = matches_of(path)
+    elif path.is_symlink():
+        raise PackerError(f"{source}: a link that leads to no file or folder ({path.readlink()}); mend the link")
     elif _HUB_ID.fullmatch(str(source)):
         return find_on_hub(str(source), split)
     else:
         raise PackerError(f"{source}: no such file or folder, and not a Hub id like org/name; check the path")
-    if not files:
-        raise PackerError(f"{source}: no file to read; taken are {_FORMATS}")
     if split is not None:
-        raise PackerError(f"--split {split}: {source} consists of files without splits; leave --split out")
-    return Found(str(source), [(file, file.relative_to(root).as_posix()) for file in files])
+        raise no_splits(f"{source} consists of files", split)
+    return _found(str(source), root, files)
+
+
+def _find_in_folder(folder: Path, split: str | None) -> Found:
+    with reading(str(folder)):
+        if _is_packed(folder):
+            raise PackerError(f"{folder} is already packed (it has a {_MANIFEST}); give the dataset it was packed from")
+        if (folder / _UNFINISHED).is_dir():
+            raise PackerError(f"{folder} is an unfinished pack; give the dataset it is packed from")
+        is_saved = (folder / STATE).exists() or (folder / SPLITS).exists()
+    if is_saved:
+        found = find_saved(folder, split)
+        for path, name in found.files:
+            require_regular(path, name)
+        return found
+    files = files_in(str(folder), [folder])
+    splits = splits_of(file.relative_to(folder).as_posix() for file in files)
+    if splits:
+        files = [folder / name for name in files_of_split(str(folder), len(files), splits, split)]
+    elif split is not None:
+        raise no_splits(f"{folder} consists of files", split)
+    return _found(str(folder), folder, files)
+
+
+def _found(name: str, root: Path, files: Sequence[Path]) -> Found:
+    """What a source of these files consists of, none of them opened."""
+    if not files:
+        raise PackerError(f"{name}: no file to read; taken are {_FORMATS}")
+    named = [(file, file.relative_to(root).as_posix()) for file in files]
+    for file in named:
+        require_regular(*file)
+    return Found(name, named)
 
 
 def _open_table(table: pa.Table, name: str, columns: Columns) -> ipc.MappedLists:
@@ -204,36 +226,9 @@ def _check_labels(inputs: tuple[Input, ...], columns: Columns) -> None:
         )
 
 
-def _walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yield the files of a folder and its subfolders that have a known ending, hidden ones left out."""
-    real = os.path.realpath(folder)
-    if real in above:  # a link back up
-        return
-    with reading(str(folder)):
-        children = [child for child in folder.iterdir() if not child.name.startswith(".")]
-    saved = sorted(str(c) for c in children if c.is_dir() and ((c / STATE).exists() or (c / SPLITS).exists()))
-    if saved:
-        raise PackerError(
-            f"{folder} contains {len(saved)} saved dataset(s): {', '.join(saved[:5])}; give one of them as the source"
-        )
-    for child in children:
-        if child.is_dir():
-            yield from _walk(child, above | {real})
-        elif ENDINGS.search(child.name) and child.name not in _SIDE_FILES:
-            yield child
-
-
-def _fixed_part(pattern: Path) -> Path:
-    """Return the folders of a glob before the first wildcard; names of files are relative to it."""
-    fixed = []
-    for part in pattern.parts[:-1]:
-        if glob.has_magic(part):
-            break
-        fixed.append(part)
-    return Path(*fixed)
-
-
 def _is_packed(folder: Path) -> bool:
+    if not (folder / _MANIFEST).is_file():
+        return False
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
     except (OSError, ValueError, RecursionError):

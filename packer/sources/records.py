@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from packer.errors import SourceError
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.jsonl import JsonLines
-from packer.sources.lines import lines_of, read_record
+from packer.sources.lines import filled_lines, first_line, read_record
 from packer.sources.row_groups import RowGroups
 
 _BLOCK = 1 << 20  # bytes of records encoded at once: some hundred thousand tokens
@@ -71,16 +71,13 @@ class JsonRecords:
         with reading(name):
             file = SourceFile(name=name, bytes=path.stat().st_size)
         lines = JsonLines(file=file, path=path, has_labels=None, columns=Columns("", ""), types={})
-        number = 1
-        for block, _ in lines.blocks(1 << 16):
-            for line in lines_of(block):
-                if line.strip():
-                    try:
-                        return cls(lines=lines, fields=read_record(line))
-                    except ValueError as error:
-                        raise SourceError(f"document 0 ({name} line {number}): {error}") from None
-                number += 1
-        return cls(lines=lines)
+        number, line = first_line(path, name)
+        if not number:
+            return cls(lines=lines)
+        try:
+            return cls(lines=lines, fields=read_record(line))
+        except ValueError as error:
+            raise SourceError(f"document 0 ({name} line {number}): {error}") from None
 
     @property
     def file(self) -> SourceFile:
@@ -104,12 +101,11 @@ class JsonRecords:
     def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Read every line that is not blank."""
         records: list[dict[str, Any]] = []
-        for line in lines_of(block):
-            if line.strip():
-                try:
-                    records.append(read_record(line))
-                except ValueError as error:
-                    raise DocumentError(len(records), str(error)) from None
+        for line in filled_lines(block):
+            try:
+                records.append(read_record(line))
+            except ValueError as error:
+                raise DocumentError(len(records), str(error)) from None
         return records
 
     def place(self, row: int) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import xxhash
 
-from packer.errors import PackerError, SourceError
+from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.arrow_records import ArrowRecords
 from packer.sources.column_types import as_plain
@@ -254,9 +254,9 @@ def _values(records: pa.Table | Sequence[Mapping[str, Any]], column: str) -> pa.
 def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None) -> None:
     columns = fields.names if isinstance(fields, pa.Schema) else fields
     if text_column is None and COLUMNS.input_ids in columns:
-        raise PackerError(
-            f"{name}: has the column '{COLUMNS.input_ids}', so that it is tokenized already: leave --tokenizer out, or "
-            "name the column of text with --text-column"
+        raise OtherSourceError(
+            f"{name}: has the column '{COLUMNS.input_ids}', so that it is tokenized already",
+            "take it without --tokenizer, or name the column of text with --text-column",
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from packer.paths import expanded
 from packer.text.marks import lexed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 def tokenizer_name(path_or_id: str) -> str:
     """A tokenizer's name without the path: "/data/qwen3/" -> "qwen3", "org/name" on the Hub as it is."""
-    path = Path(path_or_id)
+    path = Path(expanded(path_or_id))
     return path.resolve().name if path.exists() else path_or_id
 
 

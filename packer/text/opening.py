@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError
+from packer.paths import expanded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,6 +29,7 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
     Raises:
         PackerError: there is none, or it needs code of its own.
     """
+    path_or_id = expanded(path_or_id)
     path = Path(path_or_id)
     transformers = _transformers()
     opened: PreTrainedTokenizerBase
@@ -60,7 +62,7 @@ def open_decoder(path_or_id: str) -> Callable[[Any], str]:
     Raises:
         PackerError: there is none.
     """
-    path = Path(path_or_id)
+    path = Path(expanded(path_or_id))
     if path.is_file():  # without transformers, whose import takes seconds
         tokenizer = _read(path)
         return lambda ids: str(tokenizer.decode([int(token) for token in ids], skip_special_tokens=False))

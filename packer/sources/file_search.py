@@ -1,0 +1,121 @@
+"""Search a folder, or the matches of a glob, for the files of a source; links to folders never lead in circles."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import logging
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from packer.errors import PackerError
+from packer.sources.documents import reading
+from packer.sources.hugging_face import SPLITS, STATE
+
+ENDINGS = re.compile(r"\.(arrow|ipc|feather|parquet|(jsonl|ndjson|json)(\.gz|\.zst)?)$")
+"""File names that are read inside a folder; others there (a README, a licence) are left alone."""
+
+_SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
+log = logging.getLogger(__name__)
+
+
+def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
+    """The files with a known ending in these folders and their subfolders, hidden ones left out, in bytewise order.
+
+    Args:
+        name: the source, for messages.
+        folders: where to begin.
+
+    Raises:
+        PackerError: a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
+    """
+    roots = list(folders)
+    found, saved = [], []
+    for folder in _tree(roots):
+        with reading(str(folder)):
+            if folder not in roots and ((folder / STATE).exists() or (folder / SPLITS).exists()):
+                saved.append(str(folder))
+            found += [
+                child
+                for child in _children(folder)
+                if ENDINGS.search(child.name) and child.name not in _SIDE_FILES and not child.is_dir()
+            ]
+    if saved:
+        raise PackerError(
+            f"{name} contains {len(saved)} saved dataset(s): {', '.join(sorted(saved)[:5])}; "
+            "give one of them as the source"
+        )
+    return sorted(found, key=os.fsencode)
+
+
+def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
+    """The folders of a glob before its first wildcard, and the files that it matches, in bytewise order.
+
+    A folder that matches stands for the files in it, and `**` for any subfolders, each of which is searched once.
+
+    Raises:
+        PackerError: as `files_in`.
+    """
+    fixed = Path(*_before_wildcards(pattern))
+    *inner, last = pattern.parts[len(fixed.parts) :]
+    folders = [fixed]
+    with reading(str(pattern)):
+        for part in inner:
+            found = _tree(folders) if part == "**" else (path for path in _matching(folders, part) if path.is_dir())
+            folders = list(found)
+        matches = folders if last == "**" else list(_matching(folders, last))
+        is_folder = {path: path.is_dir() for path in matches}
+    inside = files_in(str(pattern), [path for path in matches if is_folder[path]])
+    files = {*inside, *(path for path in matches if not is_folder[path])}
+    return fixed, sorted(files, key=os.fsencode)
+
+
+def _tree(folders: Iterable[Path]) -> Iterator[Path]:
+    """Yield folders and their subfolders, each once, however many links lead to it; real ones before linked ones."""
+    real, links = deque(folders), deque[Path]()
+    seen: set[str] = set()
+    repeated = []
+    while real or links:
+        folder = real.popleft() if real else links.popleft()
+        key = os.path.realpath(folder)
+        if key in seen:
+            repeated.append(str(folder))
+            continue
+        seen.add(key)
+        yield folder
+        with reading(str(folder)):
+            for child in _children(folder):
+                if child.is_dir():
+                    (links if child.is_symlink() else real).append(child)
+    if repeated:
+        log.info("%d link(s) lead to folders that are read already, and are left out: %s",
+                 len(repeated), ", ".join(repeated[:3]))  # fmt: skip
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted((child for child in folder.iterdir() if not child.name.startswith(".")), key=os.fsencode)
+
+
+def _matching(folders: Iterable[Path], part: str) -> Iterator[Path]:
+    """Yield what one part of a glob matches in these folders; hidden names where it begins with a dot, too."""
+    for folder in folders:
+        if not glob.has_magic(part):
+            if (folder / part).exists():
+                yield folder / part
+            continue
+        with reading(str(folder)):
+            names = fnmatch.filter((child.name for child in folder.iterdir()), part)
+        for name in names:
+            if part.startswith(".") or not name.startswith("."):
+                yield folder / name
+
+
+def _before_wildcards(pattern: Path) -> Iterator[str]:
+    """The folders of a glob before the first wildcard; names of files are relative to them."""
+    for part in pattern.parts[:-1]:
+        if glob.has_magic(part):
+            return
+        yield part

@@ -1,0 +1,126 @@
+"""What an error advises can be done with the command that prints it, and mends what is wrong."""
+
+import re
+
+import datasets
+import pytest
+
+import packer
+from packer.errors import PackerError
+from tests.chat_templates import save_tokenizer
+from tests.test_kept import write
+from tests.test_splits import run, save
+
+
+def advice(*arguments):
+    """What a command that fails prints; every option that it names must be one of that command."""
+    done = run(*arguments)
+    assert done.exit_code == 1, done.output
+    (line,) = done.stderr.splitlines()
+    options = set(re.findall(r"--[a-z][a-z-]*", run(arguments[0], "--help").output))
+    assert set(re.findall(r"--[a-z][a-z-]*", line)) <= options
+    return line
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write(tmp_path, "arrow", {"input_ids": [[1, 2, 3], [4]], "labels": [[1, 2, 3], [4]]}).rename(
+        tmp_path / "rows.arrow"
+    )
+
+
+def test_verify_advises_no_option_of_pack(tmp_path, rows):
+    other = tmp_path / "other.parquet"
+    datasets.Dataset.from_dict({"tokens": [[1, 2, 3], [4]], "text": ["a", "b"]}).to_parquet(other)
+    run("pack", rows, "--max-len", 8, "-o", "out")
+    assert advice("verify", "out", "--source", other).endswith(
+        "other.parquet: no column 'input_ids' (found: tokens, text); "
+        "out was packed from the column 'input_ids': give that source"
+    )
+    two = datasets.DatasetDict(
+        train=datasets.Dataset.from_dict({"input_ids": [[1]]}), test=datasets.Dataset.from_dict({})
+    )
+    two.save_to_disk("two")
+    assert "two: has 2 splits (train, test); out was packed" in advice("verify", "out", "--source", "two")
+    run("pack", "two", "--max-len", 8, "-o", "of-train", "--split", "train")
+    line = advice("verify", "of-train", "--source", rows)
+    assert "without splits; of-train was packed from the column 'input_ids' of the split train: give that" in line
+    run("pack", other, "--input-column", "tokens", "--max-len", 8, "-o", "of-tokens")
+    assert "was packed from the column 'tokens': give" in advice("verify", "of-tokens", "--source", rows)
+
+
+def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, rows):
+    pytest.importorskip("transformers")
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    line = advice("tokenize", rows, "--tokenizer", tokenizer)
+    assert line.endswith(
+        "tokenized already; take it without --tokenizer, or name the column of text with --text-column"
+    )
+    (text := save(tmp_path / "texts", ["a.jsonl"], "text"))
+    run("pack", text, "--tokenizer", tokenizer, "--max-len", 8, "-o", "out")
+    assert "out was packed from text: give that" in advice("verify", "out", "--source", rows, "--tokenizer", tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--pairs"], "choose --long truncate, drop or error"),
+        (["--long", "drop", "--overlap", 2], "use --long split"),
+        (["--truncate-side", "left"], "use --long truncate"),
+        (["--algorithm", "wrapped", "--align", 2], "choose another --algorithm"),
+        (["--gap", 0.1], "choose --algorithm optimal"),
+        (["--split-at", "turns", "--long", "drop"], "--split-at is turns, which does not go with --long drop"),
+        (["--mix-tokens", 5], "give sources with weights"),
+        (["--text-column", "t"], "--text-column is 't', and there is no tokenizer: give one by --tokenizer"),
+        (["--align", 3], "--align is 3, and --max-len 8 no multiple of it: take 6 or 9"),
+        (["--keep", "input_ids"], "--keep input_ids: the rows have a column of that name"),
+    ],
+)
+def test_options_are_called_as_they_are_given(rows, options, words):
+    assert words in advice("pack", rows, "--max-len", 8, *options)
+
+
+def test_in_python_options_are_called_as_the_arguments_are(rows):
+    for options, words in [
+        ({"pairs": True}, "choose long truncate, drop or error"),
+        ({"split_at": "turns", "long": "drop"}, "split_at is turns, which does not go with long drop"),
+        ({"text_column": "t"}, "text_column is 't', and there is no tokenizer: give one by tokenizer"),
+        ({"input_column": "nothing"}, "name the tokens' column with input_column"),
+    ]:
+        with pytest.raises(PackerError) as caught:
+            packer.pack(rows, max_len=8, **options)
+        assert words in str(caught.value)
+        assert "--" not in str(caught.value)
+    with pytest.raises(PackerError, match="no such file or folder"):
+        list(packer.verify("--nowhere"))
+
+
+def test_an_option_may_be_written_with_underscores(rows):
+    assert run("pack", rows, "--max_len", 8).exit_code == 0
+    assert run("stats", rows, "--max_len=8", "--truncate_side", "left", "--long", "truncate").exit_code == 0
+    assert "--align" not in run("pack", rows, "--max_lem", 8).stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--input-column", "tokens"], ["--pad-id", 7]])
+def test_an_output_of_another_source_is_called_that(tmp_path, rows, options):
+    datasets.Dataset.from_dict({"input_ids": [[1]], "tokens": [[1]]}).to_parquet(tmp_path / "rows.parquet")
+    run("pack", rows, "--max-len", 8)
+    line = advice("pack", "rows.parquet", "--max-len", 8, *options)
+    assert "rows-packed-8 is complete, packed of other source files (rows.arrow, not rows.parquet): choose" in line
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "words"),
+    [
+        ((1e12, 1), ["--mix-unit", "epochs"], "the mixture repeats rows.arrow 1e+12 times"),
+        ((1, 1e300), ["--mix-unit", "epochs"], "the mixture repeats more.arrow 1e+300 times"),
+        ((1, 1), ["--mix-tokens", 2**62], "choose fewer --mix-tokens"),
+    ],
+)
+def test_a_mixture_beyond_memory_says_which_source_is_repeated(tmp_path, rows, weights, options, words):
+    (tmp_path / "more.arrow").write_bytes(rows.read_bytes())
+    sources = [f"--source={name}:{weight}" for name, weight in zip(["rows.arrow", "more.arrow"], weights, strict=True)]
+    line = advice("pack", *sources, *options, "--max-len", 8, "-o", "mixed")
+    assert words in line
+    assert "max-len" not in line

@@ -1,0 +1,145 @@
+"""A source that changes while it is packed: noticed, named, and nothing of it stays; a bus error is explained."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import packer
+from packer.cli.bus_errors import shrunken_files
+from packer.errors import SourceError
+from packer.pipeline import tokenizing as tokenizing_module
+from packer.pipeline import writing as writing_module
+from packer.sources.ipc import map_file
+from packer.sources.source import Source
+from tests.chat_templates import save_tokenizer
+from tests.test_kept import write
+from tests.test_pack import made_documents
+
+ROOT = Path(__file__).parent.parent
+
+
+def appended(path):
+    with path.open("ab") as file:
+        file.write(b" ")
+
+
+def touched(path):
+    os.utime(path, ns=(1, 1))
+
+
+def replaced(path):
+    copy, stat = path.with_name("copy"), path.stat()
+    copy.write_bytes(path.read_bytes())
+    os.utime(copy, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    copy.replace(path)
+
+
+CHANGES = {
+    appended: "the file changed from",
+    touched: "the file changed or was replaced",
+    replaced: "the file changed or was replaced",
+    Path.unlink: "the file is gone",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("shard", [0, 2])
+def test_a_mapped_source_that_changes_between_shards_is_named_and_nothing_is_left(tmp_path, monkeypatch, change, shard):
+    source = write(tmp_path, "arrow", {"input_ids": made_documents(300)})
+    batches = writing_module.ShardMaker.batches
+
+    def changing(maker, number):
+        if number == shard:
+            change(source)
+        return batches(maker, number)
+
+    monkeypatch.setattr(writing_module.ShardMaker, "batches", changing)
+    with pytest.raises(SourceError, match=rf"^{source.name}: {CHANGES[change]}"):
+        packer.pack(source, tmp_path / "out", max_len=64, shard_size=30_000, workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_decoded_source_may_change_when_it_is_decoded_but_not_before(tmp_path, monkeypatch, kind):
+    source = write(tmp_path, kind, {"input_ids": made_documents(100)})
+    batches, spill = writing_module.ShardMaker.batches, Source.spill
+    monkeypatch.setattr(writing_module.ShardMaker, "batches", lambda *args: touched(source) or batches(*args))
+    packer.pack(source, tmp_path / "out", max_len=64)
+
+    def changing(given, *args, **options):
+        spilled = spill(given, *args, **options)
+        appended(source)
+        return spilled
+
+    monkeypatch.setattr(Source, "spill", changing)
+    with pytest.raises(SourceError, match="changed from"):
+        packer.pack(source, tmp_path / "out2", max_len=64)
+    assert not (tmp_path / "out2").exists()
+
+
+def test_one_source_of_a_mixture_that_changes_is_named(tmp_path, monkeypatch):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    sources = [write(folder, "arrow", {"input_ids": made_documents(50)}) for folder in folders]
+    batches = writing_module.ShardMaker.batches
+    monkeypatch.setattr(writing_module.ShardMaker, "batches", lambda *args: appended(sources[1]) or batches(*args))
+    with pytest.raises(SourceError, match="changed from"):
+        packer.pack([(source, 1) for source in sources], tmp_path / "out", max_len=64)
+
+
+def test_text_that_changes_while_it_is_tokenized_is_named(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    from packer.options import PackOptions
+
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    source = tmp_path / "a.jsonl"
+    source.write_text(json.dumps({"text": "hello"}) + "\n")
+    check = tokenizing_module.check_tokenizing
+    monkeypatch.setattr(tokenizing_module, "check_tokenizing", lambda *args: appended(source) or check(*args))
+    with pytest.raises(SourceError, match=r"a\.jsonl: the file changed from"):
+        tokenizing_module.tokenize(source, tmp_path / "out", options=PackOptions(max_len=1, tokenizer=str(tokenizer)))
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_are_shorter_than_what_is_mapped_of_them_are_found(tmp_path):
+    for name in ("cut", "cut within a page", "whole", "removed"):
+        (tmp_path / name).write_bytes(bytes(10_000))
+    mapped = [map_file(path) for path in sorted(tmp_path.iterdir())]
+    os.truncate(tmp_path / "cut", 4_096)
+    os.truncate(tmp_path / "cut within a page", 9_000)
+    (tmp_path / "removed").unlink()
+    assert shrunken_files() == [str(tmp_path / "cut")]
+    assert len(mapped) == 4
+
+
+@pytest.mark.parametrize("where", ["ShardMaker.block", "plan"])
+def test_a_source_that_is_truncated_while_it_is_read_is_one_line(tmp_path, where):
+    documents = [np.full(5_000, number).tolist() for number in range(1, 200)]
+    source = write(tmp_path, "arrow", {"input_ids": documents})
+    code = f"""
+        import os, sys
+        from packer.pipeline import writing
+        from packer.cli import main
+        pack = sys.modules["packer.pipeline.pack"]
+        owner, name = (writing.ShardMaker, "block") if {where!r} != "plan" else (pack, "read_documents")
+        whole = getattr(owner, name)
+        def cut(*args):
+            os.truncate({str(source)!r}, 8192)
+            return whole(*args)
+        setattr(owner, name, cut)
+        sys.argv = ["packer", "pack", {str(source)!r}, "--max-len", "4096"]
+        main()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == (
+        f"packer: {source}: cannot be read: truncated while it was read, or its disk failed; restore it and repeat\n"
+    )

@@ -1,0 +1,166 @@
+"""The files of a folder or glob: each once, whatever links lead where, and nothing that hangs when it is opened."""
+
+import os
+import socket
+import time
+
+import pytest
+
+import packer
+from packer.errors import PackerError
+from packer.sources import open_source
+from tests.test_splits import refused, run, save, tokens_of
+
+
+def names_of(source):
+    return [file.name for file in open_source(source).files]
+
+
+def link(folder, name, target):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).symlink_to(target, target_is_directory=True)
+
+
+# ---- links ----
+
+
+def test_two_folders_that_link_to_each_other_are_read_once(tmp_path):
+    save(tmp_path, ["a/x.jsonl", "b/y.jsonl"])
+    link(tmp_path / "a", "b", tmp_path / "b")
+    link(tmp_path / "b", "a", tmp_path / "a")
+    assert names_of(tmp_path) == ["a/x.jsonl", "b/y.jsonl"]
+    assert names_of(tmp_path / "a") == ["b/y.jsonl", "x.jsonl"]
+    for pattern in ("**/*.jsonl", "**", "*", "*/**/*.jsonl"):
+        assert tokens_of(f"{tmp_path}/{pattern}") == [0, 1]
+
+
+def test_a_link_never_takes_the_place_of_the_folder_it_leads_to(tmp_path, caplog):
+    save(tmp_path, ["b/c/x.jsonl"])
+    link(tmp_path, "a", tmp_path / "b" / "c")
+    with caplog.at_level("INFO", logger="packer"):
+        assert names_of(tmp_path) == ["b/c/x.jsonl"]
+    assert f"1 link(s) lead to folders that are read already, and are left out: {tmp_path / 'a'}" in caplog.text
+
+
+def test_a_link_to_a_folder_outside_is_followed(tmp_path):
+    save(tmp_path / "elsewhere", ["x.jsonl"])
+    link(tmp_path / "source", "linked", tmp_path / "elsewhere")
+    assert names_of(tmp_path / "source") == ["linked/x.jsonl"]
+    assert names_of(f"{tmp_path}/source/*/*.jsonl") == ["linked/x.jsonl"]
+
+
+@pytest.mark.parametrize("pattern", [None, "**/*.jsonl"])
+def test_sixteen_folders_that_link_to_each_other_take_no_time(tmp_path, pattern):
+    save(tmp_path, [f"f{i}/x.jsonl" for i in range(16)])
+    for i in range(16):
+        for j in range(16):
+            link(tmp_path / f"f{i}", f"to{j}", tmp_path / f"f{j}")
+    begun = time.monotonic()
+    found = names_of(tmp_path if pattern is None else f"{tmp_path}/{pattern}")
+    assert sorted(found) == sorted(f"f{i}/x.jsonl" for i in range(16))
+    assert time.monotonic() - begun < 5
+
+
+def test_a_link_that_leads_in_a_circle_or_nowhere_is_named(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nothing")
+    assert (
+        refused(tmp_path / "loop") == f"{tmp_path}/loop: a link that leads to no file or folder (loop); mend the link"
+    )
+    assert "leads to no file or folder (nothing)" in refused(tmp_path / "gone")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.jsonl").symlink_to("a.jsonl")
+    assert refused(tmp_path / "d") == "a.jsonl: cannot be read: Too many levels of symbolic links"
+
+
+# ---- what is no file ----
+
+
+def special_files(folder):
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "zero.parquet").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(folder / "socket.arrow"))
+    return {"pipe.jsonl": "a named pipe", "zero.parquet": "a device", "socket.arrow": "a socket"}
+
+
+def test_pipes_devices_and_sockets_are_refused_by_themselves_in_folders_and_globs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, kind in special_files(tmp_path / "all").items():
+        folder = save(tmp_path / f"with {name}", ["a.jsonl"])
+        (tmp_path / "all" / name).rename(folder / name)
+        for source in (folder / name, folder, f"{folder}/*"):
+            assert refused(source).startswith(
+                f"{name}: {kind}, where a file is expected that can be read more than once"
+            )
+        done = run("pack", folder, "--max-len", 8)
+        assert done.exit_code == 1
+        assert done.stderr.count("\n") == 1
+    assert refused("/dev/zero").startswith("zero: a device")
+
+
+@pytest.mark.parametrize("name", ["data-00000-of-00001.arrow", "state.json", "dataset_dict.json", "tokenized.json"])
+def test_a_pipe_in_a_saved_dataset_is_refused(tmp_path, name):
+    import datasets
+
+    datasets.Dataset.from_dict({"input_ids": [[1]]}).save_to_disk(tmp_path / "d")
+    (tmp_path / "d" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "d" / name)
+    assert "a named pipe, where a file is expected" in refused(tmp_path / "d")
+
+
+def test_a_manifest_or_a_histogram_that_is_a_pipe_or_endless_does_not_hang(tmp_path):
+    folder = save(tmp_path / "source", ["a.jsonl"])
+    os.mkfifo(folder / "manifest.json")
+    assert tokens_of(folder) == [0]
+    (tmp_path / "counts.csv").symlink_to("/dev/zero")
+    done = run("compare", tmp_path / "counts.csv", "--max-len", 8)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "counts.csv: a device, where a file is expected" in done.stderr
+
+
+# ---- names and permissions ----
+
+
+@pytest.mark.parametrize("source", ["x" * 256 + ".jsonl", "x" * 300, "d/" + "x" * 5000])
+def test_a_name_that_the_system_does_not_take_is_one_line(tmp_path, source):
+    assert refused(tmp_path / source).endswith(": cannot be read: File name too long")
+
+
+def test_a_name_that_is_not_utf_8_is_one_line(tmp_path):
+    name = os.fsdecode(b"caf\xe9.jsonl")
+    folder = save(tmp_path / "d", ["a.jsonl"])
+    (folder / "a.jsonl").rename(folder / name)
+    for source in (folder, folder / name, f"{folder}/*"):
+        message = refused(source)
+        message.encode()
+        assert "caf\\xe9.jsonl" in message
+        assert message.endswith("the name is not UTF-8; rename it")
+
+
+def test_an_output_of_a_name_that_cannot_be_is_one_line(tmp_path):
+    source = save(tmp_path, ["a.jsonl"]) / "a.jsonl"
+    (tmp_path / "loop").symlink_to("loop")
+    for output in ("x" * 256, os.fsdecode(b"caf\xe9"), "loop"):
+        with pytest.raises(PackerError) as caught:
+            packer.pack(source, tmp_path / output, max_len=8)
+        str(caught.value).encode()
+    long_name = tmp_path / ("x" * 249 + ".jsonl")  # with -packed-8 it is too long
+    source.rename(long_name)
+    with pytest.raises(PackerError, match="File name too long: choose a shorter name with --output"):
+        packer.pack(long_name, max_len=8)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may search everything")
+def test_a_folder_that_cannot_be_searched_is_named(tmp_path):
+    folder = save(tmp_path / "d", ["a.jsonl", "sub/b.jsonl"])
+    for mode in (0o000, 0o600, 0o300):
+        (folder / "sub").chmod(mode)
+        try:
+            for source in (folder, folder / "sub", f"{folder}/**", f"{folder}/*/*.jsonl", f"{folder}/**/*.jsonl"):
+                assert refused(source).endswith(": cannot be read: Permission denied")
+            if mode != 0o300:
+                assert refused(folder / "sub" / "b.jsonl").endswith(": cannot be read: Permission denied")
+        finally:
+            (folder / "sub").chmod(0o700)

@@ -1,0 +1,109 @@
+"""`~` is the home folder wherever a path is given, on the command line and in Python."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.paths import expanded
+from tests.chat_templates import EXACT, save_tokenizer
+from tests.test_pack import made_documents, save_arrow
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The home folder, beside the one in which commands run, in which nothing named `~` may appear."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    yield home
+    assert not [path for path in here.iterdir() if path.name.startswith("~")]
+
+
+def run(*arguments):
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_home_stands_for_a_tilde_at_the_start_alone(home, monkeypatch):
+    assert expanded("~/x") == f"{home}/x"
+    assert expanded(Path("~")) == home
+    assert expanded(["~/a", Path("~/b")]) == [f"{home}/a", home / "b"]
+    assert expanded("~root") == Path("~root").expanduser().as_posix()
+    for same in ("./~/x", "a~", "/~", "org/name", "~nobody-of-this-name/x", None, 5):
+        assert expanded(same) == same
+
+
+def test_every_command_that_reads_or_writes_tokens_takes_it(home):
+    save_arrow(home / "rows.arrow", made_documents(50))
+    run("pack", "~/rows.arrow", "--max-len", 64, "-o", "~/out")
+    run("pack", "~/rows.arrow", "--max-len", 32)
+    run("verify", "~/out", "--source", "~/rows.arrow")
+    run("stats", "~/rows.arrow", "--max-len", 64)
+    run("stats", "~/out")
+    run("show", "~/out", 0)
+    run("export", "~/out", "--to", "parquet", "-o", "~/exported")
+    run("compare", "~/rows.arrow", "--max-len", 64, "--algorithm", "bfd")
+    (home / "counts.csv").write_text("length,count\n3,5\n")
+    run("compare", "~/counts.csv", "--max-len", 64, "--algorithm", "bfd")
+    made = {path.name for path in home.iterdir() if path.is_dir()}
+    assert made == {"out", "rows-packed-32", "exported"}
+
+
+def test_every_source_of_a_mixture_takes_it(home):
+    save_arrow(home / "a.arrow", made_documents(50))
+    save_arrow(home / "b.arrow", made_documents(60))
+    sources = ["--source", "~/a.arrow:0.5", "--source=~/b.arrow"]
+    run("pack", *sources, "--max-len", 64, "-o", "~/mixed")
+    run("stats", *sources, "--max-len", 64)
+    run("verify", "~/mixed", "--source", "~/a.arrow", "--source", "~/b.arrow")
+
+
+def test_tokenizers_and_templates_take_it(home):
+    pytest.importorskip("transformers")
+    save_tokenizer(home / "tokenizer", template=EXACT["chatml"])
+    (home / "template.jinja").write_text(EXACT["chatml"])
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]
+    (home / "chats.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    text = ["--tokenizer", "~/tokenizer", "--chat-template", "~/template.jinja"]
+    run("pack", "~/chats.jsonl", *text, "--max-len", 64)
+    run("tokenize", "~/chats.jsonl", *text, "-o", "~/tokens")
+    run("verify", "~/chats-packed-64", "--source", "~/chats.jsonl", "--tokenizer", "~/tokenizer")
+    run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer/tokenizer.json")
+    run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer")
+    assert packer.load("~/chats-packed-64").manifest.options["tokenizer"] == "tokenizer"
+    assert (home / "tokens").is_dir()
+
+
+def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    from packer import demo
+    from packer.attention.opening import _text_config
+
+    seen = []
+    monkeypatch.setattr(demo, "run_demo", lambda folder, **_: [seen.append(folder)])
+    CliRunner().invoke(cli, ["demo", "-o", "~/demo"])
+    assert seen == [home / "demo"]
+    transformers.LlamaConfig(hidden_size=64).save_pretrained(home / "model")
+    from packer.attention import opening
+
+    monkeypatch.setattr(opening, "_text_config", lambda name: seen.append(_text_config(name)) or 1 / 0)
+    CliRunner().invoke(cli, ["check", "~/model"])
+    assert seen[1].hidden_size == 64
+
+
+def test_functions_take_it_as_a_string_and_as_a_path(home):
+    save_arrow(home / "rows.arrow", made_documents(50))
+    for path in (str, Path):
+        packer.pack(path("~/rows.arrow"), path("~/out"), max_len=64, overwrite=True)
+        packer.pack([(path("~/rows.arrow"), 1)], path("~/mixed"), max_len=64, overwrite=True)
+        assert list(packer.verify(path("~/out"), path("~/rows.arrow"))) == []
+        assert len(packer.load(path("~/out"))) > 0
+        packer.export(path("~/out"), path("~/exported"), to="parquet", overwrite=True)
+    assert {path.name for path in home.iterdir()} == {"rows.arrow", "out", "mixed", "exported"}

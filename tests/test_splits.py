@@ -1,0 +1,183 @@
+"""Splits that file names tell: as `datasets` finds them, and never one together with another."""
+
+import json
+
+import datasets
+import pytest
+from click.testing import CliRunner
+from datasets.data_files import get_data_patterns, resolve_pattern
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.cli import cli
+from packer.errors import PackerError
+from packer.sources import open_source
+from packer.sources.split_names import splits_of
+from tests.chat_templates import save_tokenizer
+
+
+def save(folder, names, column="input_ids"):
+    """A file of one document for each name: document i is the token i, or the text of this number."""
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        value = {"input_ids": [number], "text": str(number)}[column]
+        if name.endswith(".jsonl"):
+            path.write_text(json.dumps({column: value}) + "\n")
+        else:
+            datasets.Dataset.from_dict({column: [value]}).to_parquet(path)
+    return folder
+
+
+def tokens_of(source, split=None):
+    return sorted(
+        table.input_ids.list_at(i).to_pylist()[0]
+        for table in open_source(source, split=split).tables()
+        for i in range(len(table.lengths))
+    )
+
+
+def refused(source, split=None):
+    with pytest.raises(PackerError) as caught:
+        open_source(source, split=split)
+    return str(caught.value)
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def as_datasets_sorts(folder):
+    """The files of each split as `load_dataset` resolves them."""
+    splits = {}
+    for split, patterns in get_data_patterns(str(folder)).items():
+        found = set()
+        for pattern in patterns:
+            try:
+                found |= {path.removeprefix(f"{folder}/") for path in resolve_pattern(pattern, str(folder))}
+            except FileNotFoundError:  # the other patterns match
+                continue
+        splits[str(split)] = sorted(found)
+    return splits
+
+
+# ---- which file is of which split ----
+
+LAYOUTS = {
+    "shards": ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet",
+               "data/test-00000-of-00001-abc.parquet", "data/random-00000-of-00001.parquet"],
+    "shards decide": ["data/extra-00000-of-00001.parquet", "data/train.parquet", "test/a.parquet"],
+    "files": ["train.jsonl", "test.jsonl"],
+    "numbered files": ["train_0.jsonl", "train_1.jsonl", "web-dev.v2.jsonl", "eval 3.jsonl"],
+    "folders": ["train/a.jsonl", "test/b/a.jsonl"],
+    "folders below": ["data/en-training.v1/a.jsonl", "data/valid/a.jsonl", "data/other/train.jsonl"],
+    "no word of its own": ["contest.jsonl", "trained.jsonl", "mytrain/a.jsonl", "devel-1.jsonl"],
+    "capitals": ["Train.jsonl", "TEST-1.jsonl"],
+    "both words": ["train-test.jsonl", "val.jsonl"],
+    "one split": ["train/a.jsonl", "train/b.jsonl"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_splits_are_those_that_datasets_finds(tmp_path, layout):
+    save(tmp_path, LAYOUTS[layout])
+    found = {split: sorted(names) for split, names in splits_of(sorted(LAYOUTS[layout])).items()}
+    expected = as_datasets_sorts(tmp_path)
+    assert found == ({} if layout in ("no word of its own", "capitals") else expected)
+    assert list(found or {"train": 0}) == list(expected)
+
+
+WORDS = ["train", "training", "dev", "val", "valid", "validation", "test", "eval", "data", "web", "contest"]
+PARTS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(["-", ".", "_", " ", "7", "+", ""])), min_size=1,
+                 max_size=3).map(lambda pairs: "".join(word + mark for word, mark in pairs))  # fmt: skip
+NAMES = st.one_of(
+    st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: "/".join(parts) + ".jsonl"),
+    st.sampled_from(WORDS).map(lambda word: f"data/{word}-00000-of-00002.jsonl"),
+)
+
+
+@settings(max_examples=25)
+@given(names=st.lists(NAMES, min_size=1, max_size=4, unique=True))
+def test_any_names_are_sorted_as_datasets_sorts_them(tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("names")
+    names = sorted(save(folder, [name]) and name for name in names)
+    found = {split: sorted(files) for split, files in splits_of(names).items()}
+    assert (found or {"train": names}) == as_datasets_sorts(folder)
+
+
+# ---- what is taken ----
+
+
+def test_several_splits_must_be_chosen_from(tmp_path):
+    save(tmp_path, LAYOUTS["shards"])
+    message = refused(tmp_path)
+    assert message.startswith(
+        f"{tmp_path}: its files are 3 splits (train, test, random); choose one, as in --split train"
+    )
+    assert tokens_of(tmp_path, "train") == [0, 1]
+    assert tokens_of(tmp_path, "random") == [3]
+    assert "no such split (found: train, test, random)" in refused(tmp_path, "validation")
+    assert [file.name for file in open_source(tmp_path, split="test").files] == ["data/test-00000-of-00001-abc.parquet"]
+
+
+def test_the_only_split_needs_no_choice(tmp_path):
+    save(tmp_path, LAYOUTS["one split"])
+    assert tokens_of(tmp_path) == tokens_of(tmp_path, "train") == [0, 1]
+    assert "no such split (found: train)" in refused(tmp_path, "test")
+
+
+def test_files_of_no_split_beside_a_split_are_not_taken_or_left_out_without_a_word(tmp_path, caplog):
+    save(tmp_path, ["web.jsonl", "books.jsonl", "dev.jsonl"])
+    message = refused(tmp_path)
+    assert "1 of 3 files are the split validation, as dev.jsonl, and 2 of no split" in message
+    assert message.endswith(f"with --split validation, or name files with a glob, as in '{tmp_path}/**'")
+    assert tokens_of(f"{tmp_path}/**") == [0, 1, 2]
+    with caplog.at_level("INFO", logger="packer"):
+        assert tokens_of(tmp_path, "validation") == [2]
+    assert "2 of 3 files" in caplog.text
+    assert "left out" in caplog.text
+
+
+def test_globs_single_files_and_folders_of_a_split_are_taken_as_they_are(tmp_path):
+    save(tmp_path, ["train/a.jsonl", "test/a.jsonl", "test/b.jsonl"])
+    assert tokens_of(f"{tmp_path}/*/*.jsonl") == [0, 1, 2]
+    assert tokens_of(tmp_path / "test") == [1, 2]
+    assert tokens_of(tmp_path / "test" / "a.jsonl") == [1]
+    assert "without splits; leave --split out" in refused(f"{tmp_path}/*/*.jsonl", "train")
+
+
+# ---- in every command ----
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours")
+
+
+@pytest.mark.parametrize("column", ["input_ids", "text"])
+def test_every_command_takes_the_split_and_refuses_all_at_once(tmp_path, tokenizer, column):
+    source = save(tmp_path / "hub", ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], column)
+    text = ["--tokenizer", tokenizer] if column == "text" else []
+    commands = [["pack", "--max-len", 8], ["stats"], ["compare", "--max-len", 8, "--algorithm", "bfd"]]
+    for command, *options in [*commands, *([["tokenize"]] if text else [])]:
+        done = run(command, source, *options, *text)
+        assert done.exit_code == 1
+        assert "2 splits (train, test); choose one, as in --split train" in done.stderr
+        done = run(command, source, *options, *text, "--split", "test", "--json")
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert found.get("documents", found.get("totals", found.get("source", {})).get("documents")) == 1
+    packed = tmp_path / "hub-test-packed-8"
+    assert run("verify", packed, "--source", source, *text).exit_code == 0
+
+
+def test_a_mixture_takes_the_split_of_each_source(tmp_path):
+    one = save(tmp_path / "one", ["train.jsonl", "test.jsonl"])
+    other = save(tmp_path / "other", ["test/a.jsonl", "train/a.jsonl"])
+    with pytest.raises(PackerError, match=r"one: its files are 2 splits"):
+        packer.pack([(one, 1), (other, 1)], tmp_path / "out", max_len=8)
+    packer.pack([(one, 1), (other, 1)], tmp_path / "out", max_len=8, split="train")
+    (row,) = packer.load(tmp_path / "out")
+    assert sorted(row["input_ids"][:2]) == [0, 1]
+    assert list(packer.verify(tmp_path / "out", [one, other])) == []
