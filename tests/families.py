@@ -9,82 +9,20 @@ from transformers import (
     Gemma3ForConditionalGeneration,
 )
 
-VOCABULARY = 96
-WINDOW = 6
-
-COMMON = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.2,  # attention has to matter
-    "attention_dropout": 0.0,
-    "hidden_dropout": 0.0,
-    "residual_dropout": 0.0,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "tie_word_embeddings": False,
-}
-HEAD = {"head_dim": 8}
-SLIDING = {"sliding_window": WINDOW}
-MIXED = {**SLIDING, "layer_types": ["sliding_attention", "full_attention"]}
-EXPERTS = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 1,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 24,
-    "first_k_dense_replace": 1,
-    "decoder_sparse_step": 1,
-    "norm_topk_prob": True,
-    "n_group": 1,
-    "topk_group": 1,
-}
-LATENT = {  # heads whose values are smaller than their keys, neither a multiple of 8
-    "num_key_value_heads": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 6,
-}
-OLD = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128, "rotary_dim": 4}
-UNDROPPED = {
-    "attn_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "dropout": 0.0,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
-STATE = {
-    "state_size": 8,
-    "ssm_state_size": 8,
-    "num_heads": 4,
-    "n_groups": 1,
-    "chunk_size": 8,
-    "mamba_n_heads": 4,
-    "mamba_num_heads": 4,
-    "mamba_d_head": 16,
-    "mamba_head_dim": 16,
-    "mamba_d_state": 8,
-    "mamba_n_groups": 1,
-    "mamba_chunk_size": 8,
-}
-LINEAR = {
-    "head_dim": 8,
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-}
+from tests.family_parts import (
+    COMMON,
+    EXPERTS,
+    HEAD,
+    LATENT,
+    MIXED,
+    MIXED_MLP,
+    OLD,
+    SLIDING,
+    UNDROPPED,
+    VOCABULARY,
+    WINDOW,
+)
+from tests.recurrent_families import RECURRENT
 
 POST = {
     "llama2": {"type": "llama", "num_key_value_heads": 4},
@@ -126,10 +64,16 @@ NEWER = {
     "afmoe": {**HEAD, **MIXED, **EXPERTS, "num_dense_layers": 1},
     "apertus": {},
     "arcee": {},
+    "aria_text": {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
+    "axk1": {**EXPERTS, **LATENT, **MIXED_MLP},
+    "beam": {**HEAD, **MIXED, **EXPERTS, **MIXED_MLP},
+    "bert-generation": {**UNDROPPED, "is_decoder": True},
     "biogpt": UNDROPPED,
     "bitnet": {},
     "cohere": {},
     "cohere2": MIXED,
+    "cohere2_moe": {**HEAD, **MIXED, **EXPERTS, **MIXED_MLP, "num_shared_experts": 1},
+    "ctrl": {**OLD, **UNDROPPED, "dff": 48},
     "cwm": {**HEAD, **MIXED},
     "deepseek_v2": {**EXPERTS, **LATENT},
     "deepseek_v3": {**EXPERTS, **LATENT},
@@ -159,24 +103,52 @@ NEWER = {
         "vocab_size_per_layer_input": VOCABULARY,
         "hidden_size_per_layer_input": 8,
     },
+    "gemma4_unified_text": {
+        **HEAD,
+        **MIXED,
+        "global_head_dim": 8,
+        "num_kv_shared_layers": 0,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size_per_layer_input": 8,
+    },
     "glm": HEAD,
     "glm4": HEAD,
     "glm4_moe": {**HEAD, **EXPERTS},
+    "glm4_moe_lite": {**EXPERTS, **LATENT, **MIXED_MLP},
     "gpt2": {**OLD, **UNDROPPED},
     "gpt_bigcode": {**OLD, **UNDROPPED},
     "gpt_neox": {},
     "granitemoe": EXPERTS,
     "granitemoeshared": {**EXPERTS, "shared_intermediate_size": 24},
     "helium": HEAD,
+    "hrm_text": HEAD,
     "hunyuan_v1_dense": HEAD,
     "hunyuan_v1_moe": {**HEAD, **EXPERTS, "moe_topk": 2},
+    "hy_v3": {**HEAD, **EXPERTS, **MIXED_MLP},
+    "hyperclovax": {},
+    "internlm3": HEAD,
+    "iquestcoder": HEAD,
     "jais2": {},
     "jetmoe": {**EXPERTS, "kv_channels": 8},
+    "kolibri1": {**HEAD, **MIXED, **EXPERTS},
+    "laguna": {**HEAD, **MIXED, **EXPERTS, **MIXED_MLP, "num_attention_heads_per_layer": [4, 4]},
+    "longcat_flash": {
+        **LATENT,
+        "num_layers": 1,
+        "head_dim": 4,
+        "ffn_hidden_size": 48,
+        "expert_ffn_hidden_size": 24,
+        "n_routed_experts": 4,
+        "zero_expert_num": 2,
+        "moe_topk": 2,
+    },
+    "mellum": {**HEAD, **MIXED, **EXPERTS},
     "minicpm3": LATENT,
     "minimax_m2": {**HEAD, **EXPERTS},
     "ministral": {**HEAD, **SLIDING},
     "ministral3": HEAD,
     "modernbert-decoder": MIXED,
+    "moshi": {**SLIDING, "ffn_dim": 48},
     "nanochat": {},
     "nemotron": {},
     "odd_heads": {"type": "llama", "head_dim": 10, "num_key_value_heads": 1},
@@ -196,11 +168,14 @@ NEWER = {
 """Others whose documents our attention keeps apart."""
 
 OTHER_ATTENTION = {
+    "big_bird": {**UNDROPPED, "is_decoder": True, "attention_type": "original_full"},
     "bloom": OLD,
     "codegen": {**OLD, **UNDROPPED},
+    "cpmant": {**UNDROPPED, "dim_head": 8, "dim_ff": 48},
     "doge": {},
     "falcon-7b": {"type": "falcon", "multi_query": True, "alibi": False},
     "falcon-rw": {"type": "falcon", "alibi": True},
+    "flint": {**HEAD, **MIXED, **EXPERTS},
     "gemma2": {**HEAD, **MIXED, "query_pre_attn_scalar": 8},
     "gpt_neo": {
         **UNDROPPED,
@@ -211,9 +186,11 @@ OTHER_ATTENTION = {
         "embed_dropout": 0.0,
         "resid_dropout": 0.0,
     },
+    "gpt_neox_japanese": {},
     "gpt_oss": {**HEAD, **MIXED, **EXPERTS},
     "gptj": {**OLD, **UNDROPPED},
     "granite_swa": MIXED,
+    "granitemoe_swa": {**MIXED, **EXPERTS, "layer_rope_theta": [1e4, 1e4]},
     "llama4_text": {
         **HEAD,
         **EXPERTS,
@@ -222,60 +199,16 @@ OTHER_ATTENTION = {
         "intermediate_size_mlp": 48,
         "no_rope_layers": [1, 0],
     },
+    "megatron-bert": {**UNDROPPED, "is_decoder": True},
+    "mimo_v2_flash": {**HEAD, **MIXED, **EXPERTS, **MIXED_MLP, "v_head_dim": 6},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
+    "openai-gpt": {**OLD, **UNDROPPED},
+    "rembert": {**UNDROPPED, "is_decoder": True, "input_embedding_size": 16, "output_embedding_size": 16},
+    "roformer": {**UNDROPPED, "is_decoder": True, "embedding_size": 32},
     "vaultgemma": {**HEAD, **MIXED, "query_pre_attn_scalar": 8},
     "xglm": {**UNDROPPED, "d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
 }
 """Attention that ours does not run: sinks, capped logits, biases, chunks, code of its own."""
-
-RECURRENT = {
-    "bamba": {**STATE, "attn_layer_indices": [1]},
-    "falcon_h1": {**STATE, **HEAD, "mamba_d_ssm": 64},
-    "falcon_mamba": STATE,
-    "granitemoehybrid": {
-        **STATE,
-        **EXPERTS,
-        "layer_types": ["mamba", "attention"],
-        "shared_intermediate_size": 24,
-    },
-    "jamba": {
-        **EXPERTS,
-        "attn_layer_offset": 1,
-        "attn_layer_period": 2,
-        "expert_layer_period": 2,
-        "expert_layer_offset": 1,
-        "mamba_d_state": 8,
-        "mamba_dt_rank": 4,
-        "use_mamba_kernels": False,
-    },
-    "lfm2": {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48, "block_auto_adjust_ff_dim": False},
-    "mamba": STATE,
-    "mamba2": {**STATE, "head_dim": 16},
-    "minimax": {**HEAD, **EXPERTS, "layer_types": ["linear_attention", "full_attention"], "block_size": 4},
-    "nemotron_h": {**STATE, **HEAD, "layers_block_type": ["mamba", "attention"]},
-    "olmo_hybrid": LINEAR,
-    "qwen3_5_text": LINEAR,
-    "qwen3_next": {**LINEAR, **EXPERTS},
-    "recurrent_gemma": {
-        **HEAD,
-        "num_hidden_layers": 3,
-        "block_types": ["recurrent", "attention"],
-        "attention_window_size": WINDOW,
-        "lru_width": 32,
-    },
-    "rwkv": {"attention_hidden_size": 32},
-    "zamba2": {
-        "num_hidden_layers": 3,
-        "layers_block_type": ["mamba", "hybrid", "mamba"],
-        "mamba_d_state": 8,
-        "mamba_ngroups": 1,
-        "n_mamba_heads": 4,
-        "mamba_headdim": 16,
-        "num_mem_blocks": 1,
-        "chunk_size": 8,
-    },
-}
-"""State-space, convolution and linear-attention layers, alone or beside attention."""
 
 ENCODERS = {
     "bert": UNDROPPED,
@@ -290,8 +223,11 @@ ENCODERS = {
 }
 """Attention that sees both ways."""
 
-ROBERTA = {"roberta": {**UNDROPPED, "type_vocab_size": 1}}
-"""Its positions begin at 2, those of a packed batch at 0."""
+ROBERTA = {
+    "roberta": {**UNDROPPED, "type_vocab_size": 1},
+    "xlm-roberta": {**UNDROPPED, "type_vocab_size": 1},
+}
+"""Their positions begin at 2, those of a packed batch at 0."""
 
 FAMILIES = {**POST, **NEWER, **OTHER_ATTENTION, **RECURRENT, **ENCODERS, **ROBERTA}
 

@@ -107,30 +107,75 @@ def test_a_stateful_dataloader_saved_between_epochs_begins_the_next(dataset, wor
 # ---- accelerate ----
 
 
-def test_accelerate_goes_through_epochs_and_resumes(dataset):
+@pytest.fixture
+def prepared(dataset):
+    """Make a loader that accelerate prepared, and its sampler, for the options of either."""
     accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
-    options = {"global_batch": 4, "rows": 2}
 
-    def prepared():
+    def make(*, config=None, **options):
         sampler = packer.BatchSampler(dataset, **options)
-        return accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)), sampler
+        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
+        config = accelerate.DataLoaderConfiguration(**(config or {}))
+        return accelerate.Accelerator(cpu=True, dataloader_config=config).prepare(loader), sampler
 
-    loader, sampler = prepared()
+    return make
+
+
+def test_accelerate_goes_through_epochs_and_resumes(dataset, prepared):
+    options = {"global_batch": 4, "rows": 2}
+    loader, sampler = prepared(**options)
     for epoch in range(2):
         assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=epoch, **options)
     batches = iter(loader)
     before = [heads(next(batches)) for _ in range(2)]
     state = json.loads(json.dumps(sampler.state_dict(batches=2)))  # accelerate reads one batch ahead
 
-    loader, sampler = prepared()
-    sampler.load_state_dict(state)
-    with pytest.raises(packer.PackerError, match=r"resumes epoch 2 at batch 2 of \d+, set_epoch asks for epoch 0"):
-        next(iter(loader))
-    loader.set_epoch(sampler.epoch)
-    after = [heads(batch) for batch in loader]
-    assert before + after == expected_heads(dataset, epoch=2, **options)
-    assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=3, **options)
+    for told in (False, True):
+        loader, sampler = prepared(**options)
+        sampler.load_state_dict(state)
+        with pytest.raises(packer.PackerError, match=r"resumes epoch 2 at batch 2 of \d+, set_epoch asks for epoch 0"):
+            loader.set_epoch(0)
+        if told:
+            loader.set_epoch(sampler.epoch)
+        after = [heads(batch) for batch in loader]
+        assert before + after == expected_heads(dataset, epoch=2, **options)
+        assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=3, **options)
+
+
+def take_every_batch(loader):
+    """Take all batches of an epoch and not ask for one more, as a loop over steps does."""
+    batches = iter(loader)
+    return [heads(next(batches)) for _ in range(len(loader))]
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_accelerate_goes_through_epochs_of_which_no_pass_is_exhausted(dataset, prepared, first):
+    options = {"global_batch": 4, "rows": 2}
+    loader, _ = prepared(epoch=first, **options)
+    for epoch in range(first, first + 3):
+        assert take_every_batch(loader) == expected_heads(dataset, epoch=epoch, **options)
+
+
+def test_accelerate_repeats_an_epoch_on_demand(dataset, prepared):
+    loader, _ = prepared(global_batch=4)
+    for epoch in (3, 3, 0):
+        loader.set_epoch(epoch)
+        assert take_every_batch(loader) == expected_heads(dataset, epoch=epoch, global_batch=4)
+
+
+def test_accelerate_counts_on_after_a_pass_that_skipped_batches(dataset, prepared):
+    accelerate = pytest.importorskip("accelerate")
+    loader, _ = prepared(global_batch=2)
+    rest = [heads(batch) for batch in accelerate.skip_first_batches(loader, 2)]
+    assert rest == expected_heads(dataset, global_batch=2)[2:]
+    assert [heads(batch) for batch in loader] == expected_heads(dataset, epoch=1, global_batch=2)
+
+
+def test_batches_that_accelerate_would_dispatch_are_refused(prepared):
+    loader, _ = prepared(global_batch=2, config={"dispatch_batches": True})
+    for begin in (lambda: next(iter(loader)), lambda: loader.set_epoch(1)):
+        with pytest.raises(packer.PackerError, match="a packed batch is one row: leave dispatch_batches out"):
+            begin()
 
 
 # ---- the Hugging Face Trainer ----

@@ -138,16 +138,20 @@ def made(family, name, dtype=torch.float32):
 
 # ---- what is the same ----
 
-LEAK_BY_POSITIONS = {"falcon", "afmoe", "biogpt", "opt"}
+LEAK_BY_POSITIONS = {"falcon", "afmoe", "bert-generation", "biogpt", "opt"}
 """Their code makes no use of position_ids in the masks of sdpa and eager."""
+
+WITHOUT_FLASH = {"gpt2", "hrm_text"}
+"""Families whose code finds no dtype for flash_attn, or refuses it."""
 
 SAFE = [
     *((family, IMPLEMENTATION) for family in {**POST, **NEWER, **ENCODERS} if family != "falcon"),
     *((family, "sdpa") for family in {**POST, **NEWER} if family not in LEAK_BY_POSITIONS),
     *((family, "eager") for family in {**POST, **NEWER} if family not in LEAK_BY_POSITIONS),
-    *((family, FLASH) for family in {**POST, **NEWER, **ENCODERS} if family != "gpt2"),  # which finds no dtype
+    *((family, FLASH) for family in {**POST, **NEWER, **ENCODERS} if family not in WITHOUT_FLASH),
     *((family, "eager") for family in ("gemma2", "gpt_neo", "gptj", "codegen", "granite_swa", "llama4_text")),
     *((family, "eager") for family in ("doge", "vaultgemma")),
+    *((family, "eager") for family in ("flint", "gpt_neox_japanese", "granitemoe_swa", "mimo_v2_flash")),
     *((family, "sdpa") for family in ("llama4_text", "doge")),
     ("gemma2", FLASH),
 ]
@@ -176,6 +180,8 @@ def test_packed_documents_train_as_alone(family, name, dataset, alone):
 
 
 FLOAT32_INSIDE = {
+    *("axk1", "beam", "cohere2_moe", "gemma4_unified_text", "glm4_moe_lite", "hy_v3", "kolibri1", "laguna"),
+    *("longcat_flash", "moshi"),
     *("cohere", "cohere2", "deepseek_v2", "deepseek_v3", "diffllama", "dots1", "ernie4_5_moe", "exaone_moe", "gemma"),
     *("gemma3_text", "gemma3n_text", "gemma4_text", "glm4_moe", "helium", "hunyuan_v1_moe", "minimax_m2", "solar_open"),
 }
@@ -212,6 +218,10 @@ KNOWN = {
     "falcon-rw": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "refuses"},
     "bloom": {"eager": "leaks", IMPLEMENTATION: "refuses"},
     "mpt": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+    **{
+        family: {"eager": "leaks", "sdpa": "refuses", IMPLEMENTATION: "refuses"}
+        for family in ("big_bird", "cpmant", "megatron-bert", "openai-gpt", "rembert", "roformer")
+    },
     "xglm": {"eager": "leaks", IMPLEMENTATION: "refuses"},
     "opt": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "safe"},
     "gpt_oss": {IMPLEMENTATION: "refuses"},
@@ -219,6 +229,9 @@ KNOWN = {
     "bert": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "safe"},
     "modernbert": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "safe"},
     "roberta": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "differs"},
+    "xlm-roberta": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "differs"},
+    "bert-generation": {"eager": "leaks", "sdpa": "leaks", IMPLEMENTATION: "safe"},
+    "mimo_v2_flash": {"eager": "safe", "sdpa": "refuses", IMPLEMENTATION: "refuses"},
     "llama4_text": {"eager": "safe", "sdpa": "safe", IMPLEMENTATION: "refuses"},
     "jamba": {"sdpa": "leaks", IMPLEMENTATION: "leaks"},
     "minimax": {"sdpa": "leaks", IMPLEMENTATION: "leaks"},
@@ -226,6 +239,8 @@ KNOWN = {
     "mamba": {"eager": "leaks", IMPLEMENTATION: "refuses"},
     "mamba2": {"eager": "leaks", IMPLEMENTATION: "refuses"},
     "rwkv": {"eager": "leaks", IMPLEMENTATION: "refuses"},
+    "lfm3": {"sdpa": "leaks", IMPLEMENTATION: "refuses"},
+    "xlstm": {"eager": "leaks", IMPLEMENTATION: "refuses"},
 }
 
 

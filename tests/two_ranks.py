@@ -2,6 +2,7 @@
 
 import os
 import sys
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -35,16 +36,22 @@ def train_step(dataset, *, per, rank):
 
 
 def share_out(dataset):
-    """Tokens of the batches that accelerate gives this process in three epochs, the last of them the first again."""
+    """Tokens of the batches that accelerate gives this process in three epochs, the last of them the first again.
+
+    Nothing asks for more than the batches that there are, so that accelerate takes no pass for finished.
+    """
     from accelerate import Accelerator
 
     accelerator = Accelerator()
     assert accelerator.num_processes == 2
     sampler = packer.BatchSampler(dataset, global_batch=4, rows=1)
     loader = accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate))
-    epochs = [[batch["input_ids"].tolist() for batch in loader] for _ in range(2)]
-    loader.set_epoch(0)
-    return [*epochs, [batch["input_ids"].tolist() for batch in loader]]
+    shown = []
+    for epoch in (None, None, 0):
+        if epoch is not None:
+            loader.set_epoch(epoch)
+        shown.append([batch["input_ids"].tolist() for batch in islice(loader, len(loader))])
+    return shown
 
 
 def main(packed: Path, folder: Path) -> None:

@@ -56,6 +56,8 @@ def use(model: PreTrainedModel) -> PreTrainedModel:
         for batch in packer.batches(packer.load("dataset-packed-4096"), rows=4):
             model(**batch).loss.backward()
 
+    The model can be compiled with `torch.compile` afterwards, by the Trainer's `torch_compile=True`, too.
+
     The forward pass raises where the result would be wrong: a KV cache, an attention mask, chunked layers that are
     shorter than a segment, logits that are capped, attention sinks, dropout, boundaries that do not arrive.
 

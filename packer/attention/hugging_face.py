@@ -27,8 +27,8 @@ REFUSED = {
 }
 """Arguments that change what attention computes: they are refused where a model hands one over."""
 
-_calls = 0
-"""How often a model has called this attention; `use` watches it."""
+_callers: set[type[torch.nn.Module]] = set()
+"""Classes of layers that have called this attention; `use` looks for those of its model."""
 
 
 def register() -> str:
@@ -67,24 +67,38 @@ def accepted(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, Any]
 
 
 class _FirstPass:
-    """Sees to it that a model's first pass calls this attention, then leaves the model alone."""
+    """Checks that a model's first pass called this attention, then removes itself from the model.
+
+    Compiled passes are checked while they are traced. They keep the hooks, which leave nothing in the compiled code.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.handles = [model.register_forward_pre_hook(self.before), model.register_forward_hook(self.after)]
-        self.calls = 0
-
-    def before(self, *_: Any) -> None:
-        self.calls = _calls
+        self.handle = model.register_forward_hook(self.after)
+        self.layers = tuple({type(module) for module in model.modules()})
 
     def after(self, model: Any, *_: Any) -> None:
-        for handle in self.handles:
-            handle.remove()
+        if not torch.compiler.is_compiling():
+            self.handle.remove()
         in_use = model.config.get_text_config()._attn_implementation == IMPLEMENTATION
-        if in_use and _calls == self.calls and not torch.compiler.is_compiling():
+        if in_use and not _any_called(self.layers):
             raise PackerError(
                 f"{type(model).__name__} never called {IMPLEMENTATION}: it has attention of its own, in which "
                 "documents may see each other; `packer check` says what is safe for it"
             )
+
+
+# Both run while a model is traced and leave nothing in the compiled code. A count kept by the code itself would be
+# guarded, so that every change compiled it anew.
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _note_call(layer: type[torch.nn.Module]) -> None:
+    _callers.add(layer)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _any_called(layers: tuple[type[torch.nn.Module], ...]) -> bool:
+    return not _callers.isdisjoint(layers)
 
 
 def attention(
@@ -126,9 +140,7 @@ def attention(
     Raises:
         PackerError: the result would not be what the model means.
     """
-    global _calls
-    if not torch.compiler.is_compiling():
-        _calls += 1
+    _note_call(type(module))
     rows, _, tokens, _ = query.shape
     _refuse_inputs(module, query, key, attention_mask, dropout, others)
     found = find_boundaries(

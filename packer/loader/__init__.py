@@ -1,6 +1,7 @@
 """Read a packed dataset into training: rows by number, and batches in which no document sees another.
 
     dataset.py    rows by number, memory-mapped
+    inputs.py     rows and raw examples, as checked arrays
     segments.py   positions, labels and weights from boundaries
     formats.py    rows -> the batch that a trainer reads
     encoders.py   the same for models that see both ways

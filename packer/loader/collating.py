@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from packer.errors import PackerError
 from packer.loader.dataset import NO_LOSS, PackedDataset
 from packer.loader.draws import check_range
 from packer.loader.formats import Format, FormatOptions, flat_arrays, make_batch
+from packer.loader.inputs import examples_as_arrays, rows_as_arrays
 from packer.loader.masking import MaskedLM
 from packer.loader.sampler import BatchSampler
 from packer.loader.segments import LossWeights
@@ -85,7 +87,7 @@ def collate(
     0 is padding, and in `targets_segmentation` whatever has no loss; targets are shifted.
 
     Args:
-        rows: of a PackedDataset, at least one.
+        rows: of a PackedDataset, at least one; or the same as mappings of lists or CPU tensors.
         format: one of the above.
         static: for `hf` and `megatron`, the shape that all batches get, from `static_shape`, so that torch.compile
             compiles once: `hf` is filled with padding up to T tokens, cu_seqlens with repeats of T (segments of no
@@ -96,7 +98,7 @@ def collate(
         mlm: for `hf` and `encoder`, mask tokens; the labels are the tokens that were masked.
         epoch: of the masks; by default that of the BatchSampler the rows were drawn by, and 0 for other samplers.
         keep: for `hf` and `encoder`, names of segment columns to add to `segments`; `hf` has that key where `keep` is
-            not None, without `segment_ids`.
+            not None, without `segment_ids`. Text and lists are numpy arrays of objects whatever `tensors` says.
         keep_tokens: for `hf` and `encoder`, names of token columns to add; "labels" with `encoder` for those on disk.
         position_offset: for `hf` and `encoder`, the position of every segment's first token; 2 for RoBERTa, which
             counts from the padding's id plus 1.
@@ -104,10 +106,14 @@ def collate(
             elsewhere. **For eager attention**, which adds a mask of bool and so lets documents see each other.
         tensors: "torch", or "numpy" for arrays.
 
+    Warns:
+        UserWarning: a batch for Hugging Face models trains no token. Their loss, a mean, is NaN for it, unless it is
+            handed `num_items_in_batch`.
+
     Raises:
-        PackerError: the format is unknown or does not have what is asked for, a column is not there, the batch does
-            not fit `static`, a token is not in the vocabulary of `mlm`, the epoch is not in 0..2^64-1, or tensors are
-            asked for and torch is not installed.
+        PackerError: there are no rows, or they are not as described; the format is unknown or does not have what is
+            asked for, a column is not there, the batch does not fit `static`, a token is not in the vocabulary of
+            `mlm`, the epoch is not in 0..2^64-1, or tensors are asked for and torch is not installed.
     """
     epoch = (getattr(rows, "epoch", None) or 0) if epoch is None else epoch
     check_range("epoch", epoch)
@@ -121,7 +127,9 @@ def collate(
         position_offset=position_offset,
         additive_mask=additive_mask,
     )
-    batch = make_batch(rows, format=format, options=options)
+    batch = make_batch(rows_as_arrays(rows), format=format, options=options)
+    if format in ("hf", "hf_rows"):
+        _warn_if_nothing_is_trained(batch["labels"])
     return batch if format == "trl" else _as(tensors, batch)
 
 
@@ -134,31 +142,20 @@ def flatten(examples: Sequence[Mapping[str, Any]], *, tensors: Tensors = "torch"
     `collate` gives in the format `hf`.
 
     Args:
-        examples: mappings with `input_ids`, and `labels` or not; lists, arrays or tensors. The first example tells
-            whether there are labels. Its other keys, as attention_mask, are ignored.
+        examples: mappings with `input_ids`, and `labels` in all of them or in none; lists, arrays or CPU tensors of one
+            dimension. Other keys, as attention_mask, are ignored.
         tensors: "torch", or "numpy" for arrays.
 
     Raises:
-        PackerError: there are no examples, one has no tokens, or another number of labels than of tokens.
+        PackerError: there are no examples, one has no tokens, another number of labels than of tokens, or values that
+            are not integers in one dimension; or some have labels and others do not.
     """
-    if not examples:
-        raise PackerError("there are 0 examples: a batch has at least 1")
-    has_labels = "labels" in examples[0]
-    tokens = [np.asarray(example["input_ids"]) for example in examples]
+    tokens, given = examples_as_arrays(examples)
     lengths = np.array([len(ids) for ids in tokens], np.int64)
-    if not lengths.all():
-        raise PackerError(f"example {int(np.argmin(lengths))} of the batch has 0 tokens: leave empty examples out")
     input_ids = np.concatenate(tokens).astype(np.int64, copy=False)
-    labels = input_ids.copy()
-    if has_labels:
-        given = [np.asarray(example["labels"]) for example in examples]
-        for number, (values, length) in enumerate(zip(given, lengths, strict=True)):
-            if len(values) != length:
-                raise PackerError(
-                    f"example {number} of the batch has {len(values)} labels for {length} tokens: give one for each"
-                )
-        np.concatenate(given, out=labels)
+    labels = input_ids.copy() if given is None else np.concatenate(given).astype(np.int64, copy=False)
     labels[np.cumsum(lengths) - lengths] = NO_LOSS
+    _warn_if_nothing_is_trained(labels)
     batch: dict[str, Any] = _as(tensors, flat_arrays(input_ids, labels, lengths))
     return batch
 
@@ -222,6 +219,15 @@ def batches(
         )
 
 
+def _warn_if_nothing_is_trained(labels: NDArray[Any]) -> None:
+    if not (labels != NO_LOSS).any():
+        warnings.warn(
+            "a batch trains no token, and the loss of a Hugging Face model, which is a mean, is nan for it: hand the "
+            "model num_items_in_batch, from packer.num_items_in_batch",
+            stacklevel=3,
+        )
+
+
 def _as(tensors: Tensors, batch: Any) -> Any:
     """The batch with its arrays as tensors that share their memory."""
     if tensors == "numpy":
@@ -236,6 +242,7 @@ def _as(tensors: Tensors, batch: Any) -> Any:
             return type(value)(map(convert, value))
         if isinstance(value, dict):
             return {name: convert(part) for name, part in value.items()}
-        return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        has_dtype = isinstance(value, np.ndarray) and value.dtype != object  # torch has none for text and lists
+        return torch.from_numpy(value) if has_dtype else value
 
     return convert(batch)

@@ -29,7 +29,8 @@ def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = N
 
     Returns:
         Labels that are not -100; or, where the batches have `loss_weights`, the sum of these: the sequences or
-        documents with a trained token. The same on every rank.
+        documents with a trained token. The same on every rank. 1 where nothing is trained, so that the loss is 0 and
+        not NaN.
     """
     import torch
     import torch.distributed as distributed
@@ -42,11 +43,11 @@ def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = N
             labels = batch["labels"] if isinstance(batch, dict) else batch[1]  # torchtitan: (inputs, labels)
             total += int((labels != NO_LOSS).sum())
     if not (distributed.is_available() and distributed.is_initialized()):
-        return total
+        return total or 1
     device = "cuda" if "nccl" in str(distributed.get_backend(group)) else "cpu"
     summed = torch.tensor(total, dtype=torch.float64, device=device)
     distributed.all_reduce(summed, group=group)
-    return type(total)(summed.item())
+    return type(total)(summed.item()) or 1
 
 
 def causal_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights: Tensor | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -53,7 +54,8 @@ class BatchSampler:
     that was broken off begins again, unless `load_state_dict` resumes it.
 
     accelerate's `prepare` shares batches out among ranks by itself, batch i to rank i modulo their number: leave rank
-    and world_size at 0 and 1 there, and make the batches of a step a multiple of the ranks. In the Hugging Face
+    and world_size at 0 and 1 there, and make the batches of a step a multiple of the ranks. Epochs are counted here,
+    not by the prepared loader; its `set_epoch` is heeded. `dispatch_batches` is refused. In the Hugging Face
     Trainer, return the DataLoader from `get_train_dataloader` with rank and world_size, and do not prepare it: over
     several ranks a prepared one loses the epoch when the Trainer resumes (transformers 5.23, accelerate 1.15).
 
@@ -156,14 +158,15 @@ class BatchSampler:
         """Begin the next pass at the first row of an epoch, or where `load_state_dict` resumed this very epoch.
 
         Raises:
-            PackerError: the state that was loaded resumes the middle of another epoch.
+            PackerError: the state that was loaded resumes the middle of another epoch, or accelerate's loader
+                dispatches batches.
         """
-        if self._resumed and epoch == self.epoch:
+        if _accelerate_begins_a_pass() or (self._resumed and epoch == self.epoch):
             return
         if self._resumed and not (epoch == self.epoch + 1 and self._handed == len(self)):
             raise PackerError(
                 f"the state that was loaded resumes epoch {self.epoch} at batch {self._handed} of {len(self)}, "
-                f"set_epoch asks for epoch {epoch}: begin with {self.epoch} (accelerate: set the loader's epoch, too)"
+                f"set_epoch asks for epoch {epoch}: begin with {self.epoch}"
             )
         row_order(0, seed=self.seed, epoch=epoch)  # refuses what is out of range
         self.epoch, self._handed, self._resumed = epoch, 0, False
@@ -266,3 +269,24 @@ class BatchSampler:
         if self._costs is None:
             self._costs = attention_costs(self.dataset)
         return self._costs
+
+
+def _accelerate_begins_a_pass() -> bool:
+    """Tell whether `set_epoch` is called by `iter()` of a prepared loader, and not by the training loop.
+
+    accelerate calls it with a number of its own, which does not go up after a pass that ends with the last batch
+    instead of a StopIteration: `[next(batches) for _ in range(len(loader))]` would repeat one epoch for ever. It also
+    begins at 0 whatever epoch the sampler is at. Only the caller's name tells the two calls apart.
+
+    Raises:
+        PackerError: the loader dispatches batches.
+    """
+    caller = sys._getframe(2)  # of set_epoch
+    if caller.f_globals.get("__name__") != "accelerate.data_loader":
+        return False
+    if type(caller.f_locals.get("self")).__name__ == "DataLoaderDispatcher":
+        raise PackerError(
+            "accelerate's dispatch_batches=True joins and cuts batches by rows, and a packed batch is one row: leave "
+            "dispatch_batches out, and every process reads its own batches"
+        )
+    return caller.f_back is not None and caller.f_back.f_code.co_name == "__iter__"

@@ -1,0 +1,221 @@
+"""What batches are made of: arrays, lists and tensors make the same batch, anything else a clear error."""
+
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import packer
+from packer import PackerError
+from packer.loader import NO_LOSS
+from packer.loader.formats import FORMATS
+from tests.packed_rows import LENGTHS, tokens_of
+from tests.test_formats import lists
+
+torch = pytest.importorskip("torch")
+datasets = pytest.importorskip("datasets")
+
+MLM = packer.MaskedLM(mask_id=1, vocabulary=20_000, special_ids=[0])
+
+
+# ---- rows ----
+
+
+@pytest.fixture(scope="module")
+def with_kept_columns(tmp_path_factory):
+    """A packed dataset whose documents have a number, a text and a list each."""
+    columns = {
+        "input_ids": pa.array([tokens_of(*each) for each in enumerate(LENGTHS)], pa.list_(pa.int32())),
+        "score": pa.array([number / 4 for number in range(len(LENGTHS))]),
+        "name": pa.array([f"document {number}" for number in range(len(LENGTHS))]),
+        "pair": pa.array([[number, number + 1] for number in range(len(LENGTHS))]),
+    }
+    out = tmp_path_factory.mktemp("kept") / "packed"
+    packer.pack(datasets.Dataset(pa.table(columns)), out, max_len=12, keep=["score", "name", "pair"], sync=False)
+    return out
+
+
+@pytest.mark.parametrize("kind", [None, "torch", "numpy"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_rows_of_lists_and_of_tensors_make_the_batch_of_arrays(packed, dataset, format, kind):
+    read = datasets.load_from_disk(str(packed)).with_format(kind)
+    found = packer.collate([read[number] for number in (0, 3, 1)], format=format)
+    assert lists(found) == lists(packer.collate(dataset.__getitems__([0, 3, 1]), format=format))
+
+
+@pytest.mark.parametrize("options", [{}, {"mlm": MLM}, {"loss_weights": "document"}])
+@pytest.mark.parametrize("kind", [None, "torch"])
+def test_rows_of_lists_and_of_tensors_have_their_kept_columns(with_kept_columns, kind, options):
+    options = {"keep": ["score", "name", "pair"], "tensors": "numpy", **options}
+    read = datasets.load_from_disk(str(with_kept_columns)).with_format(kind)
+    found = packer.collate([read[0], read[1]], **options)
+    expected = packer.collate(packer.load(with_kept_columns).__getitems__([0, 1]), **options)
+    pairs = [[list(pair) for pair in batch["segments"].pop("pair")] for batch in (found, expected)]
+    assert pairs[0] == pairs[1]
+    assert lists(found) == lists(expected)
+
+
+def test_kept_text_stays_an_array_where_tensors_are_asked_for(with_kept_columns):
+    rows = packer.load(with_kept_columns).__getitems__([0, 1])
+    segments = packer.collate(rows, keep=["score", "name"])["segments"]
+    assert torch.is_tensor(segments["score"])
+    assert segments["name"].tolist() == [f"document {number}" for number in segments["doc_ids"].tolist()]
+
+
+def without(row, name):
+    return {key: value for key, value in row.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: [], "there are 0 rows: a batch has at least 1"),
+        (lambda rows: rows[0], "the batch is one mapping with the keys input_ids, labels, "),
+        (
+            lambda rows: [rows[0], rows[1]["input_ids"]],
+            "row 1 of the batch is a ndarray: hand over rows of packer.load",
+        ),
+        (
+            lambda rows: [{name: rows[0][name] for name in ("input_ids", "labels", "position_ids")}],
+            "row 0 of the batch has no column seq_lengths; it has input_ids, labels, position_ids: hand over rows of "
+            "packer.load, in the Hugging Face Trainer with remove_unused_columns=False",
+        ),
+        (lambda rows: [rows[0], without(rows[1], "doc_ids")], "row 1 of the batch has no column doc_ids; it has "),
+        (
+            lambda rows: [rows[0], without(rows[1], "labels")],
+            "row 1 of the batch has no labels, row 0 has: give all of them labels, or none",
+        ),
+        (
+            lambda rows: [without(rows[0], "labels"), rows[1]],
+            "row 1 of the batch has labels, row 0 has none: give all of them labels, or none",
+        ),
+        (
+            lambda rows: [rows[0] | {"input_ids": rows[0]["input_ids"][None]}],
+            "row 0 of the batch has input_ids of shape [1, 12]: give it in one dimension, as values[0]",
+        ),
+        (
+            lambda rows: [rows[0] | {"seq_lengths": [4.5, 7.5]}],
+            "row 0 of the batch has seq_lengths of type float64: give a list of integers",
+        ),
+        (
+            lambda rows: [rows[0] | {"labels": [[1], [2, 3]]}],
+            "row 0 of the batch has labels of type object: give a list of integers",
+        ),
+        (
+            lambda rows: [rows[0] | {"labels": torch.zeros(12, dtype=torch.bfloat16)}],
+            "row 0 of the batch has labels that numpy cannot read",
+        ),
+    ],
+)
+@pytest.mark.parametrize("format", FORMATS)
+def test_rows_that_are_none_are_refused_in_one_line(dataset, format, change, message):
+    with pytest.raises(PackerError) as raised:
+        packer.collate(change([dataset[0], dataset[1]]), format=format)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+
+
+# ---- raw examples ----
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        (
+            [{"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[5, 6, 7]])}],
+            "example 0 of the batch has input_ids of shape [1, 3]: give it in one dimension, as values[0]",
+        ),
+        (
+            [{"input_ids": [5, 6]}, {"input_ids": [[5, 6], [7, 8]]}],
+            "example 1 of the batch has input_ids of shape [2, 2]: give a list of integers",
+        ),
+        (
+            [{"input_ids": [5, 6], "labels": [[5, 6]]}],
+            "example 0 of the batch has labels of shape [1, 2]: give it in one dimension, as values[0]",
+        ),
+        (
+            [{"input_ids": [5, 6], "labels": [5, 6]}, {"input_ids": [7, 8]}],
+            "example 1 of the batch has no labels, example 0 has: give all of them labels, or none",
+        ),
+        (
+            [{"input_ids": [5]}, {"input_ids": [6]}, {"input_ids": [7, 8], "labels": [7, 8]}],
+            "example 2 of the batch has labels, example 0 has none: give all of them labels, or none",
+        ),
+        (
+            [{"input_ids": [5, 6], "labels": None}],
+            "example 0 of the batch has labels None: give one for each token, or leave the key out of all examples",
+        ),
+        (
+            [{"input_ids": [5, 6], "labels": [5, None]}],
+            "example 0 of the batch has labels of type object: give a list of integers",
+        ),
+        ([{"input_ids": ["5", "6"]}], "example 0 of the batch has input_ids of type object: give a list of integers"),
+        ([{"input_ids": [5.5, 6]}], "example 0 of the batch has input_ids of type float64: give a list of integers"),
+        ([{"input_ids": 5}], "example 0 of the batch has input_ids of shape []: give a list of integers"),
+        (
+            [{"input_ids": [5]}, {"text": "one", "id": 3}],
+            "example 1 of the batch has no input_ids, but the keys text, id: hand over mappings with input_ids",
+        ),
+        ([[5, 6]], "example 0 of the batch has no input_ids, but list: hand over mappings with input_ids"),
+        (
+            {"input_ids": [[5, 6]], "labels": [[5, 6]]},
+            "the batch is one mapping with the keys input_ids, labels: hand over a list of examples",
+        ),
+    ],
+)
+def test_examples_that_are_no_lists_of_integers_are_refused(examples, message):
+    with pytest.raises(PackerError) as raised:
+        packer.flatten(examples)
+    assert str(raised.value) == message
+
+
+# ---- batches that train nothing ----
+
+NOTHING = (
+    "a batch trains no token, and the loss of a Hugging Face model, which is a mean, is nan for it: hand the model"
+)
+
+
+@pytest.mark.parametrize("format", ["hf", "hf_rows"])
+def test_a_batch_of_rows_that_trains_nothing_is_said(dataset, format):
+    row = dict(dataset[0]) | {"labels": np.full(12, NO_LOSS, np.int32)}
+    with pytest.warns(UserWarning, match=NOTHING):
+        packer.collate([row, row], format=format)
+    with pytest.warns(UserWarning, match=NOTHING):
+        packer.collate(dataset.__getitems__([]), format=format)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        packer.collate([row, dataset[1]], format=format)
+
+
+def test_a_batch_of_examples_that_trains_nothing_is_said():
+    with pytest.warns(UserWarning, match=NOTHING):
+        packer.flatten([{"input_ids": [5]}] * 3)
+    with pytest.warns(UserWarning, match=NOTHING):
+        packer.flatten([{"input_ids": [5, 6], "labels": [5, NO_LOSS]}])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        packer.flatten([{"input_ids": [5]}, {"input_ids": [5, 6]}])
+
+
+@pytest.mark.filterwarnings("ignore:a batch trains no token")
+def test_a_step_that_trains_nothing_has_a_loss_of_zero(dataset):
+    pytest.importorskip("transformers")
+    from tests.models import gradients, tiny_llama
+
+    row = dict(dataset[0]) | {"input_ids": np.arange(12), "labels": np.full(12, NO_LOSS)}
+    batches = [packer.collate([row]), packer.collate([row])]
+    items = packer.num_items_in_batch(batches)
+    model = tiny_llama()
+    for batch in batches:
+        losses = [
+            model(**batch, num_items_in_batch=items).loss,
+            packer.causal_lm_loss(model(**batch).logits, batch["labels"], num_items=items),
+        ]
+        for loss in losses:
+            assert loss.item() == 0
+            loss.backward()
+    assert not any(gradient.any() for gradient in gradients(model).values())
+    weighted = [packer.collate([row], loss_weights="sequence")]
+    assert packer.num_items_in_batch(weighted) == 1
