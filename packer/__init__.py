@@ -292,9 +292,8 @@ def export(
     """Write a packed dataset as Parquet with the columns of another trainer; see `packer.exporting.export`."""
     from packer.exporting import export as run
 
-    with python_names():
-        record, _ = run(
-            packed, output, to=to, compression=compression, workers=workers, sync=sync, overwrite=overwrite,
-            progress=progress,
-        )  # fmt: skip
+    record, _ = run(
+        packed, output, to=to, compression=compression, workers=workers, sync=sync, overwrite=overwrite,
+        progress=progress,
+    )  # fmt: skip
     return record

@@ -9,7 +9,8 @@ from typing import Any
 def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
     """Say how what is there differs from what is asked for: "with max_len 2048, not 4096"."""
     one, other = ([file["name"] for file in part["files"]] for part in (begun, request))
-    if one != other:  # before the options: another source may bring another tokenizer, column or padding
+    # before the options, unless there are other sources on purpose: a source may bring another column or padding
+    if one != other and begun.get("options", {}).get("weights") == request.get("options", {}).get("weights"):
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
         return "of other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
     for part in ("options", "text"):
@@ -17,7 +18,7 @@ def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
         for name in dict.fromkeys([*asked, *made]):
             if made.get(name) != asked.get(name):
                 return f"with {name} {_short(made.get(name))}, not {_short(asked.get(name))}"
-    return "of a source that has changed since"
+    return "of other source files" if one != other else "of a source that has changed since"
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_names_that_are_written_down_twice_agree():
         (("pack", "rows.arrow", "--max-len", 64, "--workers", 0), "'--workers'"),
         (("pack", "rows.arrow", "--max-len", 64, "--seed", -1), "'--seed'"),
         (("pack", "rows.arrow", "--max-len", 64, "--max-segments", 0), "'--max-segments'"),
-        (("pack", "rows.arrow", "--max-len", 64, "--max_len", 3), "No such option"),
+        (("pack", "rows.arrow", "--max_len", 3), "No such option '--max_len'. Did you mean '--max-len'?"),
         (("show", "rows", "first"), "'ROW': 'first'"),
         (("show", "rows"), "Missing argument 'ROW'"),
         (("verify",), "Missing argument 'PACKED'"),
@@ -147,8 +147,8 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(source, arguments, word
             "--emit attention_mask: no column 'attention_mask'; there are labels, position_ids",
         ),
         (("--shard-size", "big"), "'big' is not a size"),
-        (("--shard-size", "0"), "shard_size is 0: it must be a whole number from 1"),
-        (("--max-len", 2**31), "max_len is 2147483648: it must be a whole number from 1 to 16777216"),
+        (("--shard-size", "0"), "--shard-size is 0: it must be a whole number from 1"),
+        (("--max-len", 2**31), "--max-len is 2147483648: it must be a whole number from 1 to 16777216"),
     ],
 )
 def test_wrong_values_that_only_packer_knows_are_one_line(source, arguments, words):

@@ -148,7 +148,7 @@ def test_an_output_of_a_name_that_cannot_be_is_one_line(tmp_path):
         str(caught.value).encode()
     long_name = tmp_path / ("x" * 249 + ".jsonl")  # with -packed-8 it is too long
     source.rename(long_name)
-    with pytest.raises(PackerError, match="File name too long: choose a shorter name with --output"):
+    with pytest.raises(PackerError, match="File name too long: choose a shorter name with output"):
         packer.pack(long_name, max_len=8)
 
 

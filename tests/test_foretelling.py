@@ -233,7 +233,7 @@ def test_what_cannot_be_foretold_is_told_in_one_line(tmp_path):
     histogram = tmp_path / "lengths.csv"
     histogram.write_text("length,count\n3,4\n")
     for arguments, words in (
-        (("stats", source, "--pairs", "--max-len", 32), "pairs are never split: choose long truncate, drop or error"),
+        (("stats", source, "--pairs", "--max-len", 32), "pairs are never split: choose --long truncate, drop or error"),
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
         (("stats", source, "--group-by", "none", "apart", "--max-len", 32), "no column 'none'"),
         (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),

@@ -529,8 +529,8 @@ def test_a_pair_gives_each_side_its_share():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "pairs are never split: choose long truncate, drop or error"),
-        ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and algorithm wrapped cuts documents"),
+        ({}, "pairs are never split: choose --long truncate, drop or error"),
+        ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and wrapped cuts documents"),
         ({"long": "drop", "max_segments": 1}, "a pair is two segments; allow 2 at least"),
         ({"long": "drop", "align": 8}, "a pair takes 16 at least"),
         ({"long": "drop", "untrained": "drop"}, "may leave out one side of a pair"),

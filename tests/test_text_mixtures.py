@@ -191,10 +191,10 @@ def test_options_of_text_are_for_the_sources_that_they_fit(tmp_path, tokenizer, 
     ):
         with pytest.raises(PackerError, match=words):
             pack(named, tmp_path / "none", tokenizer, **options)
-    with pytest.raises(PackerError, match="--train-on completion fits none of the 2 sources"):
+    with pytest.raises(PackerError, match="train_on completion fits none of the 2 sources"):
         pack(named[:2], tmp_path / "none", tokenizer, train_on="completion")
     kept = [tokenized(source, tokenizer) for source in sources]
-    with pytest.raises(PackerError, match=r"all 3 sources have the column 'input_ids'.*leave --tokenizer out"):
+    with pytest.raises(PackerError, match=r"all 3 sources have the column 'input_ids'.*leave tokenizer out"):
         pack(weighed(kept), tmp_path / "none", tokenizer)
 
 

@@ -5,6 +5,8 @@ A command is a file of its name; `shared.py` has what they have in common.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from packer import __version__
@@ -24,13 +26,21 @@ def main() -> None:
     cli(prog_name="packer")
 
 
-@click.group(
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
-        "token_normalize_func": lambda name: name.replace("_", "-"),  # --max_len is --max-len
-    }
-)
+class _Commands(click.Group):
+    """The commands; --max_len is answered with --max-len alone, not with all that looks like it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See `click.Group`."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            meant = error.option_name.replace("_", "-")
+            if meant in (error.possibilities or ()):
+                raise click.NoSuchOption(error.option_name, error.message, [meant], error.ctx) from None
+            raise
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def cli() -> None:
     """Pack a dataset once, offline, into fixed-length rows with explicit document boundaries.

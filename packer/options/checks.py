@@ -146,7 +146,7 @@ def _check_text(options: PackOptions) -> None:
         raise PackerError(f"--train-on is {options.train_on!r}: choose one of {', '.join(TRAIN_CHOICES)}")
     if options.tokenizer is not None and options.keep_tokens:
         raise PackerError(
-            f"--keep-tokens {options.keep_tokens[0]}: text has no values per token, the tokenizer makes the tokens; "
+            f"--keep-tokens {options.keep_tokens[0]!r}: text has no values per token, the tokenizer makes the tokens; "
             "leave it out, or keep a value per document with --keep"
         )
     if options.tokenizer is not None and options.pairs:
@@ -164,9 +164,9 @@ def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
     given = [*options.keep, *options.keep_tokens]
     for name in given:
         if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column):
-            raise PackerError(f"--keep {name}: the rows have a column of that name; rename it in the source")
+            raise PackerError(f"--keep {name!r}: the rows have a column of that name; rename it in the source")
         if given.count(name) > 1:
-            raise PackerError(f"--keep {name}: it is given {given.count(name)} times; give it once")
+            raise PackerError(f"--keep {name!r}: it is given {given.count(name)} times; give it once")
     if options.overlap >= options.max_len:
         raise PackerError(f"--overlap is {options.overlap}: it must be below --max-len {options.max_len}")
     if options.overlap and options.long != "split":
@@ -207,4 +207,4 @@ def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
 
 def _option(name: str) -> str:
     """A field as the command line calls it; Python's functions translate the whole message."""
-    return "--" + name.replace("_", "-")
+    return name if name == "eos" else "--" + name.replace("_", "-")  # the command has --no-eos alone
