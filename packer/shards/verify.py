@@ -105,8 +105,6 @@ def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return what is wrong with a record batch of rows, or None."""
     try:
         batch.validate(full=True)
-    except MemoryError:
-        raise
     except pa.ArrowException as error:
         return str(error).splitlines()[0]
     fault = structure_fault(batch, manifest.row_format) or _kept_fault(batch, manifest)
