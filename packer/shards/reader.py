@@ -91,8 +91,8 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
         table.validate()
     except FileNotFoundError as error:
         raise PackerError(f"{path} is missing, the manifest names it: {_REMEDY}") from error
-    except MemoryError:
-        raise
+    except MemoryError as error:  # a damaged length may ask for any amount: nobody can tell
+        raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
     except (OSError, ValueError, pa.ArrowException) as error:  # a ValueError: a name that is not UTF-8
         if (short := shortage(error)) is not None:
             raise PackerError(f"{path}: {short}") from error

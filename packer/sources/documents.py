@@ -221,8 +221,10 @@ def reading(name: str) -> Iterator[None]:
     """Turn what pyarrow and the system raise about a file into one line that names it."""
     try:
         yield
-    except (PackerError, DocumentError, MemoryError):
+    except (PackerError, DocumentError):
         raise
+    except MemoryError as error:  # a damaged length may ask for any amount: nobody can tell
+        raise PackerError(f"{name}: {shortage(error)}, unless the file is damaged") from error
     except OSError as error:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error
