@@ -92,6 +92,37 @@ def test_every_dtype_tells_safe_from_leaking(dtype):
     assert answers(probe(tiny_model("opt", dtype=dtype)))["sdpa"] == "leaks"
 
 
+@pytest.mark.parametrize("family", ["phimoe", "dots1", "gemma4_text", "granite_swa"])
+def test_what_rounding_does_in_bfloat16_is_not_called_a_difference(family):
+    """Tokens that go to another expert, and sums that nearly cancel, differ by more than many a leak."""
+    exact, rounded = (answers(probe(tiny_model(family, dtype=dtype))) for dtype in (torch.float32, torch.bfloat16))
+    assert set(exact.values()) <= {"safe", "refuses"}
+    assert all(rounded[name] in (answer, "unclear") for name, answer in exact.items())
+    assert "safe" in rounded.values()
+
+
+@pytest.mark.parametrize("position", [False, True])
+def test_a_difference_as_small_as_rounding_is_not_called_safe_in_bfloat16(position):
+    """Queries that are scaled by their place in the batch move packed documents by 3%."""
+    changes = {"floor_scale": 8, "num_hidden_layers": 2, "attn_temperature_tuning": True} if position else {}
+    exact, rounded = (
+        answers(probe(tiny_model("llama4_text", dtype=dtype, **changes), ["sdpa"]))["sdpa"]
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert exact == ("differs" if position else "safe")
+    assert rounded in (("differs", "unclear") if position else ("safe", "unclear"))
+
+
+def test_positions_that_begin_elsewhere_are_the_remedy_where_they_make_it_safe():
+    for family, changes in (("roberta", {}), ("roberta", {"pad_token_id": 3})):
+        model = tiny_model(family, **changes)
+        offset = model.config.pad_token_id + 1
+        remedy = f"train with packer.attention.use(model) on packer.batches(..., position_offset={offset})"
+        assert {verdict.remedy for verdict in packer.attention.probe(model)} == {remedy}
+        assert answers(packer.attention.probe(model, position_offset=offset))[IMPLEMENTATION] == "safe"
+    assert "--max-segments 1" in probe(tiny_model("falcon"), ["sdpa"])[0].remedy
+
+
 def test_a_window_that_is_lost_is_noticed(monkeypatch):
     from packer.attention import hugging_face
 
@@ -294,6 +325,14 @@ def test_check_exits_with_1_unless_the_implementation_asked_for_is_safe(tmp_path
     assert any(line.startswith(name) for line in result.stdout.splitlines())
 
 
+def test_check_takes_the_position_of_the_first_token(tmp_path):
+    folder = save_config(tmp_path, "roberta", hidden_size=64, num_attention_heads=4, intermediate_size=64)
+    without = check(folder)
+    assert without.exit_code == 1
+    assert without.stdout.splitlines()[-1].endswith("packer.batches(..., position_offset=2)")
+    assert check(folder, "--position-offset", 2).exit_code == 0
+
+
 def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
     result = check(save_config(tmp_path, "gpt2") / "config.json", "--json")
     content = json.loads(result.stdout)
@@ -308,7 +347,7 @@ def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
     }
     assert [verdict["implementation"] for verdict in verdicts] == ["eager", "sdpa", IMPLEMENTATION]
     assert set(verdicts[0]) == {
-        *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy")
+        *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy", "thresholds")
     }
     assert all(verdict["answer"] == "safe" and verdict["moved"] == 0 for verdict in verdicts)
 
