@@ -243,6 +243,32 @@ def test_windows_and_chunks_become_short_enough_to_be_felt(tmp_path):
 LOSS_OF_BATCH = {"output_router_logits": True, "router_aux_loss_coef": 1.0}
 
 
+GEMMA = {**NARROW, "vocab_size": 200, "vocab_size_per_layer_input": 200, "hidden_size_per_layer_input": 8}
+
+
+@pytest.mark.parametrize("depth", [3, 4, 5, 6])  # as long as "ns", "silu", "gelu", "model"
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_words_as_long_as_the_model_is_deep_are_left_whole(tmp_path, family, depth):
+    activation = {"hidden_act": "relu" if depth == 4 else "tanh"}
+    opened = open_model(str(save_config(tmp_path, family, num_hidden_layers=depth, **NARROW, **activation)))
+    assert (opened.layers, opened.all_layers) == (2, depth)
+    assert opened.model.config.hidden_act == activation["hidden_act"]
+
+
+@pytest.mark.parametrize(
+    ("family", "shared", "layers"),
+    [("gemma3n_text", 15, 10), ("gemma3n_text", 5, 10), ("gemma3n_text", 0, 5), ("gemma4_text", 10, 10)],
+)
+def test_layers_that_share_keys_and_values_are_kept_beside_those_they_share(tmp_path, family, shared, layers):
+    opened = open_model(str(save_config(tmp_path, family, **GEMMA, num_kv_shared_layers=shared)))
+    config = opened.model.config
+    assert opened.layers == config.num_hidden_layers == layers
+    assert config.num_kv_shared_layers == (5 if family == "gemma3n_text" and shared else 4 if shared else 0)
+    own = layers - config.num_kv_shared_layers
+    assert set(config.layer_types[own:]) <= set(config.layer_types[:own])
+    assert answers(probe(opened.model, ["sdpa"]))["sdpa"] in ("safe", "unclear")
+
+
 def test_a_loss_over_the_whole_batch_is_left_out_of_the_comparison(tmp_path):
     folder = save_config(tmp_path, "mixtral", num_local_experts=4, **NARROW, **LOSS_OF_BATCH)
     assert set(answers(probe(open_model(str(folder)).model)).values()) == {"safe"}
@@ -280,6 +306,12 @@ def test_a_model_too_large_is_refused_with_its_size(tmp_path, monkeypatch):
             '{"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3, "hidden_size": 64}',
             "makes no model of this config",
         ),
+        (
+            '{"model_type": "mixtral", "hidden_act": "silly"}',
+            "makes no model of this config .*silly.*correct its config",
+        ),
+        ('{"model_type": "qwen4_exp", "text_config": {"hidden_size": 64}}', "makes no model of this config"),
+        ('{"model_type": "blt"}', "blt has no single number of layers"),
     ],
 )
 def test_a_config_of_no_use_is_an_error_in_one_line(tmp_path, content, message):
