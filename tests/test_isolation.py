@@ -269,6 +269,12 @@ def test_layers_that_share_keys_and_values_are_kept_beside_those_they_share(tmp_
     assert answers(probe(opened.model, ["sdpa"]))["sdpa"] in ("safe", "unclear")
 
 
+def test_widths_that_each_layer_has_of_its_own_are_cut(tmp_path):
+    model = open_model(str(save_config(tmp_path, "gemma3n_text"))).model
+    assert set(model.config.intermediate_size) == {512}
+    assert sum(parameter.numel() for parameter in model.parameters()) < 100_000_000
+
+
 def test_a_loss_over_the_whole_batch_is_left_out_of_the_comparison(tmp_path):
     folder = save_config(tmp_path, "mixtral", num_local_experts=4, **NARROW, **LOSS_OF_BATCH)
     assert set(answers(probe(open_model(str(folder)).model)).values()) == {"safe"}

@@ -205,8 +205,8 @@ def _fewer_words_and_experts(config: Any) -> None:
             setattr(config, name, min(value, words))
         elif name.endswith("_token_id") and isinstance(value, int) and value >= words:
             setattr(config, name, words - 1)
-        elif "intermediate_size" in name and isinstance(value, int):
-            setattr(config, name, min(value, 512))
+        elif "intermediate_size" in name and value:  # Gemma 3n has a list, one for each layer
+            setattr(config, name, [min(each, 512) for each in value] if isinstance(value, list) else min(value, 512))
         elif name in EXPERTS and isinstance(value, int):
             setattr(config, name, min(value, 16))
 
