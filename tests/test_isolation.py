@@ -92,6 +92,37 @@ def test_every_dtype_tells_safe_from_leaking(dtype):
     assert answers(probe(tiny_model("opt", dtype=dtype)))["sdpa"] == "leaks"
 
 
+@pytest.mark.parametrize("family", ["phimoe", "dots1", "gemma4_text", "granite_swa"])
+def test_what_rounding_does_in_bfloat16_is_not_called_a_difference(family):
+    """Tokens that go to another expert, and sums that nearly cancel, differ by more than many a leak."""
+    exact, rounded = (answers(probe(tiny_model(family, dtype=dtype))) for dtype in (torch.float32, torch.bfloat16))
+    assert set(exact.values()) <= {"safe", "refuses"}
+    assert all(rounded[name] in (answer, "unclear") for name, answer in exact.items())
+    assert "safe" in rounded.values()
+
+
+@pytest.mark.parametrize("position", [False, True])
+def test_a_difference_as_small_as_rounding_is_not_called_safe_in_bfloat16(position):
+    """Queries that are scaled by their place in the batch move packed documents by 3%."""
+    changes = {"floor_scale": 8, "num_hidden_layers": 2, "attn_temperature_tuning": True} if position else {}
+    exact, rounded = (
+        answers(probe(tiny_model("llama4_text", dtype=dtype, **changes), ["sdpa"]))["sdpa"]
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert exact == ("differs" if position else "safe")
+    assert rounded in (("differs", "unclear") if position else ("safe", "unclear"))
+
+
+def test_positions_that_begin_elsewhere_are_the_remedy_where_they_make_it_safe():
+    for family, changes in (("roberta", {}), ("roberta", {"pad_token_id": 3})):
+        model = tiny_model(family, **changes)
+        offset = model.config.pad_token_id + 1
+        remedy = f"train with packer.attention.use(model) on packer.batches(..., position_offset={offset})"
+        assert {verdict.remedy for verdict in packer.attention.probe(model)} == {remedy}
+        assert answers(packer.attention.probe(model, position_offset=offset))[IMPLEMENTATION] == "safe"
+    assert "--max-segments 1" in probe(tiny_model("falcon"), ["sdpa"])[0].remedy
+
+
 def test_a_window_that_is_lost_is_noticed(monkeypatch):
     from packer.attention import hugging_face
 
@@ -212,6 +243,38 @@ def test_windows_and_chunks_become_short_enough_to_be_felt(tmp_path):
 LOSS_OF_BATCH = {"output_router_logits": True, "router_aux_loss_coef": 1.0}
 
 
+GEMMA = {**NARROW, "vocab_size": 200, "vocab_size_per_layer_input": 200, "hidden_size_per_layer_input": 8}
+
+
+@pytest.mark.parametrize("depth", [3, 4, 5, 6])  # as long as "ns", "silu", "gelu", "model"
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_words_as_long_as_the_model_is_deep_are_left_whole(tmp_path, family, depth):
+    activation = {"hidden_act": "relu" if depth == 4 else "tanh"}
+    opened = open_model(str(save_config(tmp_path, family, num_hidden_layers=depth, **NARROW, **activation)))
+    assert (opened.layers, opened.all_layers) == (2, depth)
+    assert opened.model.config.hidden_act == activation["hidden_act"]
+
+
+@pytest.mark.parametrize(
+    ("family", "shared", "layers"),
+    [("gemma3n_text", 15, 10), ("gemma3n_text", 5, 10), ("gemma3n_text", 0, 5), ("gemma4_text", 10, 10)],
+)
+def test_layers_that_share_keys_and_values_are_kept_beside_those_they_share(tmp_path, family, shared, layers):
+    opened = open_model(str(save_config(tmp_path, family, **GEMMA, num_kv_shared_layers=shared)))
+    config = opened.model.config
+    assert opened.layers == config.num_hidden_layers == layers
+    assert config.num_kv_shared_layers == (5 if family == "gemma3n_text" and shared else 4 if shared else 0)
+    own = layers - config.num_kv_shared_layers
+    assert set(config.layer_types[own:]) <= set(config.layer_types[:own])
+    assert answers(probe(opened.model, ["sdpa"]))["sdpa"] in ("safe", "unclear")
+
+
+def test_widths_that_each_layer_has_of_its_own_are_cut(tmp_path):
+    model = open_model(str(save_config(tmp_path, "gemma3n_text"))).model
+    assert set(model.config.intermediate_size) == {512}
+    assert sum(parameter.numel() for parameter in model.parameters()) < 100_000_000
+
+
 def test_a_loss_over_the_whole_batch_is_left_out_of_the_comparison(tmp_path):
     folder = save_config(tmp_path, "mixtral", num_local_experts=4, **NARROW, **LOSS_OF_BATCH)
     assert set(answers(probe(open_model(str(folder)).model)).values()) == {"safe"}
@@ -249,6 +312,12 @@ def test_a_model_too_large_is_refused_with_its_size(tmp_path, monkeypatch):
             '{"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3, "hidden_size": 64}',
             "makes no model of this config",
         ),
+        (
+            '{"model_type": "mixtral", "hidden_act": "silly"}',
+            "makes no model of this config .*silly.*correct its config",
+        ),
+        ('{"model_type": "qwen4_exp", "text_config": {"hidden_size": 64}}', "makes no model of this config"),
+        ('{"model_type": "blt"}', "blt has no single number of layers"),
     ],
 )
 def test_a_config_of_no_use_is_an_error_in_one_line(tmp_path, content, message):
@@ -294,6 +363,14 @@ def test_check_exits_with_1_unless_the_implementation_asked_for_is_safe(tmp_path
     assert any(line.startswith(name) for line in result.stdout.splitlines())
 
 
+def test_check_takes_the_position_of_the_first_token(tmp_path):
+    folder = save_config(tmp_path, "roberta", hidden_size=64, num_attention_heads=4, intermediate_size=64)
+    without = check(folder)
+    assert without.exit_code == 1
+    assert without.stdout.splitlines()[-1].endswith("packer.batches(..., position_offset=2)")
+    assert check(folder, "--position-offset", 2).exit_code == 0
+
+
 def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
     result = check(save_config(tmp_path, "gpt2") / "config.json", "--json")
     content = json.loads(result.stdout)
@@ -308,7 +385,7 @@ def test_check_json_has_the_verdicts_and_what_was_probed(tmp_path):
     }
     assert [verdict["implementation"] for verdict in verdicts] == ["eager", "sdpa", IMPLEMENTATION]
     assert set(verdicts[0]) == {
-        *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy")
+        *("implementation", "answer", "moved", "logits", "loss", "gradients", "reason", "remedy", "thresholds")
     }
     assert all(verdict["answer"] == "safe" and verdict["moved"] == 0 for verdict in verdicts)
 

@@ -8,9 +8,12 @@ The way of a batch through it:
 
     boundaries.py    what a batch says of its segments -> cu_seqlens
     varlen.py        query, key, value and cu_seqlens -> attention: torch's kernel, or SDPA segment by segment
-    hugging_face.py  transformers' interface to both, and what it refuses
+    rope.py          RoPE whose frequencies depend on lengths: those of each document by its own
+    hugging_face.py  transformers' interface to all of it, and what it refuses
     isolation.py     the probe: packed against alone, for every implementation that is installed
     measuring.py     what a model makes of documents: logits, loss, gradients
+    rounding.py      how far a model is from itself by rounding alone
+    thresholds.py    fields of a config that matter from some length on, made short for the probe
     opening.py       a path, a Hub id or a config file -> a model small enough to probe in seconds
 
 Importing this package imports nothing; torch and transformers are imported when a function needs them.
@@ -49,7 +52,8 @@ def use(model: PreTrainedModel) -> PreTrainedModel:
     """Let a Hugging Face model compute attention segment by segment; return the model.
 
     On CUDA in float16 or bfloat16 this is torch's varlen FlashAttention-2, elsewhere SDPA for each segment. Sliding
-    windows, grouped heads, any head size and scale are those of the model. The batch says where segments begin:
+    windows, grouped heads, any head size and scale are those of the model. LongRoPE and dynamic RoPE get the
+    frequencies of each document's own length. The batch says where segments begin:
     `cu_seq_lens_q` and `max_length_q`, as `packer.collate` makes them, or `position_ids` that restart.
 
         model = packer.attention.use(AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B", dtype="bfloat16"))
@@ -69,20 +73,25 @@ def use(model: PreTrainedModel) -> PreTrainedModel:
     return use(model)
 
 
-def probe(model: PreTrainedModel, implementations: Sequence[str] | None = None) -> list[Verdict]:
+def probe(
+    model: PreTrainedModel, implementations: Sequence[str] | None = None, *, position_offset: int = 0
+) -> list[Verdict]:
     """Tell for each attention implementation whether documents in a row stay to themselves; see `Verdict`.
 
     A batch of `packer.collate` goes through the model, then the same batch with one document changed: no other may
-    move. Logits, loss and gradients are compared with those of the documents alone. The model's weights, gradients
-    and mode are left as they were.
+    move. Logits, loss and gradients are compared with those of the documents alone; where they differ, so is the
+    model with itself under other rounding. The model's weights, gradients and mode are left as they were. Documents
+    have up to 20 tokens: `Verdict.thresholds` names fields of the config, such as a sliding window, beyond which the
+    model computes differently and nothing was probed.
 
     Args:
         model: with its weights, on the device and in the dtype to be probed; a few layers suffice.
         implementations: names for `attn_implementation`; by default those that are installed.
+        position_offset: the position of every document's first token, as in `packer.batches`.
 
     Raises:
         PackerError: torch or transformers is not installed, or the model does not run on documents alone.
     """
     from packer.attention.isolation import probe
 
-    return probe(model, implementations)
+    return probe(model, implementations, position_offset=position_offset)

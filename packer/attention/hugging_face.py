@@ -17,6 +17,7 @@ except ImportError as error:
     raise PackerError(f'{error.name} is not installed: pip install "packer[torch]" transformers') from error
 
 from packer.attention.boundaries import find_boundaries
+from packer.attention.rope import compute_by_document, refuse_frequencies_of_the_longest
 from packer.attention.varlen import KERNEL_DTYPES, segment_attention
 
 REFUSED = {
@@ -24,6 +25,9 @@ REFUSED = {
     "s_aux": "has attention sinks, which the varlen kernel has not",
     "position_bias": "adds a position bias to its attention logits, which the varlen kernel cannot",
     "cache": "pages a KV cache, which training has not",
+    "block_indices": "attends to chosen blocks of tokens only, which the varlen kernel cannot",
+    "indices": "attends to chosen tokens only, which the varlen kernel cannot",
+    "sinks": "has attention sinks, which the varlen kernel has not",
 }
 """Arguments that change what attention computes: they are refused where a model hands one over."""
 
@@ -54,6 +58,7 @@ def use(model: PreTrainedModel) -> PreTrainedModel:
             f"{type(model).__name__} has attention of its own, which nothing can replace: `packer check` says what is "
             "safe for it"
         )
+    compute_by_document(model)
     _FirstPass(model)
     return model
 
@@ -237,6 +242,7 @@ def _refuse_layers(module: torch.nn.Module, sliding_window: int | None, longest:
     kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
     chunk, window = getattr(config, "attention_chunk_size", None), getattr(config, "sliding_window", None)
     name = type(module).__name__
+    refuse_frequencies_of_the_longest(config, longest)
     if chunk is not None and longest > chunk and kind in (None, "chunked_attention"):
         raise PackerError(
             f"{name} is chunked to {chunk:,} tokens, {IMPLEMENTATION} has no chunks and a segment has {longest:,}: "

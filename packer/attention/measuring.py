@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from packer.attention.hugging_face import accepted
+from packer.attention.rope import computed_by_document
 from packer.errors import PackerError
 from packer.loader import NO_LOSS, collate
 
@@ -44,7 +45,7 @@ class Measured:
     """How far logits of other documents move when one changes, relative to the largest logit."""
 
 
-def make_batches(model: PreTrainedModel) -> tuple[dict[str, Any], dict[str, Any]]:
+def make_batches(model: PreTrainedModel, position_offset: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """A packed batch of random tokens, and the same with other tokens in one document; on the model's device."""
     config = model.config.get_text_config()
     special = {value for name, value in vars(config).items() if name.endswith("_token_id") and isinstance(value, int)}
@@ -52,18 +53,20 @@ def make_batches(model: PreTrainedModel) -> tuple[dict[str, Any], dict[str, Any]
     random = np.random.default_rng([0, len(words)])
     documents = [random.choice(words, length) for length in LENGTHS]
     changed = [*documents[:CHANGED], random.choice(words, LENGTHS[CHANGED]), *documents[CHANGED + 1 :]]
-    return _batch(model, documents), _batch(model, changed)
+    return _batch(model, documents, position_offset), _batch(model, changed, position_offset)
 
 
-def _batch(model: PreTrainedModel, documents: Sequence[Any]) -> dict[str, Any]:
+def _batch(model: PreTrainedModel, documents: Sequence[Any], position_offset: int) -> dict[str, Any]:
     rows, numbers = [], iter(range(len(documents)))
     for lengths in ROWS:
         ids = np.array([next(numbers) for _ in lengths])
         tokens = np.concatenate([documents[number] for number in ids])
         rows.append({"input_ids": tokens, "seq_lengths": np.array(lengths), "doc_ids": ids})
     device = next(model.parameters()).device
-    batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in collate(rows).items()}
-    return accepted(model, batch)
+    batch = collate(rows, position_offset=position_offset)
+    return accepted(
+        model, {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
+    )
 
 
 def measure_packed(model: PreTrainedModel, batch: Mapping[str, Any], changed: Mapping[str, Any]) -> Measured:
@@ -88,18 +91,8 @@ def measure_alone(model: PreTrainedModel, batch: Mapping[str, Any], changed: Map
         PackerError: the model does not run on them.
     """
     plain = accepted(model, {"use_cache": False})
-    trained = int((batch["labels"] != NO_LOSS).sum())
-    logits, total = [], 0.0
-    model.zero_grad()
     try:
-        for ids, labels in zip(batch["input_ids"].split(LENGTHS, 1), batch["labels"].split(LENGTHS, 1), strict=True):
-            output = model(input_ids=ids, labels=labels, **plain)
-            share = int((labels != NO_LOSS).sum()) / trained
-            if share:  # a document of one token has nothing to predict
-                (output.loss * share).backward()
-                total += float(output.loss.detach()) * share
-            logits.append(output.logits[0].detach())
-        gradients = _gradients(model)
+        alone = train_alone(model, batch, boundaries=False)
         with torch.no_grad():
             together = [model(input_ids=each["input_ids"], **plain).logits[0] for each in (batch, changed)]
     except Exception as error:  # whatever a model raises
@@ -107,7 +100,51 @@ def measure_alone(model: PreTrainedModel, batch: Mapping[str, Any], changed: Map
             f"{type(model).__name__} does not run on a document alone, so that there is nothing to compare packed ones "
             f"with: {type(error).__name__}: {one_line(error)}"
         ) from error
-    return Measured(logits=torch.cat(logits), loss=total, gradients=gradients, moved=_others_moved(*together))
+    return replace(alone, moved=_others_moved(*together))
+
+
+def train_alone(
+    model: PreTrainedModel, batch: Mapping[str, Any], *, boundaries: bool, copies: int = 1, padding: int = 0
+) -> Measured:
+    """Train on the documents of a batch one by one; `moved` is 0.
+
+    Args:
+        model: in training mode.
+        batch: of `make_batches`.
+        boundaries: hand over positions and where documents begin, without which some implementations do not run.
+        copies: rows in which each document stands, which changes how sums are rounded and nothing else.
+        padding: tokens after each document, of which a causal model is independent.
+    """
+    plain = accepted(model, {"use_cache": False})
+    trained = int((batch["labels"] != NO_LOSS).sum())
+    logits, total, place = [], 0.0, 0
+    model.zero_grad()
+    for length in LENGTHS:
+        ids, labels = (batch[name][:, place : place + length] for name in ("input_ids", "labels"))
+        one = {
+            "input_ids": torch.cat([ids, ids[:, :1].expand(1, padding)], dim=1).repeat(copies, 1),
+            "labels": torch.nn.functional.pad(labels, (0, padding), value=NO_LOSS).repeat(copies, 1),
+            **(_boundaries(batch, place, length + padding, copies) if boundaries else {}),
+        }
+        with computed_by_document(model):
+            output = model(**one, **plain)
+        share = int((labels != NO_LOSS).sum()) / trained
+        if share:  # a document of one token has nothing to predict
+            (output.loss * share).backward()
+            total += float(output.loss.detach()) * share
+        logits.append(output.logits[0, :length].detach())
+        place += length
+    return Measured(logits=torch.cat(logits), loss=total, gradients=_gradients(model), moved=0.0)
+
+
+def _boundaries(batch: Mapping[str, Any], place: int, tokens: int, rows: int) -> dict[str, Any]:
+    """What a batch says of its documents, for rows of a single one that begins at `place` of the batch."""
+    device = batch["input_ids"].device
+    starts = torch.arange(rows + 1, dtype=torch.int32, device=device) * tokens
+    known = {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": tokens, "max_length_k": tokens}
+    if "position_ids" in batch:
+        known["position_ids"] = (batch["position_ids"][:, place] + torch.arange(tokens, device=device)).repeat(rows, 1)
+    return {name: value for name, value in known.items() if name in batch}
 
 
 def _gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -118,6 +155,20 @@ def _others_moved(before: torch.Tensor, after: torch.Tensor) -> float:
     moved = (after - before).abs().amax(dim=-1)
     moved[PLACE] = 0
     return float(moved.max() / before.abs().max())
+
+
+def largest_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Of two tensors of logits, relative to the largest logit."""
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def apart(found: Measured, expected: Measured) -> tuple[float, float, float]:
+    """(logits, loss, gradients): how far each is from what was expected, relative to its size."""
+    return (
+        difference({"": found.logits}, {"": expected.logits}),
+        abs(found.loss - expected.loss) / abs(expected.loss),
+        difference(found.gradients, expected.gradients),
+    )
 
 
 def difference(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:

@@ -1,20 +1,21 @@
 """A path, a Hub id or a config file -> a model with random weights, small enough to probe in seconds.
 
 Whether documents leak is a matter of a model's code and config, not of its weights: these are never read. What is cut
-down is size (layers of a kind that is there already, width, experts, vocabulary); windows and chunks are made short,
-so that short documents feel them.
+down is size (layers of a kind that is there already, width, experts, vocabulary); windows, chunks and other thresholds
+of length are made short, so that short documents feel them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packer.attention.hugging_face import accepted
 from packer.attention.measuring import one_line, seeded
+from packer.attention.thresholds import shorten
 from packer.errors import PackerError
 from packer.paths import expanded
 
@@ -29,10 +30,6 @@ try:
 except ImportError as error:
     raise PackerError(f'{error.name} is not installed: pip install "packer[torch]" transformers') from error
 
-SHORT = 8
-"""Tokens of windows and chunks: shorter than most documents of the probe."""
-
-WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size", "floor_scale")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 LARGEST = 4_000_000_000
 """Parameters up to which a model is made: 16 GB of float32, and as much again for gradients."""
@@ -64,9 +61,15 @@ def open_model(name: str) -> OpenedModel:
     """
     config = _text_config(expanded(name))
     maker = _maker(config)
+    kept = _kept_layers(name, config, maker)
     failure = ""
-    for smaller in _smaller_configs(config, maker):
+    for cuts in CUTS:
+        smaller = copy.deepcopy(config)
         try:
+            _cut_layers(smaller, kept)
+            for cut in cuts:
+                cut(smaller)
+            _make_attention_matter(smaller)
             model = _made(maker, smaller)
             without_cache = accepted(model, {"use_cache": False})
             with torch.no_grad():
@@ -76,7 +79,7 @@ def open_model(name: str) -> OpenedModel:
         except Exception as error:  # a size that does not fit the others: the next config changes less
             failure = f"{type(error).__name__}: {one_line(error)}"
             continue
-        return OpenedModel(model=model, layers=smaller.num_hidden_layers, all_layers=config.num_hidden_layers)
+        return OpenedModel(model=model, layers=len(kept), all_layers=config.num_hidden_layers)
     raise PackerError(
         f"{name}: transformers {transformers.__version__} makes no model of this config ({failure}); in Python, "
         "packer.attention.probe takes one that you made"
@@ -135,42 +138,68 @@ def _made(maker: Any, config: Any) -> PreTrainedModel:
     return made
 
 
-def _smaller_configs(config: Any, maker: Any) -> Iterator[Any]:
-    """Configs of the same kind of model, the smallest first: what does not fit together shows when it is made."""
-    shallow = _shallow(config, maker)
-    for name in WINDOWS:
-        if (getattr(shallow, name, None) or 0) > SHORT:
-            setattr(shallow, name, SHORT)
-    if hasattr(shallow, "output_router_logits"):
-        shallow.output_router_logits = False  # a loss over the whole batch is not that of its documents
-    fewer = copy.deepcopy(shallow)
-    _fewer_words_and_experts(fewer)
-    narrow = copy.deepcopy(fewer)
-    _fewer_heads(narrow)
-    for smaller in (narrow, fewer, shallow):
-        if hasattr(smaller, "initializer_range"):
-            smaller.initializer_range = smaller.hidden_size**-0.5  # so that attention matters
-        yield smaller
+def _kept_layers(name: str, config: Any, maker: Any) -> list[int]:
+    """Numbers of the layers to keep: the first ones, as many as it takes to have one of every kind, at least two.
 
+    Where the last layers share the keys and values of earlier ones, the same of either part. Layers of kinds a, a, b,
+    a, b, of which the last two share: 0, 1, 2 and 3, 4.
 
-def _shallow(config: Any, maker: Any) -> Any:
-    """The first layers, as many as it takes to have one of every kind, and at least two."""
-    depth = config.num_hidden_layers
-    with torch.device("meta"):
-        whole = maker.from_config(copy.deepcopy(config), trust_remote_code=False)
+    Raises:
+        PackerError: transformers makes no model of the config, whatever its size.
+    """
+    depth = getattr(config, "num_hidden_layers", None)
+    if not isinstance(depth, int):
+        raise PackerError(
+            f"{name}: {config.model_type} has no single number of layers, so that they cannot be cut: make a small "
+            "model in Python and hand it to packer.attention.probe"
+        )
+    try:
+        with torch.device("meta"):
+            whole = maker.from_config(copy.deepcopy(config), trust_remote_code=False)
+    except Exception as error:  # a value that does not exist, or is not there
+        raise PackerError(
+            f"{name}: transformers {transformers.__version__} makes no model of this config ({type(error).__name__}: "
+            f"{one_line(error)}): correct its config.json; in Python, packer.attention.probe takes one that you made"
+        ) from error
+    layer_types = getattr(config, "layer_types", None) or [None] * depth
     stacks = [each for each in whole.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == depth]
     kinds = [frozenset(type(part).__name__ for part in layer.modules()) for layer in stacks[0]] if stacks else []
-    layer_types = getattr(config, "layer_types", None) or [None] * depth
     if len(kinds) != len(layer_types):  # not a stack of layers as others are: keep it whole
-        return copy.deepcopy(config)
+        return list(range(depth))
     seen = list(zip(kinds, layer_types, strict=True))
-    keep = max((min(2, depth), *(seen.index(kind) + 1 for kind in seen)))
-    shallow = copy.deepcopy(config)
-    for name, value in vars(config).items():
-        if isinstance(value, list | tuple | str) and len(value) == depth:
-            setattr(shallow, name, value[:keep])  # one entry a layer
-    shallow.num_hidden_layers = keep
-    return shallow
+    own = depth - (vars(config).get("num_kv_shared_layers") or 0)
+    return [*range(_one_of_each(seen[:own])), *range(own, own + _one_of_each(seen[own:]))]
+
+
+def _one_of_each(kinds: Sequence[Any]) -> int:
+    """How many of the first have one of every kind, at least two: [a, a, b, a] -> 3."""
+    return max((min(2, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds)))
+
+
+def _cut_layers(config: Any, kept: Sequence[int]) -> None:
+    """Leave the kept layers in a config: in its depth, its lists of one entry a layer, its values for single layers."""
+    depth = config.num_hidden_layers
+    if len(kept) == depth:
+        return
+    own_values = {int(layer): values for layer, values in (config.to_dict().get("per_layer_config") or {}).items()}
+    if own_values:
+        config.per_layer_config = None
+    shared = vars(config).get("num_kv_shared_layers") or 0
+    if shared:
+        config.num_kv_shared_layers = sum(layer >= depth - shared for layer in kept)
+    for name, value in list(vars(config).items()):
+        if isinstance(value, list | tuple) and len(value) == depth:
+            setattr(config, name, type(value)(value[layer] for layer in kept))
+    config.num_hidden_layers = len(kept)
+    if own_values:
+        config.per_layer_config = {place: own_values[layer] for place, layer in enumerate(kept) if layer in own_values}
+
+
+def _make_attention_matter(config: Any) -> None:
+    if hasattr(config, "output_router_logits"):
+        config.output_router_logits = False  # a loss over the whole batch is not that of its documents
+    if hasattr(config, "initializer_range"):
+        config.initializer_range = config.hidden_size**-0.5  # so that attention matters
 
 
 def _fewer_words_and_experts(config: Any) -> None:
@@ -180,8 +209,8 @@ def _fewer_words_and_experts(config: Any) -> None:
             setattr(config, name, min(value, words))
         elif name.endswith("_token_id") and isinstance(value, int) and value >= words:
             setattr(config, name, words - 1)
-        elif "intermediate_size" in name and isinstance(value, int):
-            setattr(config, name, min(value, 512))
+        elif "intermediate_size" in name and value:  # Gemma 3n has a list, one for each layer
+            setattr(config, name, [min(each, 512) for each in value] if isinstance(value, list) else min(value, 512))
         elif name in EXPERTS and isinstance(value, int):
             setattr(config, name, min(value, 16))
 
@@ -196,3 +225,13 @@ def _fewer_heads(config: Any) -> None:
         config.num_key_value_heads = 4 if key_heads == heads else min(key_heads, 2)
     config.num_attention_heads = 4
     config.hidden_size = config.hidden_size // heads * 4
+
+
+CUTS = (
+    (shorten, _fewer_words_and_experts, _fewer_heads),
+    (shorten, _fewer_words_and_experts),
+    (shorten,),
+    (_fewer_words_and_experts, _fewer_heads),
+    (),
+)
+"""What is made smaller besides the number of layers, the most first; what does not fit together is tried no further."""

@@ -14,9 +14,15 @@ from packer.cli.shared import one_line_errors
 @click.command()
 @click.argument("model")
 @click.option("--attn", metavar="NAME", help="Exit with 1 unless this attention implementation is safe.")
+@click.option(
+    "--position-offset",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Position of every document's first token, as in packer.batches: 2 for RoBERTa.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
-def check(model: str, attn: str | None, as_json: bool, debug: bool) -> None:
+def check(model: str, attn: str | None, position_offset: int, as_json: bool, debug: bool) -> None:
     """Tell which attention implementations keep packed documents of MODEL apart.
 
     MODEL is a folder with a config.json, such a file, or a Hub id. A small model of its kind with random weights is
@@ -31,7 +37,8 @@ def check(model: str, attn: str | None, as_json: bool, debug: bool) -> None:
         _quiet()
         opened = open_model(model)
         names = installed()
-        verdicts = probe(opened.model, [*names, *([attn] if attn and attn not in names else [])])
+        asked_for = [*names, *([attn] if attn and attn not in names else [])]
+        verdicts = probe(opened.model, asked_for, position_offset=position_offset)
     content = {
         "model": model,
         "architecture": type(opened.model).__name__,

@@ -33,4 +33,8 @@ def render_verdicts(opened: OpenedModel, verdicts: Sequence[Verdict]) -> str:
         if not verdict.safe
     ]
     legend = "(others moved: when one document changes; the rest: packed against alone; all relative)"
+    thresholds = verdicts[0].thresholds
+    if thresholds:
+        named = ", ".join(f"{name} {value:,}" for name, value in thresholds.items())
+        legend += f"\n(shown for batches of up to {min(thresholds.values()):,} tokens, not beyond {named})"
     return "\n".join([f"{type(model).__name__}: {what}", render_table([header, *rows], align="<<>>>>"), legend, *bad])
