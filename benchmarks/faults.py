@@ -107,7 +107,7 @@ def stage_of(path: Path, root: Path) -> str:
     name = path.name
     if "spill" in parts:
         return "spill"
-    if any(part.startswith("plan") for part in parts):
+    if "notes" in parts or name.startswith(("source.", "solved.", "drawn-", "share-", "left-", "pool-")):
         return "plan"
     if "committed" in parts or (name.startswith("data-") and (".json" in name or ".packer" not in parts)):
         return "commit"
@@ -598,7 +598,7 @@ def is_removal(operation: str) -> bool:
 
 def is_temporary(path: Path) -> bool:
     """Whether a file under .packer/ is one that was to be renamed: data-00001-of-00009.arrow.4711, say."""
-    return path.name.rpartition(".")[2].isdigit() or "plan.part" in path.parts
+    return path.name.rpartition(".")[2].isdigit()
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -42,3 +42,11 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
 def as_arrow(values: NDArray[Any]) -> pa.Array:
     """An Arrow array of the numbers of a contiguous array, where they lie."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+
+
+def written(value: pa.Scalar) -> str:
+    """Write a value as Python does, or name its type where Python has no such value: a date beyond the year 9999."""
+    try:
+        return repr(value.as_py())
+    except (OverflowError, ValueError):
+        return f"a {value.type} beyond Python's"

@@ -3,11 +3,11 @@
 OUT/.packer/lock            held while a process works here
 OUT/.packer/request.json    what is being made: options and source files; decides what can be resumed
 OUT/.packer/spill/          sources that cannot be mapped, decoded once
-OUT/.packer/plan/           the plan, whole or not there, with a hash of every file
+OUT/.packer/notes/          what finished tasks of the plan leave for those after them
 OUT/.packer/committed/      what the manifest will say of each shard that is there, its hash included
 
 Whatever is found there counts only if it matches its hash: a note, decoded source or shard that does not is made again,
-a damaged request or plan is an error that --overwrite gets out of.
+a damaged request is an error that --overwrite gets out of.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from packer.errors import PackerError
 from packer.replacing import LOCK, WORK, Kind, sync_folder
 from packer.request import difference
@@ -33,7 +30,6 @@ from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum
 
 REQUEST = "request.json"
-_FACTS = "facts.json"
 PACKED = Kind(
     record=MANIFEST,
     building="new",
@@ -41,6 +37,7 @@ PACKED = Kind(
 )
 
 
+_SOURCE = re.compile(r"\d{5}")
 _SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # what damaged JSON comes to
 
@@ -65,6 +62,11 @@ class Workspace:
         """Where decoded sources lie."""
         return self.work / "spill"
 
+    @property
+    def notes(self) -> Path:
+        """Where the notes of the plan lie."""
+        return self.work / "notes"
+
     def write_file(self, path: Path, content: bytes) -> None:
         """Write a small file so that it appears whole; what a kill leaves of it goes with the work folder."""
         with self.temporary(path.name) as temporary:
@@ -81,53 +83,6 @@ class Workspace:
         if self.sync:
             sync_folder(folder)
 
-    def save_plan(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        """Keep the plan: arrays, and what else the manifest will say; whole or not at all."""
-        temporary = self.work / "plan.part"
-        _delete(temporary)
-        try:
-            temporary.mkdir()
-            for name, array in arrays.items():
-                np.save(temporary / f"{name}.npy", array)
-            files = {path.name: hash_file(path) for path in temporary.iterdir()}
-            (temporary / _FACTS).write_bytes(_checked_json({"facts": dict(facts), "files": files}))
-            if self.sync:
-                for path in temporary.iterdir():
-                    with path.open("rb") as file:
-                        os.fsync(file.fileno())
-                sync_folder(temporary)
-            temporary.rename(self.work / "plan")
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        self.sync_folder(self.work)
-
-    def load_plan(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-        """Return the plan that was kept, its arrays mapped, or None; `claim` has checked it."""
-        folder = self.work / "plan"
-        if not folder.is_dir():
-            return None
-        kept = _read_checked_json(folder / _FACTS)
-        arrays = {
-            name.removesuffix(".npy"): np.load(folder / name, mmap_mode="r").view(np.ndarray) for name in kept["files"]
-        }
-        return arrays, kept["facts"]
-
-    def damaged_plan_file(self) -> Path | None:
-        """The first file of the plan that is not as it was written; None where there is no plan, or a whole one."""
-        folder = self.work / "plan"
-        if not folder.exists():
-            return None
-        try:
-            files: dict[str, str] = _read_checked_json(folder / _FACTS)["files"]
-        except (*_UNREADABLE, FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            return folder / _FACTS
-        for name, digest in files.items():
-            path = folder / name
-            if not path.is_file() or hash_file(path) != digest:
-                return path
-        return None
-
     def committed(self, name: str) -> ShardEntry | None:
         """Return what was noted of a shard that is there with its size, by this run or one before it."""
         try:
@@ -142,8 +97,9 @@ class Workspace:
 
     def forget_plan(self) -> None:
         """Remove the plan and everything that was made by it."""
-        for made in (self.work / "plan", *self._shards(), self.work / "committed"):
+        for made in (self.notes, *self._shards(), self.work / "committed"):
             _delete(made)
+        self.notes.mkdir()
         (self.work / "committed").mkdir()
 
     def committed_bytes(self) -> int:
@@ -191,13 +147,11 @@ class Workspace:
         """Remove what a process was writing when it died, and what is no file where a file belongs."""
         for left in self.work.glob("data-*"):
             _delete(left)
-        for folder in (self.spill, self.work / "committed"):
+        for folder in (self.spill, self.notes, self.work / "committed"):
             if not folder.is_dir():
                 _delete(folder)
                 folder.mkdir()
-            for left in folder.iterdir():
-                if left.name.startswith(".") or not left.is_file():
-                    _delete(left)
+            _tidy(folder)
 
     def _note(self, name: str) -> Path:
         """Where it is noted that a shard is committed."""
@@ -273,8 +227,6 @@ def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh:
             f"{workspace.out} is an unfinished pack {other}: "
             "repeat that command to finish it, or start afresh with --overwrite"
         )
-    if begun == request:
-        damaged = workspace.damaged_plan_file()
     if damaged is not None and not fresh:
         raise _damaged(damaged)
     if damaged is not None or begun != request:  # where there is no request, whatever else is there was half removed
@@ -285,6 +237,15 @@ def _begin_or_resume(workspace: Workspace, request: Mapping[str, Any], *, fresh:
 
 def _damaged(path: Path) -> PackerError:
     return PackerError(f"{path} is damaged, and with it what was begun: start afresh with --overwrite")
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what is hidden, and folders, but for those of the sources of a mixture, named 00000, 00001 and so on."""
+    for left in folder.iterdir():
+        if left.is_dir() and not left.is_symlink() and _SOURCE.fullmatch(left.name):
+            _tidy(left)
+        elif left.name.startswith(".") or not left.is_file():
+            _delete(left)
 
 
 def _delete(path: Path) -> None:

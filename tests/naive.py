@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from itertools import pairwise
-from math import ceil
+from math import ceil, log
 
 # ---- packing: lengths -> packs, each a list of lengths in the order in which they were put in ----
 
@@ -621,3 +621,78 @@ def fewest_rows_apart(segments, max_len, rows=()):
         if sum(e for _, e in row) + extent <= max_len and (group < 0 or all(g != group for g, _ in row)):
             ways.append((*rows[:i], [*row, (group, extent)], *rows[i + 1 :]))
     return min(fewest_rows_apart(others, max_len, way) for way in ways)
+
+
+def draw_rows(
+    order: list[int], max_len: int, max_segments: int | None, reserve: int
+) -> tuple[list[list[int]], list[int]]:
+    """Rows drawn from extents in this order, each exactly full, and the extents that are left, sorted."""
+    waiting = list(order)
+    free = Counter(order)  # what stands in no row; of each extent, the latest in `waiting` have closed rows
+    limit = max_len if max_segments is None else min(max_segments, max_len)
+    rows: list[list[int]] = []
+    given_up: list[int] = []
+    closed: Counter[int] = Counter()
+    to_draw = sum(order) - reserve
+
+    def skip() -> None:
+        while waiting and closed[waiting[0]]:
+            closed[waiting[0]] -= 1
+            waiting.pop(0)
+
+    def can_take(*extents: int) -> bool:
+        return all(free[extent] >= count for extent, count in Counter(extents).items())
+
+    def closers(gap: int, most: int) -> list[int]:
+        for one in waiting[:64] if most >= 2 else []:
+            if gap - one > 0 and can_take(one, gap - one):
+                return [one, gap - one]
+        if most >= 1 and can_take(gap):
+            return [gap]
+        for at, one in enumerate(waiting[:64]) if most >= 3 else []:
+            if one >= gap or not can_take(one):
+                continue
+            for two in waiting[at + 1 : at + 9]:
+                if gap - one - two > 0 and can_take(one, two, gap - one - two):
+                    return [one, two, gap - one - two]
+        return []
+
+    while to_draw > 0 and waiting:
+        row: list[int] = []
+        while sum(row) < max_len:
+            skip()
+            if not waiting or len(row) == limit or waiting[0] > max_len - sum(row):
+                break
+            free[waiting[0]] -= 1
+            row.append(waiting.pop(0))
+        if sum(row) < max_len:
+            for removed in range(min(len(row), 4) + 1):
+                kept = row[: len(row) - removed]
+                found = closers(max_len - sum(kept), limit - len(kept))
+                if not found or (removed == 1 and found == row[-1:]):
+                    continue
+                waiting[:0] = row[len(kept) :]
+                free.update(row[len(kept) :])
+                free.subtract(found)
+                closed.update(found)
+                row = kept + found
+                break
+        to_draw -= sum(row)
+        if sum(row) == max_len:
+            rows.append(row)
+        else:
+            given_up += row
+    return rows, sorted([*given_up, *free.elements()])
+
+
+def within_row_share(rows: list[list[int]]) -> float:
+    """Within-row share of the variance of log length, by tokens: see `packer.stats.mixing`; 1 where there is none."""
+
+    def mean(lengths: list[int]) -> float:
+        return sum(length * log(length) for length in lengths) / sum(lengths)
+
+    everything = [length for row in rows for length in row]
+    middle = mean(everything)
+    whole = sum(length * (log(length) - middle) ** 2 for length in everything)
+    between = sum(sum(row) * (mean(row) - middle) ** 2 for row in rows)
+    return 1 - between / whole if len(set(everything)) > 1 else 1.0

@@ -130,9 +130,9 @@ def test_a_source_that_is_truncated_while_it_is_read_is_one_line(tmp_path, where
         pack = sys.modules["packer.pipeline.pack"]
         owner, name = (writing.ShardMaker, "block") if {where!r} != "plan" else (pack, "read_documents")
         whole = getattr(owner, name)
-        def cut(*args):
+        def cut(*args, **options):
             os.truncate({str(source)!r}, 8192)
-            return whole(*args)
+            return whole(*args, **options)
         setattr(owner, name, cut)
         sys.argv = ["packer", "pack", {str(source)!r}, "--max-len", "4096"]
         main()

@@ -23,6 +23,7 @@ from packer.plan import cut_documents
 from packer.report import render_comparison
 from packer.sources.length_counts import read_length_counts
 from packer.stats.comparison import Failure, Outcome, compare_outcomes
+from packer.stats.mixing import Mixing
 from packer.stats.rows import Corpus, Rows, rows_in_order, rows_of_patterns
 from tests import naive
 from tests.histograms import histogram_of
@@ -91,17 +92,36 @@ def corpus_of(lengths: list[int], max_len: int, long: str = "split") -> Corpus:
     )
 
 
+class MixingLike:
+    """Equal to a `Mixing` with about the numbers of rows of (document, start, length)."""
+
+    def __init__(self, rows: list[list[tuple[int, int, int]]]) -> None:
+        squares = [sum(length**2 for _, _, length in row) for row in rows]
+        self.attention = sum(squares)
+        self.spread = statistics.pstdev(squares) / statistics.mean(squares)
+        self.peak = max(squares) / statistics.mean(squares)
+        self.share = naive.within_row_share([[length for _, _, length in row] for row in rows])
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Mixing)
+        return (
+            other.attention == self.attention
+            and other.attention_spread == pytest.approx(self.spread, abs=1e-6)
+            and other.attention_peak == pytest.approx(self.peak)
+            and other.within_row_share == pytest.approx(self.share, abs=1e-6)
+        )
+
+    __hash__ = None
+
+
 def counted(rows: list[list[tuple[int, int, int]]]) -> Rows:
     """The numbers of rows of (document, start, length)."""
-    squares = [sum(length**2 for _, _, length in row) for row in rows]
     pieces = Counter(document for row in rows for document, _, _ in row)
     return Rows(
         packs=len(rows),
         segments=sum(map(len, rows)),
         max_segments=max(map(len, rows)),
-        attention=sum(squares),
-        attention_spread=pytest.approx(statistics.pstdev(squares) / statistics.mean(squares), abs=1e-9),
-        attention_peak=pytest.approx(max(squares) / statistics.mean(squares)),
+        mixing=MixingLike(rows),
         documents_cut=sum(count > 1 for count in pieces.values()),
         tokens_without_context=sum(length for row in rows for _, start, length in row if start > 0),
     )
@@ -144,8 +164,10 @@ def test_many_rows_are_described_in_blocks_alike(monkeypatch):
     lengths = np.random.default_rng([1]).integers(0, 130, 3000).astype(np.int32)
     ordered = wrapped(lengths, 50)
     whole = rows_in_order(ordered, lengths)
-    monkeypatch.setattr("packer.stats.rows._BLOCK", 64)
-    assert rows_in_order(ordered, lengths) == whole == counted(naive.wrapped(lengths.tolist(), 50))
+    monkeypatch.setattr("packer.stats.mixing._BLOCK", 64)
+    in_blocks = rows_in_order(ordered, lengths)
+    assert in_blocks == counted(naive.wrapped(lengths.tolist(), 50))
+    assert whole == counted(naive.wrapped(lengths.tolist(), 50))
 
 
 @given(lengths=many_lengths, max_len=max_lens, long=st.sampled_from(["split", "truncate", "drop"]))
@@ -175,9 +197,7 @@ def outcome(name: str, packs: int, *, seconds: float = 1.0, bound: int = 0, keep
         packs=packs,
         segments=20,
         max_segments=3,
-        attention=600,
-        attention_spread=0.5,
-        attention_peak=2.0,
+        mixing=Mixing(within_row_share=0.6, attention=600, attention_spread=0.5, attention_peak=2.0),
         documents_cut=0,
         tokens_without_context=0,
     )
@@ -262,8 +282,9 @@ def test_json_has_the_promised_names_and_the_numbers_of_the_twins(source):
     assert packs == sorted(packs)
     for name, twin in (("sequential", naive.sequential), ("wrapped", naive.wrapped)):
         expected = counted(twin(lengths, 40, 5))
-        for field in Rows.__slots__:
+        for field in set(Rows.__slots__) - {"mixing"}:
             assert rows[name][field] == getattr(expected, field), field
+        assert Mixing(**{field: rows[name][field] for field in Mixing.__slots__}) == expected.mixing
         assert rows[name]["efficiency"] == pytest.approx(sum(lengths) / (expected.packs * 40))
         assert rows[name]["segments_per_pack"] == expected.segments / expected.packs
     segments = [length for _, _, length in naive.cut_documents(lengths, 40, "split")]

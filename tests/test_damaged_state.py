@@ -15,14 +15,15 @@ from tests.test_workspace import Killed, kill, shards_in
 FILES = [
     "lock",
     "request.json",
-    "plan/facts.json",
-    "plan/slots.npy",
-    "plan/row_starts.npy",
-    "plan/shard_rows.npy",
+    "notes/source",
+    "notes/solved",
+    "notes/drawn-*-1",
+    "notes/drawn-*-region-0",
+    "notes/drawn-*-rest-0",
     "spill/00000-00000.arrow",
     "spill/00000-00000.json",
-    "committed/data-00002-of-00007.arrow.json",
-    "plan",
+    "committed/data-00002-of-*.arrow.json",
+    "notes",
     "spill",
     "committed",
 ]
@@ -82,7 +83,7 @@ def expected(source) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def unfinished(source) -> Path:
-    """An output of which five of seven shards are committed."""
+    """An output of which five shards are committed, and some are not."""
     out = source.parent / "unfinished"
     with pytest.MonkeyPatch.context() as striking:
         kill(striking, Workspace, "commit", call=5)
@@ -97,11 +98,11 @@ def unfinished(source) -> Path:
 def test_damaged_state_is_healed_or_told_in_one_line_and_overwritten(
     source, expected, unfinished, tmp_path, name, damage
 ):
-    if "." not in name and name != "lock" and damage not in ("a folder", "missing", "emptied"):
+    if name in ("notes", "spill", "committed") and damage not in ("a folder", "missing", "emptied"):
         pytest.skip("a folder has no bytes")
     for overwrite in (False, True):
         out = shutil.copytree(unfinished, tmp_path / f"out-{overwrite}")
-        damaged = out / ".packer" / name
+        (damaged,) = (out / ".packer").glob(name)
         if damage == "emptied" and damaged.is_dir():
             shutil.rmtree(damaged)
             damaged.write_bytes(b"")  # a file where a folder belongs
@@ -114,7 +115,7 @@ def test_damaged_state_is_healed_or_told_in_one_line_and_overwritten(
             told = str(error)
         if told is not None:
             assert not overwrite
-            assert "--overwrite" in told
+            assert "overwrite" in told
             assert damaged.name in told or "unfinished pack" in told
             pack(source, out, overwrite=True)
         assert hashes(out) == expected
@@ -123,7 +124,7 @@ def test_damaged_state_is_healed_or_told_in_one_line_and_overwritten(
 @pytest.mark.parametrize("damage", ["zeroed", "changed", "truncated"])
 def test_a_committed_shard_of_other_bytes_is_written_again_and_no_other(source, expected, unfinished, tmp_path, damage):
     out = shutil.copytree(unfinished, tmp_path / "out")
-    damaged = out / "data-00001-of-00007.arrow"
+    (damaged,) = out.glob("data-00001-of-*.arrow")
     DAMAGES[damage](damaged)
     before = shards_in(out)
     pack(source, out)
@@ -150,7 +151,7 @@ def test_overwrite_begins_again_where_lengths_in_memory_have_changed(tmp_path):
         with pytest.raises(Killed):
             pack(datasets.Dataset.from_dict({"input_ids": documents}), out)
     changed = datasets.Dataset.from_dict({"input_ids": documents[::-1]})
-    with pytest.raises(packer.PackerError, match="has changed since: start afresh with --overwrite"):
+    with pytest.raises(packer.PackerError, match="has changed since: start afresh with overwrite"):
         pack(changed, out)
     pack(changed, out, overwrite=True)
     assert list(packer.verify(out, changed)) == []

@@ -181,9 +181,9 @@ def test_compare_foretells_the_rows_of_a_mixture_and_of_groups(tmp_path, options
         totals = run_pack(sources, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
         rows = attention_in(out)
         assert (outcome.rows.packs, outcome.rows.segments) == (totals["packs"], totals["segments"])
-        assert outcome.rows.attention == sum(rows)
+        assert outcome.rows.mixing.attention == sum(rows)
         if options.group_by:  # whose rows are those of the plan; of patterns they are dealt otherwise
-            assert outcome.rows.attention_peak == pytest.approx(max(rows) / np.mean(rows))
+            assert outcome.rows.mixing.attention_peak == pytest.approx(max(rows) / np.mean(rows))
         assert found.lower_bound >= totals["lower_bound"]
         assert found.corpus.documents_packed == totals["documents"] - sum(totals["documents_dropped"].values())
 
@@ -198,7 +198,7 @@ def test_compare_foretells_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
         out = tmp_path / outcome.algorithm
         totals = run_pack(source, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
         assert (outcome.rows.packs, outcome.rows.segments) == (totals["packs"], totals["segments"])
-        assert outcome.rows.attention == sum(attention_in(out))
+        assert outcome.rows.mixing.attention == sum(attention_in(out))
         assert outcome.rows.max_segments % 2 == 0
         assert found.corpus.documents_packed == totals["documents"] - sum(totals["documents_dropped"].values())
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.pipeline import against_source
+from packer.pipeline import segment_differences
 from packer.sources import open_source, scan
 
 WORDS = ["news", "code", None, "books", ""]
@@ -126,7 +126,7 @@ def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
 @pytest.mark.parametrize("changed", ["weight", "source", "logprob", "input_ids"])
 @pytest.mark.parametrize("together", [40, 4 << 20])
 def test_verify_compares_what_is_kept(tmp_path, monkeypatch, changed, together):
-    monkeypatch.setattr(against_source, "_COMPARED_TOGETHER", together)
+    monkeypatch.setattr(segment_differences, "_COMPARED_TOGETHER", together)
     columns = made_source(50)
     out = tmp_path / "out"
     given = {"keep": ["weight", "source"], "keep_tokens": ["logprob"]}

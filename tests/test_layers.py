@@ -25,6 +25,7 @@ FLOORS = {
     "text": 2,
     "options": 3,
     "workspace": 3,
+    "notes": 3,
     "replacing": 3,
     "request": 3,
     "executors": 3,

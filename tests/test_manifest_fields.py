@@ -141,8 +141,8 @@ def test_a_field_of_another_value_or_without_one_is_told_in_one_line(made, tmp_p
 
 
 @pytest.mark.slow
-def test_every_field_of_every_other_value_is_told_in_one_line(made, tmp_path):
-    assert try_values(made, tmp_path, [*WRONG, ...]) == []
+def test_more_fields_of_other_values_are_told_in_one_line(made, tmp_path):
+    assert try_values(made, tmp_path, [*WRONG, ...], every=5) == []
 
 
 def test_a_field_nested_a_thousand_deep_is_told_in_one_line(made, tmp_path):

@@ -17,7 +17,7 @@ from packer.plan import cut_documents
 from packer.sources import open_source, scan
 from tests import naive
 
-GOLDEN = Path(__file__).parent / "golden" / "format-1"
+GOLDEN = Path(__file__).parent / "golden"
 
 
 def save_arrow(path: Path, documents: list[list[int]], labels: list[list[int]] | None = None) -> Path:
@@ -188,16 +188,18 @@ def test_all_integer_types_and_containers_pack_to_the_same_bytes(tmp_path):
     assert len(found) == 1
 
 
-def test_format_version_1_is_written_and_read_as_it_was(tmp_path):
-    """The golden folder is a packed dataset of format version 1; new bytes need a new version and a new folder."""
-    documents = made_documents(40, longest=30)
-    source = save_arrow(tmp_path / "source.arrow", documents)
-    packer.pack(source, tmp_path / "out", max_len=32, algorithm="bfd", position_ids=True, shard_size="6KB", pad_id=3)
-    assert list(packer.verify(GOLDEN, source)) == []
-    assert sorted(segments_in(packer.load(GOLDEN))) == sorted(segments_in(packer.load(tmp_path / "out")))
-    golden, fresh = (json.loads((folder / "manifest.json").read_bytes()) for folder in (GOLDEN, tmp_path / "out"))
-    assert fresh == golden
-    assert hashes(tmp_path / "out") == hashes(GOLDEN)
+@pytest.mark.parametrize(("name", "algorithm"), [("format-1", "bfd"), ("format-1-drawn", "auto")])
+def test_format_version_1_is_written_and_read_as_it_was(tmp_path, name, algorithm):
+    """A golden folder is a packed dataset of format version 1; new bytes need a new version and a new folder."""
+    golden = GOLDEN / name
+    source = save_arrow(tmp_path / "source.arrow", made_documents(40, longest=30))
+    options = {"max_len": 32, "algorithm": algorithm, "position_ids": True, "shard_size": "6KB", "pad_id": 3}
+    packer.pack(source, tmp_path / "out", **options)
+    assert list(packer.verify(golden, source)) == []
+    assert sorted(segments_in(packer.load(golden))) == sorted(segments_in(packer.load(tmp_path / "out")))
+    kept, fresh = (json.loads((folder / "manifest.json").read_bytes()) for folder in (golden, tmp_path / "out"))
+    assert fresh == kept
+    assert hashes(tmp_path / "out") == hashes(golden)
 
 
 def test_progress_is_told_in_tokens_up_to_the_end(tmp_path):

@@ -1,7 +1,6 @@
-"""The long-document policy, the deal and its randomness."""
+"""The long-document policy, plans that are held as a whole, and their randomness."""
 
 from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
-from packer.plan import Plan, Segments, cut_documents, deal, partition_starts
+from packer.plan import Plan, Segments, cut_documents, deal
 from packer.plan.permute import draw_below, permute, stream_key
 from tests import naive
 
@@ -26,7 +25,7 @@ def int32s(values: list[int]) -> NDArray[np.int32]:
 def make_plan(lengths, max_len, long="split", rows_per_shard=3, seed=0, threads=1, **cut) -> tuple[Segments, Plan]:
     segments = cut_documents(int32s(lengths), max_len, long, threads=threads, **cut)
     patterns = get_algorithm("bfd").solve(segments.histogram, None)
-    return segments, deal(segments, patterns, rows_per_shard=rows_per_shard, seed=seed, threads=threads)
+    return segments, deal(segments, patterns, rows_per_shard=rows_per_shard, seed=seed)
 
 
 def rows_of(plan: Plan) -> list[list[int]]:
@@ -52,7 +51,10 @@ def test_segments_equal_the_naive_cut(lengths, pieces, long, overlap, side, alig
     histogram = Counter(extents)
     assert segments.histogram.tolist() == [histogram[extent] for extent in range(max_len + 1)]
     assert segments.tokens == sum(length for _, _, length in expected)
-    assert segments.block_places.sum() == sum(extents)
+    places = Counter()
+    for document, _, length in expected:
+        places[document] += -(-length // align) * align
+    assert segments.places_of_documents().tolist() == [places[document] for document in range(len(lengths))]
 
 
 @given(some_lengths, st.integers(1, 8), policies, st.integers(1, 3), st.data())
@@ -66,22 +68,13 @@ def test_segments_can_be_left_out(lengths, pieces, long, align, data):
     assert left.tokens == sum(length for _, _, length in expected)
     extents = [-(-length // align) * align for _, _, length in expected]
     assert left.histogram.tolist() == [extents.count(extent) for extent in range(pieces * align + 1)]
-    assert left.block_places.sum() == sum(extents)
+    assert left.places_of_documents().sum() == sum(extents)
 
 
 def test_error_policy_names_the_document_its_length_and_the_limit():
     with pytest.raises(PackerError, match=r"document 1 has 9 tokens and max_len is 8 .*--long split, truncate or drop"):
         cut_documents(int32s([8, 9, 3]), 8, "error")
     assert cut_documents(int32s([8, 3]), 8, "error").histogram[8] == 1
-
-
-@given(some_lengths.filter(any), st.integers(1, 30))
-def test_partitions_are_contiguous_and_cover_the_documents(lengths, partitions):
-    starts = partition_starts(cut_documents(int32s(lengths), 10, "split"), partitions)
-    assert len(starts) == partitions + 1
-    assert starts[0] == 0
-    assert starts[-1] == len(lengths)
-    assert (np.diff(starts) >= 0).all()
 
 
 @settings(deadline=None)
@@ -106,82 +99,8 @@ def test_every_segment_is_dealt_once_into_rows_that_hold_it(
     assert np.diff(plan.shard_rows).max() <= rows_per_shard
 
 
-@settings(deadline=None)
-@given(some_lengths.filter(any), st.integers(1, 6), st.booleans())
-def test_many_partitions_need_no_more_packs_than_one(lengths, rows_per_shard, is_sorted):
-    lengths = sorted(lengths) if is_sorted else lengths
-    _, whole = make_plan(lengths, 10, rows_per_shard=10**9)
-    _, parts = make_plan(lengths, 10, rows_per_shard=rows_per_shard)
-    assert len(parts.row_starts) == len(whole.row_starts)
-    assert whole.pool_packs == 0
-
-
 def real_like_lengths(documents: int) -> NDArray[np.int32]:
     return np.minimum(np.random.default_rng(7).lognormal(5, 1, documents).astype(np.int32) + 1, 2048)
-
-
-def test_the_plan_does_not_depend_on_the_number_of_threads():
-    lengths = np.concatenate([real_like_lengths(200_000), [0, 9000, 2049, 2048]])
-    plans = [make_plan(lengths, 2048, rows_per_shard=1000, threads=threads)[1] for threads in (1, 2, 7)]
-    for plan in plans[1:]:
-        for name in ("shard_rows", "row_starts", "slots"):
-            assert np.array_equal(getattr(plan, name), getattr(plans[0], name))
-
-
-def test_blocks_of_documents_are_looked_at_as_one():
-    # more than a block, so that heads, tokens and partitions are found across the edges
-    lengths = np.concatenate([real_like_lengths(70_000), np.full(70_000, 3000, np.int32), [0, 1]]).astype(np.int32)
-    segments = cut_documents(lengths, 2048, "split", threads=3)
-    assert segments.head_documents.tolist() == np.flatnonzero(lengths > 2048).tolist()
-    assert segments.block_places.sum() == lengths.sum()
-    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    starts = partition_starts(segments, 11)
-    assert np.abs(np.diff(ends[starts]) - ends[-1] / 11).max() <= 3000
-
-
-def test_mixed_documents_mostly_stay_with_their_partition_and_sorted_ones_pool():
-    lengths = real_like_lengths(600_000)
-    pool_share = {}
-    for name, order in (("mixed", lengths), ("sorted", np.sort(lengths))):
-        _, one = make_plan(order, 2048, rows_per_shard=10**9)
-        _, many = make_plan(order, 2048, rows_per_shard=len(one.row_starts) // 10)
-        assert len(one.row_starts) == len(many.row_starts)
-        pool_share[name] = many.pool_packs / len(many.row_starts)
-    assert pool_share["mixed"] < 0.15
-    assert pool_share["sorted"] > 0.3
-
-
-def test_shards_of_partitions_are_alike_in_how_many_documents_a_row_holds():
-    _, plan = make_plan(real_like_lengths(100_000), 2048, rows_per_shard=1500)
-    depths = np.diff(plan.row_starts)
-    own = [depths[a:b].mean() for a, b in pairwise(plan.shard_rows) if b <= len(depths) - plan.pool_packs]
-    assert len(own) > 5
-    assert max(own) < 1.1 * min(own)
-
-
-def test_shards_of_partitions_are_alike_where_documents_have_few_lengths():
-    # a pattern recurs thousands of times there: were it not shared evenly, the first partitions would take all of it,
-    # and others would be left with what fits to nothing
-    lengths = np.random.default_rng(0).choice([100, 300, 1000, 1500], 60_000)
-    segments, plan = make_plan(lengths, 2048, rows_per_shard=2000)
-    depths = np.diff(plan.row_starts)
-    ends = np.concatenate([[0], np.cumsum(lengths[segments.locate(plan.slots)[0]])])
-    fills = np.diff(ends[plan.row_starts]) / 2048
-    own = [(a, b) for a, b in pairwise(plan.shard_rows) if b <= len(depths) - plan.pool_packs]
-    assert len(own) > 5
-    assert plan.pool_packs < 0.05 * len(depths)
-    for values in (depths, fills):
-        means = [values[a:b].mean() for a, b in own]
-        assert max(means) < 1.05 * min(means)
-
-
-def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
-    lengths = real_like_lengths(20_000)
-    segments, plan = make_plan(lengths, 2048, rows_per_shard=300)
-    pool = len(plan.row_starts) - 1 - plan.pool_packs
-    starts = partition_starts(segments, -(-(len(plan.row_starts) - 1) // 300))
-    partitions = [{int(np.searchsorted(starts, d, side="right")) for d in row} for row in rows_of(plan)[:pool]]
-    assert all(len(found) == 1 for found in partitions)
 
 
 def test_another_seed_is_another_packing_of_as_many_packs():

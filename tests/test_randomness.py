@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from packer.algorithms import get_algorithm
-from packer.plan import cut_documents, deal
+from packer.options import PackOptions
+from packer.pipeline.plans import plan_lengths
 
 SEEDS = 100
 MAX_MEAN = 3.89 / SEEDS**0.5  # of as many standard normal numbers: two-sided, 1 in 10,000
@@ -57,28 +58,27 @@ def partners(shard):
     return covariance / (variance * pairs**0.5)
 
 
-@pytest.fixture(scope="module")
-def shards():
+@pytest.fixture(scope="module", params=["auto", "bfd"])
+def shards(request):
     """For every seed the first shard and the last, which is the pool's: rows of (documents, lengths).
 
-    The same documents stand in another order in every source, or their fixed places would count 100 times.
+    `auto` draws its rows, `bfd` deals patterns. The same documents stand in another order in every source, or their
+    fixed places would count 100 times.
     """
     random = np.random.default_rng(3)
     lengths = np.minimum(random.lognormal(5, 1, 6_000).astype(np.int32) + 1, 2048)
-    patterns = get_algorithm("bfd").solve(cut_documents(lengths, 2048, "split").histogram)
+    packs = get_algorithm("bfd").solve(np.bincount(lengths, minlength=2049)).packs
+    shard_size = 8 * 2048 * (packs // 4)
     found = []
     for seed in range(SEEDS):
         lengths = random.permutation(lengths)
-        segments = cut_documents(lengths, 2048, "split")
-        plan = deal(segments, patterns, rows_per_shard=patterns.packs // 4, seed=seed)
-        assert len(plan.row_starts) - 1 == patterns.packs
-        assert plan.pool_packs > 30
-        for shard in (0, len(plan.shard_rows) - 2):
-            first, last = plan.shard_rows[shard : shard + 2]
-            documents = [plan.slots[a:b].astype(np.int64) for a, b in zip(
-                plan.row_starts[first:last], plan.row_starts[first + 1 : last + 1], strict=True
-            )]  # fmt: skip
-            found.append([(row, lengths[row]) for row in documents])
+        options = PackOptions(max_len=2048, shard_size=shard_size, seed=seed, algorithm=request.param)
+        plan = plan_lengths(lengths, options)
+        for number in (0, len(plan.shards.shard_rows) - 1):
+            shard = plan.shards.shard(number)
+            rows = shard.located(0, len(shard))
+            bounds = zip(rows.row_starts[:-1], rows.row_starts[1:], strict=True)
+            found.append([(rows.documents[a:b], rows.lengths[a:b]) for a, b in bounds])
     return {"of a partition": found[::2], "of the pool": found[1::2]}
 
 

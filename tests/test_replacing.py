@@ -299,7 +299,7 @@ def test_an_output_that_cannot_be_renamed_is_refused_before_any_work(command, tm
     monkeypatch.setattr(packer.executors, "run_tasks", None)
     with pytest.raises(packer.PackerError, match="mount point") as refused:
         command.run(out, 1, True)
-    assert "--output" in str(refused.value)
+    assert "output" in str(refused.value)
     assert own_files(out) == before
     assert not hidden_in(tmp_path)
 

@@ -18,13 +18,14 @@ import pytest
 import packer
 from packer import replacing, workspace
 from packer.executors import Stopped, run_tasks
+from packer.notes import NotesInFolder
 from packer.shards.manifest import is_packed
 from packer.workspace import PACKED, Workspace
 from tests.test_pack import hashes, made_documents, save_arrow
 
 pack_module = importlib.import_module("packer.pipeline.pack")
 
-MAX_LEN, SHARDS = 64, 22
+MAX_LEN, SHARDS = 64, 23
 
 
 class Killed(BaseException):
@@ -77,9 +78,10 @@ def kill(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, call: int
 
 INSTANTS = {
     "before the scan": (pack_module, "read_documents", 0, False),
-    "before the plan": (pack_module, "make_plan", 0, False),
-    "before the plan is kept": (Workspace, "save_plan", 0, False),
-    "when the plan is kept": (Workspace, "save_plan", 0, True),
+    "before the plan": (pack_module, "plan_documents", 0, False),
+    "before a note of the plan": (NotesInFolder, "save", 3, False),
+    "after a note of the plan": (NotesInFolder, "save", 3, True),
+    "when the plan is made": (pack_module, "plan_documents", 0, True),
     "before any shard": (Workspace, "commit", 0, False),
     "in the midst of the shards": (Workspace, "commit", SHARDS // 2, False),
     "after half of the shards": (Workspace, "commit", SHARDS // 2, True),
@@ -101,10 +103,11 @@ def test_a_pack_that_is_struck_goes_on_to_the_same_bytes(source, undisturbed, tm
     assert len(there) >= {"in the midst of the shards": SHARDS // 2, "after half of the shards": SHARDS // 2 + 1}.get(
         instant, 0
     )
-    kept = (out / ".packer" / "plan").is_dir()
+    kept = any((out / ".packer" / "notes").glob("*-rest-0"))
+    assert kept == (instant not in ("before the scan", *list(INSTANTS)[1:4], "after the end"))
     with monkeypatch.context() as watching:
         if kept:
-            watching.setattr(pack_module, "make_plan", None)  # making it again would fail
+            watching.setattr("packer.pipeline.partitioning.note_rows", None)  # making it again would fail
         pack(source, out)
     assert hashes(out) == undisturbed
     assert there.items() <= shards_in(out).items()
@@ -551,7 +554,7 @@ def strike(source: Path, out: Path, number: int, *, at: Path, more: tuple[str, .
     Where the machine is so busy that the process is done before, it is run again.
     """
     command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "512"]
-    command += ["--shard-size", "100KB", "--workers", "2", *more]
+    command += ["--shard-size", "400KB", "--workers", "2", *more]
     for _ in range(5):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
@@ -569,12 +572,12 @@ def strike(source: Path, out: Path, number: int, *, at: Path, more: tuple[str, .
 
 @pytest.fixture(scope="module")
 def large_hashes(large: Path) -> dict[str, str]:
-    packer.pack(large, large.parent / "undisturbed", max_len=512, shard_size="100KB")
+    packer.pack(large, large.parent / "undisturbed", max_len=512, shard_size="400KB")
     return hashes(large.parent / "undisturbed")
 
 
 def finish(source: Path, out: Path) -> None:
-    packer.pack(source, out, max_len=512, shard_size="100KB")
+    packer.pack(source, out, max_len=512, shard_size="400KB")
 
 
 def test_a_killed_process_leaves_what_the_same_command_finishes(large, large_hashes, tmp_path):
@@ -612,7 +615,7 @@ def test_a_complete_dataset_outlives_a_process_killed_while_replacing_it(large, 
     assert len(packer.load(out)) > 0
     there = shards_in(tmp_path / ".out.packer-new")
     assert there
-    packer.pack(large, out, max_len=512, shard_size="100KB", seed=3, overwrite=True)
+    packer.pack(large, out, max_len=512, shard_size="400KB", seed=3, overwrite=True)
     assert there.items() <= shards_in(out).items()
     assert list(packer.verify(out, large)) == []
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

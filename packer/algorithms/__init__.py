@@ -62,6 +62,12 @@ class Algorithm:
     limited: bool = False
     """Whether it takes `gap` and `seconds`, and ends at these."""
 
+    draws: bool = False
+    """Whether rows are drawn at random from the documents, where there are documents, and it packs only the rest."""
+
+    always_draws: bool = False
+    """Whether that is so even where it takes more rows than packing all documents by `solve`."""
+
     proves: bool = False
     """Whether it may prove a lower bound above those of `packer.algorithms.bounds`."""
 
@@ -111,9 +117,18 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
     for algorithm in (
         Algorithm(
             name="auto",
-            summary="The best of best fit and exact fill, improved by `optimal` where that is worth it.",
+            summary="As few rows as a solver needs, and of such packings one that is mixed like the corpus.",
             solve=_in_file("auto", "auto"),
             proves=True,
+            draws=True,
+        ),
+        Algorithm(
+            name="mixed",
+            summary="Rows drawn at random, mixed like the corpus, even where that takes a few more rows than auto.",
+            solve=_in_file("auto", "auto"),
+            proves=True,
+            draws=True,
+            always_draws=True,
         ),
         Algorithm(
             name="bfd",

@@ -100,4 +100,5 @@ def pack(
     else:
         from packer.report import render_manifest_summary
 
-        click.echo(render_manifest_summary(result.manifest.to_dict(), output=str(result.output), seconds=seconds))
+        summary, rows = result.manifest.to_dict(), pipeline.packed_statistics(result.output)
+        click.echo(render_manifest_summary(summary, rows=rows, output=str(result.output), seconds=seconds))

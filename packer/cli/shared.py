@@ -173,7 +173,7 @@ def progress_bars() -> Iterator[Progress]:
 
     tqdm.monitor_interval = 0  # a thread less; without one to be had it prints a warning
     bars: dict[str, tqdm[Any]] = {}
-    units = {"write": "tok", "export": "tok", "compare": "tok", "plan": "doc", "solve": "alg"}
+    units = {"write": "tok", "export": "tok", "compare": "tok", "plan": "part", "solve": "alg"}
 
     def draw(stage: str, done: int, total: int) -> None:
         kind = stage.split()[0]

@@ -37,12 +37,10 @@ def whole_folder(out: Path, *, overwrite: bool, sync: bool) -> Iterator[Path]:
     Raises:
         PackerError: there is something at `out`, or another process is making it.
     """
-    _refuse(out, overwrite=overwrite)
-    refuse_mount_point(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     with _locked(sibling(out, "exporting"), out):
         restore(out, EXPORT)
         _refuse(out, overwrite=overwrite)
+        refuse_mount_point(out)
         part = sibling(out, EXPORT.building)
         _remove(part)
         part.mkdir()
@@ -75,7 +73,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
     Raises:
         PackerError: another process holds it, or has just deleted the folder.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     lock = None
     try:
         try:

@@ -152,3 +152,28 @@ def gather_bytes(
             chunk, first = _locate(column, rows[s])
             source = column.values[chunk] + np.uint64((first + starts[s]) * width)
             copy_bytes(out.ctypes.data + width * places[s], source, width * lengths[s])
+
+
+@jit
+def lengths_of(column: Addresses, rows: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+    """Write the number of values of each of these lists; the column's offsets must have been checked.
+
+    Args:
+        column: where the lists are.
+        rows: (lists,) numbers of lists; ascending ones are found fastest.
+        out: (lists,)
+    """
+    chunk = np.int64(0)
+    for i in range(len(rows)):
+        row = rows[i]
+        if not column.first_rows[chunk] <= row < column.first_rows[chunk + 1]:
+            chunk, _ = _locate(column, row)
+        index = row - column.first_rows[chunk]
+        if column.offset_bytes[chunk] == 4:
+            narrow = array_at(column.offsets[chunk], index + 2, np.int32)
+            out[i] = narrow[index + 1] - narrow[index]
+        elif column.offset_bytes[chunk] == 8:
+            wide = array_at(column.offsets[chunk], index + 2, np.int64)
+            out[i] = wide[index + 1] - wide[index]
+        else:
+            out[i] = column.list_sizes[chunk]

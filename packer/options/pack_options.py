@@ -175,7 +175,7 @@ class PackOptions:
                 raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
         return self.row_format.keeping({name: extra[name].type for name in self.kept}, kept_tokens)
 
-    def cut(self, lengths: NDArray[np.int32], *, threads: int = 1) -> Segments:
+    def cut(self, lengths: NDArray[np.int32], *, threads: int = 1, first_document: int = 0) -> Segments:
         """Cut documents of `lengths` tokens as these options say; see `cut_documents` and `cut_pairs`."""
         if self.pairs:
             return cut_pairs(
@@ -185,6 +185,7 @@ class PackOptions:
                 truncate_side=self.truncate_side,
                 align=self.align,
                 threads=threads,
+                first_document=first_document,
             )
         return cut_documents(
             lengths,
@@ -194,6 +195,7 @@ class PackOptions:
             truncate_side=self.truncate_side,
             align=self.align,
             threads=threads,
+            first_document=first_document,
         )
 
     def kept_lengths(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:

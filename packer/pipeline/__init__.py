@@ -3,7 +3,8 @@
 `pack.py` is the whole way, `opening.py`, `planning.py` and `writing.py` are stretches of it, `mixing.py` makes one
 sequence of several sources; `measuring.py` reads lengths alone, `statistics.py` is the way without tokens,
 `comparing.py` that way with every algorithm, `verifying.py` the way back, on which `packed_segments.py` reads the rows
-and `against_source.py` compares them; `recounting.py` counts the figures of the manifest again. `tokenizing.py` stops
+(`segment_buckets.py`: in bounded memory) and `against_source.py` compares them (`segment_differences.py`: what differs
+first); `recounting.py` counts the figures of the manifest again. `tokenizing.py` stops
 where text has become tokens.
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,14 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.measuring import Measured, measure
 from packer.pipeline.mixing import Given
-from packer.pipeline.planning import Cut, cut_by_policy, cut_lengths, make_plan
-from packer.plan import Plan, Segments, apart_bound, items_of, together_bound
+from packer.pipeline.planning import cut_by_policy
+from packer.pipeline.plans import plan_lengths
+from packer.plan import Segments, apart_bound, items_of, together_bound
 from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
 from packer.stats.comparison import Comparison, Failure, Outcome, compare_outcomes
-from packer.stats.rows import Corpus, rows_in_order, rows_of_patterns, rows_of_plan
+from packer.stats.rows import Corpus, rows_in_order, rows_of_patterns, rows_of_shards
 
 QUICK = 2.0
 """Seconds under which an algorithm runs again, and the second run counts."""
@@ -69,8 +70,7 @@ def compare(
         segments = cut_by_policy(measured.lengths, options)
         corpus, lengths = _corpus_of_segments(segments), segments.kept_lengths(0, segments.documents)
         known_bound = _bound(segments, measured, options)
-        if options.pairs or options.group_by is not None:
-            planned = measured
+        planned = measured
         del segments
     chosen = list(dict.fromkeys(get_algorithm(name).name for name in algorithms)) or list(ALGORITHMS)
     outcomes: list[Outcome] = []
@@ -78,7 +78,7 @@ def compare(
     for done, name in enumerate(chosen):
         progress(f"solve {name}", done, len(chosen))
         try:
-            if planned is not None:
+            if planned is not None and _is_planned(name, options):
                 outcomes.append(_planned_outcome(name, corpus, planned, options))
             else:
                 outcomes.append(_outcome(get_algorithm(name), corpus, lengths, options.max_segments))
@@ -97,6 +97,13 @@ def compare(
         known_bound=known_bound,
         documents_per_step=documents_per_step,
     )
+
+
+def _is_planned(name: str, options: PackOptions) -> bool:
+    """Whether an algorithm's rows follow from more than a histogram, or than the lengths in order."""
+    algorithm = get_algorithm(name)
+    draws = isinstance(algorithm, Algorithm) and algorithm.draws
+    return draws or options.pairs or options.group_by is not None
 
 
 def _corpus_of_segments(segments: Segments) -> Corpus:
@@ -172,6 +179,8 @@ def _outcome(
         ordered, seconds = _timed(partial(algorithm.arrange, lengths, corpus.max_len, max_segments))
         rows = rows_in_order(ordered, lengths)
         return Outcome(algorithm=algorithm.name, rows=rows, seconds=seconds, keeps_whole=algorithm.keeps_whole)
+    if algorithm.always_draws:
+        raise PackerError("needs a dataset: it draws rows from documents, and a histogram has none")
     _warm_up(algorithm)
     limits = {"seconds": PATIENCE} if algorithm.limited else {}
     patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, max_segments, **limits))
@@ -180,7 +189,7 @@ def _outcome(
 
 
 def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: PackOptions) -> Outcome:
-    """Plan the rows of pairs or groups with an algorithm.
+    """Plan the rows of documents, pairs or groups with an algorithm.
 
     Raises:
         PackerError: it does not go with them.
@@ -190,16 +199,10 @@ def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: Pac
     if isinstance(algorithm, Algorithm):
         _warm_up(algorithm)
     options = replace(options, algorithm=name, gap=None, time_limit=PATIENCE if limited else None)
-    row_bytes = options.row_format.row_bytes
-
-    def planned() -> tuple[Cut, Plan, dict[str, Any]]:
-        cut = cut_lengths(measured.lengths, options)
-        return cut, *make_plan(cut, options, row_bytes=row_bytes, groups=measured.groups)
-
-    (cut, plan, totals), seconds = _timed(planned)
-    lengths = cut.segments.locate(plan.slots)[2]
-    rows = rows_of_plan(lengths.astype(np.int64), plan.row_starts.astype(np.int64), corpus)
-    return Outcome(algorithm=name, rows=rows, seconds=seconds, proved_bound=totals["lower_bound"])
+    planned, seconds = _timed(partial(plan_lengths, measured.lengths, options, groups=measured.groups))
+    shards = (planned.shards.shard(number) for number in range(len(planned.shards.shard_rows)))
+    rows = rows_of_shards((shard.located(0, len(shard)) for shard in shards), corpus)
+    return Outcome(algorithm=name, rows=rows, seconds=seconds, proved_bound=planned.lower_bound)
 
 
 def _warm_up(algorithm: Algorithm) -> None:

@@ -6,16 +6,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.opening import open_with
 from packer.progress import Progress, silent
-from packer.sources import Scan, Source, scan
-from packer.sources.mixture import Mixture, Origins, Recipe, distinct_names
+from packer.sources import Source, identify, scan
+from packer.sources.mixture import Mixture, Recipe, distinct_names
+from packer.sources.origins import Origins
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -31,8 +33,11 @@ class Documents:
     source: Source
     """Where they are."""
 
-    scanned: Scan
-    """What a pass over them tells."""
+    identity: dict[str, Any]
+    """What tells the source from others; for the manifest."""
+
+    lengths: NDArray[np.int32] | None
+    """(documents,) tokens of each; None where they are looked up when they are needed."""
 
     origins: Origins | None
     """Which document of which source each one is; None where there is one source."""
@@ -90,16 +95,24 @@ def open_sources(source: Given | Sequence[Given], options: PackOptions) -> Sourc
     )
 
 
-def read_documents(opened: Source | Mixture, progress: Progress = silent) -> Documents:
-    """Take the length of every document and, of a mixture, decide which come how often and in which order.
+def read_documents(opened: Source | Mixture, progress: Progress = silent, *, hold_lengths: bool = False) -> Documents:
+    """Check every document and, of a mixture, decide which come how often and in which order.
+
+    Args:
+        opened: a source or a mixture.
+        progress: called with "lengths", "decode" or "tokenize", in bytes of the files.
+        hold_lengths: keep the length of every document; those of a mixture are held in any case.
 
     Raises:
         SourceError: a source holds no document, or a document or file is wrong.
     """
     if isinstance(opened, Source):
-        return Documents(source=opened, scanned=scan(opened, progress), origins=None)
+        if not hold_lengths:
+            return Documents(source=opened, identity=identify(opened, progress), lengths=None, origins=None)
+        scanned = scan(opened, progress)
+        return Documents(source=opened, identity=scanned.identity, lengths=scanned.lengths, origins=None)
     source, scanned, origins = opened.draw(progress).arrange()
-    return Documents(source=source, scanned=scanned, origins=origins)
+    return Documents(source=source, identity=scanned.identity, lengths=scanned.lengths, origins=origins)
 
 
 def _refuse_twice(sources: Sequence[Given]) -> None:

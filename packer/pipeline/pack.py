@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,17 @@ import xxhash
 from packer import replacing, workspace
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
+from packer.notes import Note, NotesInFolder
 from packer.options import PackOptions
 from packer.paths import expanded, output_folder
 from packer.pipeline.finding_complete import changed_since, check_files
-from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Given, open_sources, read_documents
 from packer.pipeline.opening import names_and_sizes, source_files, text_identity, text_totals
-from packer.pipeline.planning import cut_lengths, make_plan
+from packer.pipeline.plans import makes_own_rows, plan_documents
 from packer.pipeline.room import check_decoding, check_writing
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watching import Watch
 from packer.pipeline.writing import ShardMaker, write_shards
-from packer.plan import Plan
 from packer.progress import Progress, silent
 from packer.request import difference
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
@@ -164,7 +163,7 @@ def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any],
     remedy = "choose another --output, or replace it with --overwrite"
     same = there == asked
     if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
-        same = read_documents(opened, progress).scanned.identity == manifest.source
+        same = read_documents(opened, progress).identity == manifest.source
     if not same:
         raise PackerError(f"{out} is complete, packed {difference(there, asked)}: {remedy}")
     check_files(out / MANIFEST, [asdict(entry) for entry in manifest.shards], manifest.files)
@@ -190,43 +189,35 @@ def _pack_into(
     *,
     overwrite: bool,
 ) -> Manifest:
-    """Plan, or take up the plan that is there, write the shards that are not, and commit."""
+    """Plan, going on from the notes that are there, write the shards that are not, and commit."""
     mapped = opened
     if not opened.mapped:
         check_decoding(claimed, opened, options)
         mapped = opened.spill(claimed.spill, progress, workers=workers)
         watch.check()
         watch = watch.of_mapped(mapped)
-    documents = read_documents(mapped, progress)
-    scanned = documents.scanned
-    table = documents.source.table(scanned.lengths)
-    row_format = options.row_format_of(table.extra)
-    cut = cut_lengths(scanned.lengths, options, table=table, describe=documents.describe, threads=workers)
-
-    def planned() -> tuple[Plan, dict[str, Any]]:
-        groups = document_groups(table.extra, table.rows, options)
-        row_bytes = row_format.row_bytes
-        return make_plan(cut, options, row_bytes=row_bytes, groups=groups, threads=workers, progress=progress)
-
-    plan, totals = _kept_plan(claimed, scanned.identity, planned, overwrite=overwrite)
+    notes = NotesInFolder(claimed)
+    documents = read_documents(mapped, progress, hold_lengths=not makes_own_rows(options))
+    _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
+    planned = plan_documents(documents, options, notes=notes, workers=workers, progress=progress)
     watch.check()
-    check_writing(claimed, totals["packs"] * row_format.row_bytes)
+    check_writing(claimed, planned.totals["packs"] * planned.row_format.row_bytes)
     maker = ShardMaker(
         source=documents.source,
-        table=table,
-        segments=cut.segments,
-        plan=plan,
-        row_format=row_format,
+        table=planned.table,
+        shards=planned.shards,
+        row_format=planned.row_format,
+        overlap=planned.overlap,
         origins=documents.origins,
     )
     entries = write_shards(claimed, maker, watch, workers, progress)
     watch.check()
-    files = datasets_files(scanned.identity, [entry.file for entry in entries])
+    files = datasets_files(documents.identity, [entry.file for entry in entries])
     manifest = Manifest(
         options=options.to_dict(),
-        source=scanned.identity,
+        source=documents.identity,
         totals={
-            **totals,
+            **planned.totals,
             "tokens_trained": sum(entry.trained for entry in entries),
             "segments_untrained": sum(entry.untrained_segments for entry in entries),
             **text_totals(mapped),
@@ -238,28 +229,15 @@ def _pack_into(
     return manifest
 
 
-def _kept_plan(
-    claimed: Workspace,
-    identity: dict[str, Any],
-    planned: Callable[[], tuple[Plan, dict[str, Any]]],
-    *,
-    overwrite: bool,
-) -> tuple[Plan, dict[str, Any]]:
-    """Return the plan that was kept, made first where there is none, and the totals of the manifest."""
-    kept = claimed.load_plan()
-    if kept is not None and kept[1]["source"] != identity:
+def _refuse_changed(claimed: Workspace, notes: NotesInFolder, identity: dict[str, Any], *, overwrite: bool) -> None:
+    """Refuse to go on with another source than that of the notes, or begin again."""
+    begun = notes.load("source")
+    if begun is not None and begun.facts != identity:
         if not overwrite:
             raise PackerError(
                 f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
             )
-        kept = None
         claimed.forget_plan()
-    if kept is None:
-        plan, totals = planned()
-        arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
-        claimed.save_plan(arrays, {"source": identity, "totals": totals, "pool_packs": plan.pool_packs})
-        del plan, arrays  # from here on mapped, not held
-        kept = claimed.load_plan()
-        assert kept is not None
-    found, facts = kept
-    return Plan(**found, pool_packs=facts["pool_packs"]), facts["totals"]
+        begun = None
+    if begun is None:
+        notes.save("source", Note(facts=identity), lasting=True)

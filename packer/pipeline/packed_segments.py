@@ -1,9 +1,12 @@
-"""The segments that the rows of a packed dataset hold, in the order of their documents."""
+"""The segments that the rows of a packed dataset hold, in the order of their documents, a bucket of them at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +16,26 @@ from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
 from packer.gather import TokenColumn
 from packer.options import PackOptions
+from packer.pipeline.segment_buckets import Buckets, distributed
 from packer.shards.columns import PADDING
+from packer.shards.kept import values_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.sources import Source
 from packer.sources.taken import TakenInOrder
 
+BUCKET = 1 << 19
+"""Segments of a bucket, about: 12 MB of records, and as much again to sort them."""
+
+_KEPT_BYTES = 16 << 20  # of the kept values of a bucket, about: where values are long, buckets are smaller
+
+_SEGMENT = [("document", np.int64), ("start", np.int32), ("length", np.int32), ("place", np.int64)]
+_NUMBER = ("number", np.int64)  # position among the values of the kept columns, padding counted
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedSegments:
-    """Every segment of a packed dataset, ordered by document and start."""
+    """The segments of a bucket, ordered by document and start."""
 
     documents: NDArray[np.int64]
     starts: NDArray[np.int32]
@@ -31,7 +44,7 @@ class PackedSegments:
     """Where each begins: row * max_len + offset in the row."""
 
     columns: dict[str, TokenColumn]
-    """The token columns: row r is list r."""
+    """The token columns of all rows: row r is list r."""
 
     kept: dict[str, pa.Array]
     """The kept columns, a value for each segment."""
@@ -40,54 +53,123 @@ class PackedSegments:
     """The kept columns of a value per token, and its type: row r is list r."""
 
 
-def read_segments(folder: Path, manifest: Manifest, source: Source | TakenInOrder) -> PackedSegments:
+class SegmentBuckets:
+    """All segments of the rows; those of a bucket are read when they are asked for, in ascending order."""
+
+    def __init__(self, rows: _Rows, buckets: Buckets, read: Callable[[int], NDArray[Any]]) -> None:
+        self.borders = buckets.borders
+        """Shape (buckets - 1,): the first document of every bucket but the first."""
+        self.count = int(buckets.sizes.sum())
+        """Segments of all buckets."""
+        self.passed = 0
+        """Segments of the buckets before the one that was read last."""
+        self._rows = rows
+        self._sizes = buckets.sizes
+        self._read = read
+        self._bucket = -1
+        self._segments: PackedSegments | None = None
+
+    def at(self, bucket: int) -> PackedSegments:
+        """Read a bucket, unless it is the one that was read last."""
+        if bucket != self._bucket or self._segments is None:
+            self._segments = None  # not held while the next one is read
+            self._segments = self._rows.in_order(self._read(bucket))
+            self._bucket, self.passed = bucket, int(self._sizes[:bucket].sum())
+        return self._segments
+
+
+@contextmanager
+def read_segments(folder: Path, manifest: Manifest, source: Source | TakenInOrder) -> Iterator[SegmentBuckets]:
     """Read the segments of all rows; documents of a mixture are numbered as `source` does.
 
-    Raises:
-        PackerError: a shard is not what the manifest says.
-    """
-    tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
-    for table, entry in zip(tables, manifest.shards, strict=True):
-        if not table.schema.equals(tables[0].schema):  # values are read by the types of the first
-            raise PackerError(f"{folder / entry.file} has columns of other types than {manifest.shards[0].file} has")
-    batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
-    names = [name for name in ("input_ids", "labels") if name in batches[0].schema.names]
-    columns = {name: TokenColumn.from_arrow([batch[name] for batch in batches]) for name in names}
+    More segments than one bucket has are distributed in a temporary file, which takes 24 bytes each, with kept columns
+    32; see `segment_buckets.distributed`.
 
-    options = PackOptions.from_dict(manifest.options)
-    kept_tokens = {
-        name: (TokenColumn.from_arrow([batch[name] for batch in batches]), batches[0][name].type.value_type)
-        for name in options.keep_tokens
-    }
-    kept: dict[str, list[pa.Array]] = {name: [] for name in options.kept}
-    count = sum(int(np.count_nonzero(as_numpy(batch["doc_ids"].values) != PADDING)) for batch in batches)
-    documents, places = np.empty(count, np.int64), np.empty(count, np.int64)
-    starts, lengths = np.empty(count, np.int32), np.empty(count, np.int32)
-    row = end = 0
-    for batch in batches:
-        extents = as_numpy(batch["seq_lengths"].values)
-        tokens = as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else extents
-        ids = as_numpy(batch["doc_ids"].values)
-        real = ids != PADDING
-        part = slice(end, end := end + int(np.count_nonzero(real)))
-        documents[part], lengths[part] = ids[real], tokens[real]
-        if isinstance(source, TakenInOrder):
-            sources, copies = (as_numpy(batch[name].values)[real] for name in ("source_ids", "copy"))
-            documents[part] = source.numbers(sources, ids[real], copies)
-        for name, parts in kept.items():
-            parts.append(batch[name].values.filter(pa.array(real)))
-        starts[part] = as_numpy(batch["doc_starts"].values)[real]
-        places[part] = (row * manifest.max_len + np.cumsum(extents, dtype=np.int64) - extents)[real]
-        row += batch.num_rows
-    order = np.lexsort((starts, documents))
-    documents, starts = documents[order], starts[order]  # one after the other: each frees what it replaces
-    lengths, places = lengths[order], places[order]
-    return PackedSegments(
-        documents=documents,
-        starts=starts,
-        lengths=lengths,
-        places=places,
-        columns=columns,
-        kept={name: pa.concat_arrays(parts).take(as_arrow(order)) for name, parts in kept.items()},
-        kept_tokens=kept_tokens,
-    )
+    Raises:
+        PackerError: a shard is not what the manifest says, or the temporary file cannot be written.
+    """
+    rows = _Rows(folder, manifest, source)
+    buckets = Buckets.balanced(rows.documents(), manifest.totals["documents"], rows.bucket_size)
+    with distributed(rows.records(), rows.dtype, buckets) as read:
+        yield SegmentBuckets(rows, buckets, read)
+
+
+class _Rows:
+    """The mapped rows of a packed dataset; arguments as of `read_segments`."""
+
+    def __init__(self, folder: Path, manifest: Manifest, source: Source | TakenInOrder) -> None:
+        tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
+        for table, entry in zip(tables, manifest.shards, strict=True):
+            if not table.schema.equals(tables[0].schema):  # values are read by the types of the first
+                first = manifest.shards[0].file
+                raise PackerError(f"{folder / entry.file} has columns of other types than {first} has")
+        self._batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
+        self._max_len = manifest.max_len
+        self._source = source
+        schema, options = self._batches[0].schema, PackOptions.from_dict(manifest.options)
+        self._columns = {name: self._tokens(name) for name in ("input_ids", "labels") if name in schema.names}
+        self._kept_tokens = {
+            name: (self._tokens(name), schema.field(name).type.value_type) for name in options.keep_tokens
+        }
+        self._kept = {name: pa.chunked_array([batch[name].values for batch in self._batches]) for name in options.kept}
+        self.dtype = np.dtype([*_SEGMENT, _NUMBER] if self._kept else _SEGMENT)
+
+    @property
+    def bucket_size(self) -> int:
+        """Segments that a bucket should have."""
+        kept_bytes = sum(column.nbytes / len(column) for column in self._kept.values())
+        return max(1, min(BUCKET, int(_KEPT_BYTES / max(1.0, kept_bytes))))
+
+    def documents(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the documents of the segments of every record batch, padding left out."""
+        for batch in self._batches:
+            yield self._documents(batch, as_numpy(batch["doc_ids"].values) != PADDING)
+
+    def records(self) -> Iterator[NDArray[Any]]:
+        """Yield the segments of every record batch, padding left out, as records of `dtype`."""
+        row = number = 0
+        for batch in self._batches:
+            extents = as_numpy(batch["seq_lengths"].values)
+            tokens = as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else extents
+            is_real = as_numpy(batch["doc_ids"].values) != PADDING
+            records = np.empty(int(np.count_nonzero(is_real)), self.dtype)
+            records["document"] = self._documents(batch, is_real)
+            records["start"] = as_numpy(batch["doc_starts"].values)[is_real]
+            records["length"] = tokens[is_real]
+            records["place"] = (row * self._max_len + np.cumsum(extents, dtype=np.int64) - extents)[is_real]
+            if self._kept:
+                records["number"] = np.flatnonzero(is_real) + number
+            yield records
+            row += batch.num_rows
+            number += len(extents)
+
+    def in_order(self, records: NDArray[Any]) -> PackedSegments:
+        """Sort records, and look up their kept values."""
+        order = np.lexsort((records["start"], records["document"]))
+        return PackedSegments(
+            documents=records["document"][order],
+            starts=records["start"][order],
+            lengths=records["length"][order],
+            places=records["place"][order],
+            columns=self._columns,
+            kept={name: _values(column, records["number"][order]) for name, column in self._kept.items()},
+            kept_tokens=self._kept_tokens,
+        )
+
+    def _tokens(self, name: str) -> TokenColumn:
+        return TokenColumn.from_arrow([batch[name] for batch in self._batches])
+
+    def _documents(self, batch: pa.RecordBatch, is_real: NDArray[np.bool_]) -> NDArray[np.int64]:
+        documents: NDArray[np.int64] = as_numpy(batch["doc_ids"].values)[is_real]
+        if not isinstance(self._source, TakenInOrder):
+            return documents
+        sources, copies = (as_numpy(batch[name].values)[is_real] for name in ("source_ids", "copy"))
+        return self._source.numbers(sources, documents, copies)
+
+
+def _values(column: pa.ChunkedArray, numbers: NDArray[np.int64]) -> pa.Array:
+    """The values of a column at these positions, in any order; chunk by chunk, as the chunks are mapped."""
+    order = np.argsort(numbers)
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return values_at(column, numbers[order]).take(as_arrow(places))

@@ -85,14 +85,8 @@ def cut_by_policy(
     if table is not None:
         policy = split_at_turns(policy, table, options, describe)
     segments = policy if table is None else without_untrained(policy, table, options, describe)
-    if not segments.histogram.any() and policy.histogram.any():
-        raise SourceError(f"nothing to pack: of {segments.documents:,} documents nothing is trained; check the labels")
     if not segments.histogram.any():
-        raise SourceError(
-            f"nothing to pack: of {segments.documents:,} documents, {segments.empty_documents:,} are empty and "
-            f"{segments.long_documents:,} longer than max_len {segments.max_len:,} (--long {segments.long}); "
-            "check the source, --max-len and --long"
-        )
+        raise nothing_to_pack(account_of(segments, options), options)
     return segments
 
 
@@ -181,7 +175,7 @@ def _dealt(
             seed=options.seed,
         )
         return together, together_bound(items, groups, options.max_items)
-    plan = deal(items, patterns, rows_per_shard=rows_per_shard, seed=options.seed, threads=threads, progress=progress)
+    plan = deal(items, patterns, rows_per_shard=rows_per_shard, seed=options.seed)
     if groups is None:
         return plan, bound
     least = apart_bound(items, groups)
@@ -210,6 +204,18 @@ def group_facts(groups: NDArray[np.int32], packs: int | None) -> dict[str, Any]:
 def account_of(segments: Segments, options: PackOptions) -> Account:
     """Count what these options made of the documents of these segments."""
     return Account.of(segments, pairs=options.pairs, drops_untrained=options.untrained == "drop")
+
+
+def nothing_to_pack(account: Account, options: PackOptions) -> SourceError:
+    """Say why no segment is left."""
+    dropped = account.documents_dropped
+    if dropped.get("untrained"):
+        return SourceError(f"nothing to pack: of {account.documents:,} documents nothing is trained; check the labels")
+    return SourceError(
+        f"nothing to pack: of {account.documents:,} documents, {dropped['empty']:,} are empty and "
+        f"{dropped['too_long']:,} longer than max_len {options.max_len:,} (--long {options.long}); "
+        "check the source, --max-len and --long"
+    )
 
 
 def _totals(segments: Segments, plan: Plan, bound: int, options: PackOptions) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.measuring import measure
 from packer.pipeline.mixing import Given
-from packer.pipeline.planning import cut_lengths, make_plan
+from packer.pipeline.plans import plan_lengths
 from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
@@ -43,21 +43,12 @@ def dataset_statistics(
         PackerError: the source cannot be read, or there is nothing in it to pack.
     """
     measured = measure(source, options, progress)
-    cut = cut_lengths(measured.lengths, options)
-    if measured.groups is not None:
-        row_bytes = options.row_format.row_bytes
-        _, totals = make_plan(cut, options, row_bytes=row_bytes, groups=measured.groups, progress=progress)
-        packs, bound = totals["packs"], totals["lower_bound"]
-    elif cut.rows is not None:
-        packs, bound = cut.rows.packs, cut.lower_bound(options.max_items)
-    else:
-        patterns = options.solve(cut.items.histogram)
-        packs, bound = patterns.packs, cut.lower_bound(options.max_items, patterns.lower_bound)
+    planned = plan_lengths(measured.lengths, options, groups=measured.groups, progress=progress)
     return dataset_stats(
-        lengths=cut.policy.lengths,
-        histogram=_tokens_of_segments(cut.policy),
-        packs=packs,
-        lower_bound=bound,
+        lengths=measured.lengths,
+        histogram=_tokens_of_segments(planned.segments),
+        packs=planned.packs,
+        lower_bound=planned.lower_bound,
         algorithm=get_algorithm(options.algorithm).name,
         max_segments=options.max_segments,
         documents_per_step=documents_per_step,

@@ -23,7 +23,7 @@ from packer.progress import Progress, silent
 from packer.replacing import Kind
 from packer.request import difference
 from packer.shards.manifest import datasets_files, shard_name
-from packer.sources import Source, scan
+from packer.sources import Source, identify
 from packer.sources.hugging_face import REPORT, STATE
 from packer.sources.spill import Piece, cut_source
 from packer.system_errors import system_errors
@@ -180,7 +180,7 @@ def _write(
     spilled = opened.spill(claimed.spill, progress, workers=workers)
     watch.check()
     assert spilled.tokenized is not None
-    identity = scan(spilled).identity
+    identity = identify(spilled)
     report = {
         "tokenizer": tokenizer,
         "pad_id": opened.pad_id,

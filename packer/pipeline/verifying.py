@@ -19,7 +19,7 @@ from packer.shards.figures import differences
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.shards.verify import verify_packed
-from packer.sources import Source, source_identity
+from packer.sources import IdentityCounter, Source
 from packer.sources.mixture import Mixture
 from packer.sources.taken import TakenInOrder
 from packer.text import LIBRARIES
@@ -87,15 +87,16 @@ def compare_opened(folder: Path, manifest: Manifest, opened: Source | Mixture, p
         if others:
             yield from others
             return
-        lengths = yield from compare_with_source(folder, manifest, TakenInOrder(drawn), progress)
-        identity = None if lengths is None else drawn.identity(drawn.order()[2])
+        is_same = yield from compare_with_source(folder, manifest, TakenInOrder(drawn), progress)
+        identity = drawn.identity(drawn.order()[2]) if is_same else None
     else:
         difference = _other_text(manifest.source, opened)
         if difference:
             yield difference
             return
-        lengths = yield from compare_with_source(folder, manifest, opened, progress)
-        identity = None if lengths is None else source_identity(opened, lengths)
+        seen = IdentityCounter(opened)
+        is_same = yield from compare_with_source(folder, manifest, opened, progress, on_lengths=seen.add)
+        identity = seen.identity() if is_same else None
     if identity is not None:
         yield from identity_faults(manifest.source, identity)
         yield from differences(manifest.totals, text_totals(opened), "the source")

@@ -5,24 +5,37 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.executors import run_tasks
 from packer.gather import NO_LOSS, TokenColumn
+from packer.pipeline.reading import lists_of
 from packer.pipeline.watching import Watch
-from packer.plan import Plan, Segments
+from packer.plan.pieces import Located, ShardRows
+from packer.plan.segments import context_of
 from packer.progress import Progress
 from packer.shards.columns import RowFormat
 from packer.shards.kept import KeptValues
 from packer.shards.manifest import ShardEntry, shard_name
 from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
 from packer.sources import Source, TokenTable, value_message
-from packer.sources.mixture import Origins
+from packer.sources.origins import Origins
 from packer.workspace import Workspace
+
+
+class Shards(Protocol):
+    """A plan, as the rows of each shard."""
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Rows of each shard; none is empty."""
+
+    def shard(self, number: int) -> ShardRows:
+        """The rows of a shard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,24 +46,19 @@ class ShardMaker:
     """Named in messages."""
 
     table: TokenTable
-    """The documents, by address."""
+    """The columns of all documents, by address."""
 
-    segments: Segments
-    """What was made of them."""
-
-    plan: Plan
+    shards: Shards
     """Which segment stands where."""
 
     row_format: RowFormat
     """What a row looks like."""
 
+    overlap: int
+    """Tokens with which a piece of a document repeats the end of the piece before it."""
+
     origins: Origins | None
     """Which document of which source each document is; None where there is one source."""
-
-    @property
-    def shards(self) -> int:
-        """The number of shards."""
-        return len(self.plan.shard_rows) - 1
 
     def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield (record batch, what is in it) of a shard, in order.
@@ -58,47 +66,43 @@ class ShardMaker:
         Raises:
             SourceError: a token or label of the source is out of range.
         """
-        first, last = self.plan.shard_rows[shard : shard + 2]
-        columns, kept, schema = self._columns(), self._kept(int(first), int(last)), self.row_format.schema
-        for begin, end in self.row_format.batches(int(first), int(last)):
-            block = self.block(begin, end)
+        rows = self.shards.shard(shard)
+        columns, kept, schema = self._columns(), self._kept(rows), self.row_format.schema
+        for first, last in self.row_format.batches(0, len(rows)):
+            block = self.block(rows.located(first, last))
             try:
                 yield build_batch(block, columns, kept, self.row_format, schema)
             except BadTokenError as bad:
                 raise SourceError(self._explain(bad, block)) from bad
 
-    def block(self, first_row: int, last_row: int) -> RowBlock:
-        """Look up the segments of rows first_row..last_row-1."""
-        row_starts = self.plan.row_starts[first_row : last_row + 1]
-        documents, starts, lengths = self.segments.locate(self.plan.slots[row_starts[0] : row_starts[-1]])
-        sources, ids, copies = (None, documents, None) if self.origins is None else self.origins.of(documents)
+    def block(self, rows: Located) -> RowBlock:
+        """Say what stands where in some rows."""
+        sources, ids, copies = (None, rows.documents, None)
+        if self.origins is not None:
+            sources, ids, copies = self.origins.of(rows.documents)
+        align = self.row_format.align
         return RowBlock(
-            lists=self._lists(documents),
+            lists=lists_of(self.table, rows.documents),
             documents=ids,
             source_ids=sources,
             copies=copies,
-            starts=starts,
-            lengths=lengths,
-            extents=self.segments.extents_of(lengths),
-            context=self.segments.context_of(starts),
-            row_starts=row_starts - row_starts[0],
+            starts=rows.starts,
+            lengths=rows.lengths,
+            extents=rows.lengths if align == 1 else -(-rows.lengths // align) * align,
+            context=context_of(rows.starts, self.overlap),
+            row_starts=rows.row_starts,
         )
 
     def _columns(self) -> SourceColumns:
         kept = {name: TokenColumn.from_arrow(self.table.extra[name].chunks) for name in self.row_format.kept_tokens}
         return SourceColumns(input_ids=self.table.input_ids, labels=self.table.labels, kept_tokens=kept)
 
-    def _kept(self, first_row: int, last_row: int) -> KeptValues:
-        """Look up the kept columns of the documents of rows first_row..last_row-1."""
+    def _kept(self, rows: ShardRows) -> KeptValues:
+        """Look up the kept columns of the documents of a shard."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
-        first, last = self.plan.row_starts[[first_row, last_row]]
-        documents, _, _ = self.segments.locate(self.plan.slots[first:last])
-        return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, self._lists(documents))
-
-    def _lists(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The list of the source's columns that each document is."""
-        return documents if self.table.rows is None else self.table.rows[documents].astype(np.int64)
+        lists = lists_of(self.table, rows.located(0, len(rows)).documents)
+        return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, lists)
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
         """Name the document, position and value that is no token id."""
@@ -125,9 +129,10 @@ def write_shards(
     claimed: Workspace, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
 ) -> list[ShardEntry]:
     """Write the shards that are not there yet, while the watched files stay as they are; return the entries of all."""
-    names = [shard_name(shard, maker.shards) for shard in range(maker.shards)]
+    shard_rows = maker.shards.shard_rows
+    names = [shard_name(shard, len(shard_rows)) for shard in range(len(shard_rows))]
     entries = _intact_shards(claimed, names, workers, progress)
-    total = len(maker.plan.row_starts) - 1
+    total = sum(shard_rows)
     done = sum(entry.rows for entry in entries.values())
     counting = threading.Lock()
     max_len, schema = maker.row_format.max_len, maker.row_format.schema
@@ -150,7 +155,7 @@ def write_shards(
             claimed.commit(temporary, entry)
         return entry
 
-    missing = [shard for shard in range(maker.shards) if names[shard] not in entries]
+    missing = [shard for shard in range(len(shard_rows)) if names[shard] not in entries]
     for entry in run_tasks(write, missing, workers):
         entries[entry.file] = entry
     return [entries[name] for name in names]

@@ -1,17 +1,19 @@
-"""From document lengths to a plan: which segment goes to which row of which shard.
+"""From document lengths to rows: which segment goes to which row of which shard.
 
-`cutting.py` cuts documents at max_len into `segments.py`, `deal.py` turns patterns into rows, `ordered.py` the rows of
-an order algorithm; `extents.py` and `kernels.py` are what is compiled of the two, `permute.py` is their randomness.
-`account.py` counts what became of every document and token.
-`mixing.py` says what a mixture takes of its sources. `groups.py` packs groups of documents each on its own, `apart.py`
-repairs a plan, or packs anew, so that no row holds two of a group. `items.py` makes one of the two documents of a
-preference pair.
+- `cutting`, `segments`: documents cut at max_len; `items` makes one of the two documents of a preference pair
+- `partitions`: documents in blocks, dealt at random to partitions of a shard's size
+- `rows`: rows drawn at random, or by patterns, and the segments that fill them; `shares`: patterns to partitions
+- `deal`, `ordered`: plans that are held as a whole: for groups, and in the order of the source
+- `groups`, `apart`: rows of one group of documents only, or with no two of a group
+- `mixing`: what a mixture takes of its sources
+- `extents`, `kernels`: what is compiled; `permute`: their randomness
+- `account`: what became of every document and token
 """
 
 from packer.plan.account import Account
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents, cuts_between
-from packer.plan.deal import Plan, deal, partition_starts
+from packer.plan.deal import Plan, deal
 from packer.plan.groups import GROUP_MODES, NO_GROUP, GroupMode, apart_bound, deal_together, together_bound
 from packer.plan.items import cut_pairs, items_of, with_both_of_each
 from packer.plan.ordered import plan_in_order
@@ -33,7 +35,6 @@ __all__ = [
     "deal_together",
     "items_of",
     "keep_apart",
-    "partition_starts",
     "plan_in_order",
     "together_bound",
     "with_both_of_each",

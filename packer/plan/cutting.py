@@ -22,6 +22,7 @@ def cut_documents(
     truncate_side: TruncateSide = "right",
     align: int = 1,
     threads: int = 1,
+    first_document: int = 0,
 ) -> Segments:
     """Apply the long-document policy.
 
@@ -37,6 +38,7 @@ def cut_documents(
         truncate_side: left or right.
         align: extents are rounded up to a multiple of it; it divides max_len.
         threads: to look through the lengths with.
+        first_document: number of the first of these documents in the source, for the message.
 
     Raises:
         SourceError: `long` is "error" and a document is longer than max_len.
@@ -44,14 +46,14 @@ def cut_documents(
     assert 0 <= overlap < max_len
     assert max_len % align == 0
     blocks = -(-len(lengths) // BLOCK)
-    places, block_heads = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
+    block_heads = np.zeros(blocks, np.int64)
     bounds = [blocks * task // threads for task in range(threads + 1)]
     policy, stride = _KERNEL_POLICY[long], max_len - overlap
 
     def surveyed(task: int) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
         counted = np.zeros(max_len + 1, np.int64)
         first, last = bounds[task], bounds[task + 1]
-        facts = survey(lengths, first, last, max_len, policy, stride, align, counted, places, block_heads)
+        facts = survey(lengths, first, last, max_len, policy, stride, counted, block_heads)
         return counted, facts
 
     parts = in_threads(surveyed, range(threads), threads)
@@ -62,7 +64,7 @@ def cut_documents(
     if long == "error" and long_documents:
         first = int(np.argmax(lengths > max_len))
         raise SourceError(
-            f"document {first} has {lengths[first]:,} tokens and max_len is {max_len:,} "
+            f"document {first_document + first} has {lengths[first]:,} tokens and max_len is {max_len:,} "
             f"({long_documents:,} documents are longer); choose --long split, truncate or drop"
         )
     heads = int(block_heads.sum())
@@ -98,7 +100,6 @@ def cut_documents(
         head_starts=head_starts,
         head_lengths=np.full(heads, max_len, np.int32),
         histogram=histogram,
-        block_places=places,
         tokens=int(counts @ np.arange(max_len + 1)),
         repeated=overlap * heads,
         long_documents=long_documents,

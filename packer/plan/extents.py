@@ -38,9 +38,7 @@ def survey(
     max_len: int,
     policy: int,
     stride: int,
-    align: int,
     out_histogram: NDArray[np.int64],
-    out_places: NDArray[np.int64],
     out_heads: NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Count what a policy makes of the documents of blocks first_block..last_block-1.
@@ -52,9 +50,7 @@ def survey(
         max_len: tokens of a row.
         policy: SPLIT, TRUNCATE or DROP.
         stride: tokens from the start of a head to that of the next piece.
-        align: extents are multiples of it.
         out_histogram: (max_len + 1,) tails of every length are added, and empty documents at 0.
-        out_places: (blocks,) the place that the segments of each block take is set.
         out_heads: (blocks,) heads that each block has are set.
 
     Returns:
@@ -64,26 +60,20 @@ def survey(
     long_documents = 0
     long_tokens = 0
     for block in range(first_block, last_block):
-        place = np.int64(0)
         heads = np.int64(0)
         for document in range(block * BLOCK, min((block + 1) * BLOCK, len(lengths))):
             length = lengths[document]
             if length <= max_len:
                 out_histogram[length] += 1
-                place += extent_of(length, align)
                 continue
             long_documents += 1
             long_tokens += length
             if policy == SPLIT:
                 pieces = heads_of_length(length, max_len, stride)
-                tail = length - pieces * stride
-                out_histogram[tail] += 1
-                place += pieces * max_len + extent_of(tail, align)
+                out_histogram[length - pieces * stride] += 1
                 heads += pieces
             elif policy == TRUNCATE:
                 out_histogram[max_len] += 1
-                place += max_len
-        out_places[block] = place
         out_heads[block] = heads
     empty += out_histogram[0]
     return long_documents, long_tokens, empty
@@ -131,48 +121,6 @@ def fill_pieces(
             out_tail_starts[cut] = pieces * stride
             out_tails[document] = lengths[document] - pieces * stride
             cut += 1
-
-
-@jit
-def block_places(
-    tails: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
-    head_lengths: NDArray[np.int32],
-    align: int,
-    out: NDArray[np.int64],
-) -> None:
-    """Set the place that the segments of each block of documents take: int64, shape (blocks,)."""
-    for block in range(len(out)):
-        place = np.int64(0)
-        for document in range(block * BLOCK, min((block + 1) * BLOCK, len(tails))):
-            place += extent_of(tails[document], align)
-        out[block] = place
-    for head in range(len(head_documents)):
-        out[head_documents[head] // BLOCK] += extent_of(head_lengths[head], align)
-
-
-@jit
-def share_end(
-    tails: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
-    head_lengths: NDArray[np.int32],
-    first: int,
-    first_head: int,
-    place: int,
-    align: int,
-) -> int:
-    """The document after the one with which `place` tokens of place from document `first` on are reached."""
-    document = first
-    head = first_head
-    while document < len(tails):
-        place -= extent_of(tails[document], align)
-        while head < len(head_documents) and head_documents[head] == document:
-            place -= extent_of(head_lengths[head], align)
-            head += 1
-        document += 1
-        if place <= 0:
-            break
-    return document
 
 
 @jit

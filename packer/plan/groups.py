@@ -18,7 +18,7 @@ from packer.plan.group_kernels import (
     permuted_ranks,
     sort_by_group,
 )
-from packer.plan.kernels import group_documents
+from packer.plan.kernels import sort_by_extent
 from packer.plan.segments import Segments
 
 GroupMode = Literal["together", "apart"]
@@ -103,10 +103,7 @@ def by_group(
     number_type = np.uint32 if segments.count < 2**32 else np.int64
     by_extent = np.zeros(segments.max_len + 2, np.int64)
     grouped = np.empty(segments.count, number_type)
-    heads = len(segments.head_documents)
-    group_documents(
-        segments.tails, 0, segments.documents, segments.head_lengths, 0, heads, segments.align, by_extent, grouped
-    )
+    sort_by_extent(segments.extents_of_numbers(), by_extent, grouped)
     starts = np.zeros(count + 2, np.int64)
     numbers = np.empty(int(segments.histogram.sum()), number_type)
     sort_by_group(by_extent, grouped, of_numbers, np.uint64(seed), starts, numbers)

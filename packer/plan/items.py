@@ -22,6 +22,7 @@ def cut_pairs(
     truncate_side: TruncateSide = "right",
     align: int = 1,
     threads: int = 1,
+    first_document: int = 0,
 ) -> Segments:
     """Apply the long-document policy to pairs: what is long is a pair whose two extents exceed a row.
 
@@ -36,6 +37,7 @@ def cut_pairs(
         truncate_side: left or right: the side that goes.
         align: extents are rounded up to a multiple of it; it divides max_len.
         threads: to look through the lengths with.
+        first_document: number of the first of these documents in the source, for the message.
 
     Raises:
         SourceError: `long` is "error" and a pair is longer than max_len.
@@ -51,7 +53,7 @@ def cut_pairs(
     if long == "error" and is_long.any():
         first = int(np.argmax(is_long))
         raise SourceError(
-            f"pair {first} takes {places[first]:,} tokens and max_len is {max_len:,} "
+            f"pair {first_document // 2 + first} takes {places[first]:,} tokens and max_len is {max_len:,} "
             f"({np.count_nonzero(is_long):,} pairs are longer); choose --long truncate or drop"
         )
     tails = np.where(is_whole[:, None], pairs, np.int32(0))

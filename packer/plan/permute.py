@@ -23,6 +23,9 @@ EXCHANGES = 6  # which rows are looked at for two segments to be exchanged, to t
 REPAIRED_ROWS = 7  # the order of the pool's rows, once rows were added to keep groups apart
 REPAIRED_SEGMENTS = 8  # the order of segments within a row that took one more
 MIXTURE = 9  # which documents of a source come once more
+BLOCKS = 10  # which blocks of documents make a partition
+DRAWING = 11  # the order in which the segments of a partition, or of the rest of several, are drawn
+POOL_ROWS = 12  # the order of rows in a shard of the pool
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -46,6 +49,12 @@ def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> A
     return mixed(key ^ (np.uint64(stream) * _FACTOR_1))
 
 
+def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
+    """Key of a stream, for a kernel: `stream_key` called from Python returns an int, which may not fit an int64."""
+    key: np.uint64 = np.uint64(stream_key(np.uint64(seed), purpose, stream))
+    return key
+
+
 @jit
 def draw_below(key: Any, index: int, limit: int) -> Any:
     """Draw number `index` of a stream: an integer in 0..limit-1, uniform to 2^-53 times limit."""
@@ -59,3 +68,9 @@ def permute(out: NDArray[Any], first: int, last: int, key: Any) -> None:
     for i in range(last - first - 1, 0, -1):
         j = draw_below(key, i, i + 1)
         out[first + i], out[first + j] = out[first + j], out[first + i]
+
+
+@jit
+def permute_all(out: NDArray[Any], key: Any) -> None:
+    """Permute an array in place."""
+    permute(out, 0, len(out), key)

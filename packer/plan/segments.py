@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.plan.extents import BLOCK, block_places, number_pieces, piece_extents
+from packer.plan.extents import BLOCK, number_pieces, piece_extents
 
 LongPolicy = Literal["split", "truncate", "drop", "error"]
 LONG_POLICIES: tuple[str, ...] = get_args(LongPolicy)
@@ -62,9 +62,6 @@ class Segments:
 
     histogram: NDArray[np.int64]
     """Shape (max_len + 1,): segments of every extent, nothing at 0."""
-
-    block_places: NDArray[np.int64]
-    """Shape (ceil(documents / BLOCK),): the sum of the extents of each block of documents."""
 
     tokens: int
     """Tokens in all segments."""
@@ -144,13 +141,20 @@ class Segments:
         lengths = np.concatenate([self.tails, self.head_lengths]) if len(self.head_documents) else self.tails
         return lengths if self.align == 1 else -(-lengths // self.align) * self.align
 
+    def places_of_documents(self) -> NDArray[np.int64]:
+        """Tokens that the segments of each document take in rows: int64, shape (documents,)."""
+        places = self.extents_of(self.tails.astype(np.int64))
+        if len(self.head_documents):
+            np.add.at(places, self.head_documents, self.extents_of(self.head_lengths.astype(np.int64)))
+        return places
+
     def extents_of(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """The places that segments of these lengths take."""
         return lengths if self.align == 1 else (lengths + self.align - 1) // self.align * self.align
 
     def context_of(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tokens without loss at the head of segments that start there: the first, or what is repeated."""
-        return np.ones_like(starts) if self.overlap <= 1 else np.where(starts > 0, self.overlap, 1)
+        return context_of(starts, self.overlap)
 
     def heads_of(self, first: int, last: int) -> tuple[int, int]:
         """The heads of documents first..last-1, as a range of indices into `head_documents`."""
@@ -273,7 +277,10 @@ class Segments:
                 # longer than a row is only what `verify` cuts where a wrong row says
                 histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
         histogram[0] = 0
-        places = np.zeros_like(self.block_places)
-        block_places(self.tails, self.head_documents, self.head_lengths, self.align, places)
         tokens = int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64))
-        return replace(self, histogram=histogram, block_places=places, tokens=tokens)
+        return replace(self, histogram=histogram, tokens=tokens)
+
+
+def context_of(starts: NDArray[np.int64], overlap: int) -> NDArray[np.int64]:
+    """Tokens without loss at the head of segments that start there: the first, or what is repeated."""
+    return np.ones_like(starts) if overlap <= 1 else np.where(starts > 0, overlap, 1)

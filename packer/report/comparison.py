@@ -81,8 +81,8 @@ def _packing_table(comparison: Comparison) -> str:
 
 def _cost_table(comparison: Comparison) -> str:
     table = [
-        ["", "padding", "segments/row", "", "attention", "", "", "documents", "tokens without"],
-        ["  algorithm", "tokens", "mean", "most", "work", "spread", "peak", "cut", "their context"],
+        ["", "padding", "segments/row", "", "", "attention", "", "", "documents", "tokens without"],
+        ["  algorithm", "tokens", "mean", "most", "mixed", "work", "spread", "peak", "cut", "their context"],
     ]
     for outcome in comparison.outcomes:
         rows = outcome.rows
@@ -92,14 +92,17 @@ def _cost_table(comparison: Comparison) -> str:
                 f"{comparison.padding_tokens(rows):,}",
                 number(rows.segments / rows.packs),
                 f"{rows.max_segments:,}",
+                f"{rows.mixing.within_row_share:.2f}",
                 percent(comparison.attention_share(rows), decimals=2),
-                f"{rows.attention_spread:.2f}",
-                f"{rows.attention_peak:.2f}",
+                f"{rows.mixing.attention_spread:.2f}",
+                f"{rows.mixing.attention_peak:.2f}",
                 f"{rows.documents_cut:,}",
                 f"{rows.tokens_without_context:,}",
             ]
         )
     notes = [
+        "mixed: share of the variance of log length that lies within rows, by tokens; documents in random order would "
+        f"have {comparison.shuffled_share:.2f}",
         "attention: squared segment lengths, summed, over those of rows attended as a whole; spread: the standard "
         "deviation over rows by the mean; peak: the largest row by the mean",
         "cut: in more than one segment; tokens of all but the first do not see where their document begins",

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from packer.report.packing import render_mixture
+from packer.report.packing import mixing_facts, render_mixture
 from packer.report.text import count_of, number, percent, render_bars, render_table
 from packer.stats import DatasetStats, Distribution, Epoch, PackedStats, Padding
 
@@ -45,6 +45,7 @@ def render_packed_stats(stats: PackedStats, *, unicode: bool = True) -> str:
         ["padding", percent(stats.padding.packed), f"{number(stats.mean_padding)} tokens per row"],
         ["lower bound", f"{stats.lower_bound:,}", f"rows that any packing needs; here {stats.packs:,}"],
         ["attention", percent(stats.attention_share), "of the work if a row were one document"],
+        *mixing_facts(stats),
     ]
     return "\n".join(
         [

@@ -7,27 +7,31 @@ import numpy as np
 
 from packer.options import byte_size
 from packer.report.text import count_of, duration, number, percent, render_table
+from packer.stats import PackedStats
 from packer.text.records import TEMPLATE_KWARGS, TOOLS
 
 _BEGIN = 8  # tokens of a segment that are shown
 _WIDEST = 40  # characters of a value
 
 
-def render_manifest_summary(summary: Mapping[str, Any], *, output: str, seconds: float) -> str:
+def render_manifest_summary(
+    summary: Mapping[str, Any], *, rows: PackedStats | None = None, output: str, seconds: float
+) -> str:
     """Say at the end of `packer pack` what became of every document and token, and where the rows are.
 
     Args:
         summary: The manifest.
+        rows: What they are like; None where that is not told.
         output: The folder as the user named it.
         seconds: What packing took.
     """
     options, totals = summary["options"], summary["totals"]
     documents = count_of(_documents_packed(totals), "document")
-    rows = f"{count_of(totals['packs'], 'row')} of {options['max_len']:,} tokens"
+    counted = f"{count_of(totals['packs'], 'row')} of {options['max_len']:,} tokens"
     lines = [
-        f"Packed {documents} into {rows} in {duration(seconds)}",
+        f"Packed {documents} into {counted} in {duration(seconds)}",
         render_table(
-            [*_document_facts(totals), *_token_facts(totals, labels=options["labels"]), *_row_facts(summary)],
+            [*_document_facts(totals), *_token_facts(totals, labels=options["labels"]), *_row_facts(summary, rows)],
             align="<><",
         ),
     ]
@@ -150,7 +154,7 @@ def _token_facts(totals: Mapping[str, Any], *, labels: bool) -> list[list[str]]:
     ]
 
 
-def _row_facts(summary: Mapping[str, Any]) -> list[list[str]]:
+def _row_facts(summary: Mapping[str, Any], rows: PackedStats | None) -> list[list[str]]:
     totals, shards = summary["totals"], summary["shards"]
     pool_share = percent(totals["pool_packs"] / totals["packs"])
     bound = totals["lower_bound"]
@@ -159,6 +163,7 @@ def _row_facts(summary: Mapping[str, Any]) -> list[list[str]]:
         ["rows", f"{totals['packs']:,}", f"no packing needs fewer than {bound:,}{gap}"],
         *_group_rows(summary),
         ["  pool", f"{totals['pool_packs']:,}", f"{pool_share} of the rows, filled across partitions"],
+        *[[f"  {fact[0].strip()}", *fact[1:]] for fact in (mixing_facts(rows) if rows is not None else [])],
         ["shards", f"{len(shards):,}", byte_size(sum(shard["bytes"] for shard in shards))],
     ]
 
@@ -174,6 +179,17 @@ def _group_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     held += f"; {count_of(free, 'document')} of none" if free else ""
     mode = options.get("group_mode", "together")
     return [[f"  {mode}", f"{extra:+,}", f"{cost}; {held}"]]
+
+
+def mixing_facts(stats: PackedStats) -> list[list[str]]:
+    """Say how mixed rows are, and how evenly they share the work of attention."""
+    mixing = stats.mixing
+    share, spread = f"{mixing.within_row_share:.2f}", f"{mixing.attention_spread:.2f}"
+    peak = f"{mixing.attention_peak:.2f}"
+    return [
+        ["mixed", share, f"of the variance of log length lies within rows; shuffled {stats.shuffled_share:.2f}"],
+        ["  work", spread, f"standard deviation of a row's attention over the mean; the largest {peak}"],
+    ]
 
 
 def render_mixture(sources: Sequence[Mapping[str, Any]], *, unit: str) -> str:

@@ -94,5 +94,15 @@ def same_values(one: pa.Array, other: pa.Array) -> int | None:
         bits = {16: np.uint16, 32: np.uint32, 64: np.uint64}[one.type.bit_width]
         differ = np.flatnonzero(as_numpy(one).view(bits) != as_numpy(other).view(bits))
         return int(differ[0]) if len(differ) else None
-    pairs = zip(map(repr, one.to_pylist()), map(repr, other.to_pylist()), strict=True)  # a NaN looks like itself
-    return next((at for at, (value, like) in enumerate(pairs) if value != like), None)
+    pairs = enumerate(zip(one, other, strict=True))
+    return next((at for at, (value, like) in pairs if not _is_same(value, like)), None)
+
+
+def _is_same(value: pa.Scalar, like: pa.Scalar) -> bool:
+    """Whether two values of a type are the same; a NaN, also inside of a value, is equal to itself."""
+    if value.equals(like):
+        return True
+    try:
+        return repr(value.as_py()) == repr(like.as_py())
+    except (OverflowError, ValueError):  # a date that Python has not
+        return False

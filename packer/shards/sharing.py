@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy
+from packer.arrow import as_numpy, written
 from packer.errors import SourceError
 from packer.plan import NO_GROUP
 from packer.shards.columns import PADDING, ROLE, ROLES
@@ -110,7 +110,7 @@ def group_fault(
     if at is None:
         return None
     one, other = (step * segment for segment in at)
-    values = ["null" if value is None else repr(value)[:40] for value in (groups[one].as_py(), groups[other].as_py())]
+    values = [written(value)[:40] if value.is_valid else "null" for value in (groups[one], groups[other])]
     if mode == "together":
         held = f"{describe(one)} of {name} {values[0]} and {describe(other)} of {name} {values[1]}"
     else:

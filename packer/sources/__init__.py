@@ -22,19 +22,20 @@ A new input is one class with the attributes of `Input` and one line in `opening
 
 from packer.sources.documents import TURN_STARTS, SourceFile, TokenTable, value_message
 from packer.sources.opening import open_source
-from packer.sources.scanning import Scan, scan, source_identity
+from packer.sources.scanning import IdentityCounter, Scan, identify, scan
 from packer.sources.source import Source
 from packer.sources.text import open_text
 
 __all__ = [
     "TURN_STARTS",
+    "IdentityCounter",
     "Scan",
     "Source",
     "SourceFile",
     "TokenTable",
+    "identify",
     "open_source",
     "open_text",
     "scan",
-    "source_identity",
     "value_message",
 ]

@@ -139,27 +139,28 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
                 f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again"
             )
         buffer = map_file(path)
-        batches = []
         rows, inside, has_labels = 0, True, find_columns(schema_of(buffer), name, columns)
         wanted = columns.wanted(has_labels=has_labels)
+        chunks: dict[str, list[pa.Array]] = {column: [] for column in wanted}
         is_plain = all(
             plain_type(kind).equals(kind) for kind in (schema_of(buffer).field(name).type for name in columns.extra)
         )
         for batch in record_batches(buffer, name, wanted):
             rows += len(batch)
             inside = inside and is_plain and lies_in(buffer, batch, wanted)
-            if inside:
-                batches.append(batch)
-            else:
-                batches.clear()
+            for column, found in chunks.items():
+                if inside:
+                    found.append(batch.column(column))  # a batch takes memory of its own, and there may be many
+                else:
+                    found.clear()
     if not inside:
         return CompressedIpc(file=file, path=path, rows=rows, has_labels=has_labels, columns=columns)
     return MappedLists(
         file=file,
         path=path,
-        input_ids=tuple(batch.column(columns.input_ids) for batch in batches),
-        labels=tuple(batch.column(columns.labels) for batch in batches) if has_labels else None,
-        extra={name: tuple(batch.column(name) for batch in batches) for name in columns.extra},
+        input_ids=tuple(chunks[columns.input_ids]),
+        labels=tuple(chunks[columns.labels]) if has_labels else None,
+        extra={name: tuple(chunks[name]) for name in columns.extra},
     )
 
 

@@ -67,7 +67,7 @@ def scan(source: Source, progress: Progress = silent, *, with_extra: bool = Fals
         documents = end
     lengths.resize(documents, refcheck=False)
     if not documents:
-        raise SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
+        raise _empty(source)
     extra = {}
     if with_extra:
         extra = source.extra() if source.mapped else {name: _column(source, name, seen[name]) for name in seen}
@@ -82,8 +82,73 @@ def source_identity(source: Source, lengths: NDArray[np.int32]) -> dict[str, Any
         source: read to its end.
         lengths: (documents,) tokens of each document.
     """
-    rows, tokens = _per_file(source, lengths)
-    documents, order = len(lengths), source.order
+    digest = xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data)
+    return _identity(source, *_per_file(source, lengths), digest)
+
+
+def identify(source: Source, progress: Progress = silent) -> dict[str, Any]:
+    """Return what the manifest says of a source, after a pass in which no length is held if it is in its own order.
+
+    Args:
+        source: what is read.
+        progress: called with "lengths", "decode" or "tokenize", in bytes of the files.
+
+    Raises:
+        SourceError: the source holds no document, or a document or file is wrong.
+    """
+    if source.order is not None:
+        return scan(source, progress).identity
+    seen = IdentityCounter(source)
+    for table in source.tables(progress):
+        seen.add(table.lengths)
+    if not seen.documents:
+        raise _empty(source)
+    return seen.identity()
+
+
+class IdentityCounter:
+    """Collects the identity of a source while its tables are read; lengths are held only if it has another order.
+
+    Args:
+        source: read to its end before the identity is asked for.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._digest = xxhash.xxh3_128()
+        self._ends, self._tokens = [0], [0]  # up to the end of each table; none crosses the end of a file
+        self._held: list[NDArray[np.int32]] = []
+
+    @property
+    def documents(self) -> int:
+        """Documents that have been added."""
+        return self._ends[-1]
+
+    def add(self, lengths: NDArray[np.int32]) -> None:
+        """Add the lengths of the documents of the next table."""
+        self._digest.update(lengths.astype("<i4", copy=False).data)
+        self._ends.append(self._ends[-1] + len(lengths))
+        self._tokens.append(self._tokens[-1] + int(lengths.sum(dtype=np.int64)))
+        if self._source.order is not None:
+            self._held.append(lengths)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the manifest says of the source; see `Scan.identity`."""
+        if self._source.order is not None:
+            return source_identity(self._source, np.concatenate([np.empty(0, np.int32), *self._held]))
+        rows = [count or 0 for count in self._source.rows]
+        at_end = np.searchsorted(self._ends, np.cumsum(rows, dtype=np.int64), side="right") - 1
+        tokens = np.diff(np.array(self._tokens)[at_end], prepend=0).tolist()
+        return _identity(self._source, rows, tokens, self._digest.hexdigest())
+
+
+def _empty(source: Source) -> SourceError:
+    return SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
+
+
+def _identity(source: Source, rows: list[int], tokens: list[int], digest: str) -> dict[str, Any]:
+    """What the manifest says of a source with these documents and tokens in each file, and this hash of its lengths."""
+    documents, order = sum(rows), source.order
     identity: dict[str, Any] = {
         "files": [
             {"name": file.name, "bytes": file.bytes, "rows": rows[number], "tokens": tokens[number]}
@@ -92,7 +157,7 @@ def source_identity(source: Source, lengths: NDArray[np.int32]) -> dict[str, Any
         "documents": documents,
         "tokens": sum(tokens),
         "labels": source.has_labels,
-        "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
+        "lengths_xxh3_128": digest,
     }
     if source.columns.extra:
         identity["columns"] = list(source.columns.extra)
@@ -100,10 +165,10 @@ def source_identity(source: Source, lengths: NDArray[np.int32]) -> dict[str, Any
         identity["text"] = dict(source.tokenized.identity)
     if order is not None:
         # equal lengths in another order are other documents
-        digest = xxhash.xxh3_128()
+        order_digest = xxhash.xxh3_128()
         for start in range(0, documents, STEP):
-            digest.update(order[start : start + STEP].astype("<i8").data)
-        identity["indices_xxh3_128"] = digest.hexdigest()
+            order_digest.update(order[start : start + STEP].astype("<i8").data)
+        identity["indices_xxh3_128"] = order_digest.hexdigest()
     return identity
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from packer.stats.dataset import Epoch, epoch_steps
+from packer.stats.mixing import shuffled_share
 from packer.stats.rows import Corpus, Rows
 
 FEW_STEPS = 100
@@ -67,6 +68,11 @@ class Comparison:
     """Documents per optimizer step in unpacked training."""
 
     @property
+    def shuffled_share(self) -> float:
+        """Within-row share of the variance of log length where documents follow each other in random order."""
+        return shuffled_share(self.corpus.histogram)
+
+    @property
     def best(self) -> Outcome:
         """The first of those that keep documents whole, where there is one."""
         return min(self.outcomes, key=lambda outcome: not outcome.keeps_whole)
@@ -93,7 +99,7 @@ class Comparison:
 
     def attention_share(self, rows: Rows) -> float:
         """Attention work over that of rows attended as a whole."""
-        return rows.attention / (rows.packs * self.corpus.max_len**2)
+        return rows.mixing.attention / (rows.packs * self.corpus.max_len**2)
 
     @property
     def epoch(self) -> Epoch:
@@ -126,6 +132,7 @@ class Comparison:
             "long": corpus.long,
             "documents_over_max_len": corpus.long_documents,
             "documents_empty": corpus.empty_documents,
+            "shuffled_share": self.shuffled_share,
             "documents_packed": corpus.documents_packed,
             "tokens_packed": corpus.tokens_packed,
             "segments": corpus.segments,
@@ -150,10 +157,11 @@ class Comparison:
             "segments": rows.segments,
             "segments_per_pack": rows.segments / rows.packs,
             "max_segments": rows.max_segments,
-            "attention": rows.attention,
+            "attention": rows.mixing.attention,
             "attention_share": self.attention_share(rows),
-            "attention_spread": rows.attention_spread,
-            "attention_peak": rows.attention_peak,
+            "attention_spread": rows.mixing.attention_spread,
+            "attention_peak": rows.mixing.attention_peak,
+            "within_row_share": rows.mixing.within_row_share,
             "documents_cut": rows.documents_cut,
             "tokens_without_context": rows.tokens_without_context,
             "keeps_whole": outcome.keeps_whole,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.stats.distribution import Distribution, distribution
+from packer.stats.mixing import Mixing, RowSums, shuffled_share
 from packer.stats.padding import Padding, padding_ratios, tokens_of
 
 
@@ -64,6 +65,12 @@ class PackedStats:
     It is the attention work of rows whose segments do not see each other, against that of rows attended as a whole.
     """
 
+    mixing: Mixing
+    """How mixed the rows are, and how evenly they share the work of attention."""
+
+    shuffled_share: float
+    """What `mixing.within_row_share` would be if the same segments followed each other in random order."""
+
     padding: Padding
     """Padding ratios of the segments on their own, and packed."""
 
@@ -100,6 +107,7 @@ def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterab
     histogram = np.zeros(max_len + 1, np.int64)
     depths = np.zeros(max_len + 1, np.int64)
     attention = 0
+    sums = RowSums()
     for part in rows:
         used = slice(part.row_offsets[0], part.row_offsets[-1])
         is_segment = part.doc_ids[used] >= 0
@@ -108,6 +116,7 @@ def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterab
         has_tail = part.doc_ids[part.row_offsets[1:] - 1] < 0
         np.add.at(depths, np.diff(part.row_offsets) - has_tail, 1)
         attention += int(np.square(part.seq_lengths[used], dtype=np.int64).sum())
+        sums.add(tokens[used][is_segment], np.concatenate([[0], np.cumsum(np.diff(part.row_offsets) - has_tail)]))
     packs = int(depths.sum())
     return PackedStats(
         documents=documents,
@@ -118,5 +127,7 @@ def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterab
         lower_bound=lower_bound,
         segments_per_row=distribution((np.arange(max_len + 1), depths)),
         attention_share=attention / (packs * max_len**2),
+        mixing=sums.finish(),
+        shuffled_share=shuffled_share(histogram),
         padding=padding_ratios(histogram, packs),
     )

@@ -1,16 +1,16 @@
 """The rows that an algorithm makes of a corpus: how deep, what attention costs in them, what was cut for them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.sequential import OrderedRows
+from packer.plan.pieces import Located
+from packer.stats.mixing import Mixing, RowSums
 from packer.stats.padding import tokens_of
-
-_BLOCK = 1 << 14  # rows looked at together: bounds what is allocated beside the rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,14 +76,8 @@ class Rows:
     max_segments: int
     """Segments in the row that has most."""
 
-    attention: int
-    """The sum of all squared segment lengths: attention work where no segment sees another."""
-
-    attention_spread: float
-    """How unlike rows are in that: the standard deviation over rows, as a share of the mean."""
-
-    attention_peak: float
-    """The row with the most of it over the mean."""
+    mixing: Mixing
+    """How mixed they are, and how evenly they share the work of attention."""
 
     documents_cut: int
     """Documents that are in more than one segment."""
@@ -94,42 +88,37 @@ class Rows:
 
 def rows_of_patterns(patterns: Patterns, corpus: Corpus) -> Rows:
     """Describe the rows of a histogram algorithm, which packs the segments as the policy cut them."""
-    extents = patterns.extents.astype(np.int64)
-    squares = np.add.reduceat(extents * extents, patterns.offsets[:-1])
-    mean, spread = _mean_and_spread(squares, patterns.counts)
-    split = corpus.long_documents if corpus.long == "split" else 0
-    return Rows(
+    sums = RowSums()
+    sums.add(patterns.extents, patterns.offsets, patterns.counts)
+    return _rows_by_policy(
+        corpus,
         packs=patterns.packs,
         segments=int(np.diff(patterns.offsets) @ patterns.counts),
         max_segments=patterns.max_segments,
-        # whole numbers of any size: a histogram from a file may count more than fits an int64 when squared
-        attention=sum(map(mul, squares.tolist(), patterns.counts.tolist())),
-        attention_spread=spread,
-        attention_peak=int(squares.max()) / mean,
-        documents_cut=split,
-        tokens_without_context=corpus.long_tokens - split * corpus.max_len if split else 0,
+        mixing=sums.finish(),
     )
 
 
-def rows_of_plan(lengths: NDArray[np.int64], row_starts: NDArray[np.int64], corpus: Corpus) -> Rows:
-    """Describe rows that are planned one by one, of segments as the policy cut them.
+def rows_of_shards(shards: Iterable[Located], corpus: Corpus) -> Rows:
+    """Describe rows that are planned one by one, of segments as the policy cut them, shard by shard."""
+    sums = RowSums()
+    packs = segments = deepest = 0
+    for rows in shards:
+        sums.add(rows.lengths, rows.row_starts)
+        packs += len(rows.row_starts) - 1
+        segments += len(rows.lengths)
+        deepest = max(deepest, int(np.diff(rows.row_starts).max()))
+    return _rows_by_policy(corpus, packs=packs, segments=segments, max_segments=deepest, mixing=sums.finish())
 
-    Args:
-        lengths: (segments,) of those of the first row, then of the second, and so on.
-        row_starts: (packs + 1,) the first segment of each row, then the number of segments.
-        corpus: what is packed.
-    """
-    counts = np.diff(row_starts)
-    squares = np.add.reduceat(lengths * lengths, row_starts[:-1])
-    mean, spread = _mean_and_spread(squares)
+
+def _rows_by_policy(corpus: Corpus, *, packs: int, segments: int, max_segments: int, mixing: Mixing) -> Rows:
+    """Rows of segments that are cut as max_len demands."""
     split = corpus.long_documents if corpus.long == "split" else 0
     return Rows(
-        packs=len(counts),
-        segments=len(lengths),
-        max_segments=int(counts.max()),
-        attention=int(squares.sum()),
-        attention_spread=spread,
-        attention_peak=int(squares.max()) / mean,
+        packs=packs,
+        segments=segments,
+        max_segments=max_segments,
+        mixing=mixing,
         documents_cut=split,
         tokens_without_context=corpus.long_tokens - split * corpus.max_len if split else 0,
     )
@@ -142,30 +131,15 @@ def rows_in_order(ordered: OrderedRows, lengths: NDArray[np.int32]) -> Rows:
     says how many of its tokens keep their context.
     """
     pieces = ordered.piece_lengths(lengths)
-    squares = np.empty(ordered.packs, np.int64)
-    attention = 0
-    for first in range(0, ordered.packs, _BLOCK):
-        starts = ordered.row_starts[first : first + _BLOCK + 1]
-        block = pieces[starts[0] : starts[-1]].astype(np.int64)
-        squares[first : first + _BLOCK] = np.add.reduceat(block * block, starts[:-1] - starts[0])
-        attention += int(squares[first : first + _BLOCK].sum())
-    mean, spread = _mean_and_spread(squares)
+    sums = RowSums()
+    sums.add(pieces, ordered.row_starts)
     first_cuts = np.flatnonzero(np.diff(ordered.cut_documents, prepend=-1))
     cut_lengths = lengths[ordered.cut_documents[first_cuts]]
     return Rows(
         packs=ordered.packs,
         segments=len(pieces),
         max_segments=ordered.max_segments,
-        attention=attention,
-        attention_spread=spread,
-        attention_peak=int(squares.max()) / mean,
+        mixing=sums.finish(),
         documents_cut=len(first_cuts),
         tokens_without_context=int((cut_lengths - ordered.cut_starts[first_cuts]).sum(dtype=np.int64)),
     )
-
-
-def _mean_and_spread(squares: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> tuple[float, float]:
-    """The mean, and the standard deviation over it."""
-    mean = float(np.average(squares, weights=counts))
-    variance = float(np.average(np.square(squares - mean), weights=counts))
-    return mean, variance**0.5 / mean

@@ -1,0 +1,205 @@
+"""Rows that look like the corpus: segments in random order, each row closed by segments that fill it exactly.
+
+Solvers sort by length, so that a row holds segments of like lengths. Here a row takes the next segments of a random
+order until one does not fit; then one, two or three others that fill the gap exactly close it, found among those that
+come next in the order. Where none do, up to MOST_REMOVED segments are put back and the larger gap is tried. Rows
+without padding cost nothing, so that the rest can be packed as tightly as everything could have been, as long as it is
+varied enough: `reserve` keeps a share of the segments, as they come, for that.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+
+CANDIDATES = 64
+"""Segments of the order that are tried as the first of two or three that close a row."""
+
+PARTNERS = 8
+"""Segments after it that are tried as the second of three."""
+
+MOST_REMOVED = 4
+"""Segments put back, at most, where nothing closes the row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrawnRows:
+    """Rows that are exactly full, as extents, and what is left.
+
+    Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order: DrawnRows(row_extents=[5, 3, 2, 4, 6],
+    row_starts=[0, 3, 5], left=[0, 0, 0, 0, 0, 1, ...]); 5 did not fit behind 4, and 6 closed the row.
+    """
+
+    row_extents: NDArray[np.int32]
+    """Shape (segments in rows,): the extents of the first row, then those of the second, and so on."""
+
+    row_starts: NDArray[np.int64]
+    """Shape (rows + 1,): row r is row_extents[row_starts[r]:row_starts[r + 1]]."""
+
+    left: NDArray[np.int64]
+    """Shape (max_len + 1,): segments of every extent that no row took."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.row_starts) - 1
+
+
+class _Drawing(NamedTuple):
+    """Segments that stand in no row."""
+
+    order: NDArray[np.int32]
+    """Shape (segments,): extents in random order. What lies before the position has been drawn, and is free space."""
+
+    left: NDArray[np.int64]
+    """Shape (max_len + 1,): how many there are of each extent."""
+
+    skipped: NDArray[np.int64]
+    """Shape (max_len + 1,): how many of those still in `order` have closed a row, and are passed over."""
+
+
+def draw_rows(
+    order: NDArray[np.int32], max_len: int, max_segments: int | None = None, *, reserve: int = 0
+) -> DrawnRows:
+    """Draw rows that are exactly full.
+
+    Args:
+        order: (segments,) extents, 1 to max_len, in random order; used as scratch space.
+        max_len: the capacity of a row.
+        max_segments: the most segments in a row; None for no limit.
+        reserve: the sum of the extents that are left over at least.
+    """
+    assert order.dtype == np.int32
+    limit = max_len if max_segments is None else min(max_segments, max_len)
+    total = int(order.sum(dtype=np.int64))
+    left = np.zeros(max_len + 1, np.int64)
+    row_extents = np.empty(len(order), np.int32)
+    row_starts = np.zeros(total // max_len + 1, np.int64)
+    rows = _draw(order, limit, total - reserve, left, row_extents, row_starts)
+    row_starts = row_starts[: rows + 1].copy()
+    return DrawnRows(row_extents=row_extents[: row_starts[-1]], row_starts=row_starts, left=left)
+
+
+@jit
+def _draw(
+    order: NDArray[np.int32],
+    limit: int,
+    places: int,
+    out_left: NDArray[np.int64],
+    out_row_extents: NDArray[np.int32],
+    out_row_starts: NDArray[np.int64],
+) -> int:
+    """Draw rows until `places` have been drawn, or the order ends; returns how many rows are exactly full."""
+    max_len = len(out_left) - 1
+    for i in range(len(order)):
+        out_left[order[i]] += 1
+    drawing = _Drawing(order, out_left, np.zeros(max_len + 1, np.int64))
+    given_up = np.zeros(max_len + 1, np.int64)
+    row = np.empty(limit, np.int32)
+    rows, size, position = 0, 0, 0
+    while places > 0 and position < len(order):
+        # Take segments as they come until the row is full, or the next one does not fit.
+        taken = 0
+        room = np.int64(max_len)
+        while room > 0:
+            position = _pass_over(drawing, position)
+            if position == len(order) or taken == limit or order[position] > room:
+                break
+            extent = order[position]
+            position += 1
+            row[taken] = extent
+            taken += 1
+            room -= extent
+            out_left[extent] -= 1
+        if room > 0:
+            position, taken, room = _close(drawing, position, row, taken, room)
+        places -= max_len - room
+        if room > 0:
+            for i in range(taken):
+                given_up[row[i]] += 1
+            continue
+        for i in range(taken):
+            out_row_extents[size] = row[i]
+            size += 1
+        rows += 1
+        out_row_starts[rows] = size
+    for extent in range(max_len + 1):
+        out_left[extent] += given_up[extent]
+    return rows
+
+
+@jit
+def _pass_over(drawing: _Drawing, position: int) -> int:
+    """The position of the next segment that has not closed a row; the length of the order where there is none."""
+    order, skipped = drawing.order, drawing.skipped
+    while position < len(order) and skipped[order[position]] > 0:
+        skipped[order[position]] -= 1
+        position += 1
+    return position
+
+
+@jit
+def _close(drawing: _Drawing, position: int, out_row: NDArray[np.int32], taken: int, room: int) -> tuple[int, int, int]:
+    """Fill a row exactly, putting back as few segments as that takes; returns (position, taken, room).
+
+    What is put back comes next in the order. Where nothing fills the row it stays as it is, with room left.
+    """
+    order, left, skipped = drawing.order, drawing.left, drawing.skipped
+    closers = np.empty(3, np.int64)
+    gap = room
+    for removed in range(min(taken, MOST_REMOVED) + 1):
+        last = taken - removed
+        if removed > 0:
+            gap += out_row[last]
+        found = _find_closers(drawing, position, gap, len(out_row) - last, closers)
+        if found == 0 or (found == 1 and removed == 1 and closers[0] == out_row[last]):
+            continue
+        for i in range(taken - 1, last - 1, -1):
+            position -= 1
+            order[position] = out_row[i]
+            left[out_row[i]] += 1
+        for i in range(found):
+            out_row[last + i] = closers[i]
+            left[closers[i]] -= 1
+            skipped[closers[i]] += 1
+        return position, last + found, 0
+    return position, taken, room
+
+
+@jit
+def _find_closers(drawing: _Drawing, position: int, gap: int, most: int, out: NDArray[np.int64]) -> int:
+    """Write the extents of at most three segments that fill a gap exactly to `out`; returns how many, 0 for none.
+
+    Two are preferred: one alone must be as long as the gap, and three are shorter than segments usually are, so that
+    either would change the lengths that are left. The first of them is drawn by the order, the last by the gap.
+    """
+    order, left = drawing.order, drawing.left
+    end = min(position + CANDIDATES, len(order))
+    if most >= 2:
+        for place in range(position, end):
+            one = np.int64(order[place])
+            other = gap - one
+            if other > 0 and left[one] > 0 and left[other] > (one == other):
+                out[0], out[1] = one, other
+                return 2
+    if most >= 1 and gap < len(left) and left[gap] > 0:
+        out[0] = gap
+        return 1
+    if most >= 3:
+        for place in range(position, end):
+            one = np.int64(order[place])
+            if one >= gap or left[one] <= 0:
+                continue
+            left[one] -= 1
+            for second in range(place + 1, min(place + 1 + PARTNERS, len(order))):
+                two = np.int64(order[second])
+                three = gap - one - two
+                if three > 0 and left[two] > 0 and left[three] > (two == three):
+                    left[one] += 1
+                    out[0], out[1], out[2] = one, two, three
+                    return 3
+            left[one] += 1
+    return 0

@@ -1,0 +1,169 @@
+"""Notes: what a finished task leaves for the tasks after it, a few facts and arrays in one file.
+
+A note is a line of JSON (the facts, and for each array its name, type, length and place) and the bytes of the arrays,
+aligned to 64. Arrays of a note that is read back are mapped, not held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer.executors import run_tasks
+from packer.progress import Progress, silent
+from packer.workspace import Workspace
+
+_ALIGNED = 64  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """What a task leaves."""
+
+    facts: Mapping[str, Any]
+    """Values that JSON takes."""
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Arrays of one dimension."""
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        described, parts, place = [], [], 0
+        for name, array in self.arrays.items():
+            content = np.ascontiguousarray(array).tobytes()
+            content += bytes(-len(content) % _ALIGNED)
+            dtype = array.dtype.descr if array.dtype.names else array.dtype.str
+            described.append({"name": name, "dtype": dtype, "count": len(array), "place": place})
+            parts.append(content)
+            place += len(content)
+        body = b"".join(parts)
+        head = {"facts": dict(self.facts), "arrays": described, "bytes": place}
+        line = json.dumps({**head, "xxh3_64": _digest(head, body)}).encode()
+        return line + b" " * (-(len(line) + 1) % _ALIGNED) + b"\n" + body
+
+
+def _digest(head: dict[str, Any], body: bytes | memoryview) -> str:
+    """Hash of a note, hexadecimal."""
+    hashed = xxhash.xxh3_64(json.dumps(head, sort_keys=True).encode())
+    hashed.update(body)
+    return hashed.hexdigest()
+
+
+def read_note(path: Path) -> Note | None:
+    """Read a note back; None where there is none, or what is there is not whole: the task must run again."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+        head = json.loads(line)
+        body = np.memmap(path, np.uint8, "r", offset=len(line)) if head["bytes"] else np.zeros(0, np.uint8)
+        digest = head.pop("xxh3_64")
+        if len(body) != head["bytes"] or _digest(head, body.data) != digest:
+            return None
+        arrays = {}
+        for one in head["arrays"]:
+            dtype = np.dtype([tuple(each) for each in one["dtype"]] if isinstance(one["dtype"], list) else one["dtype"])
+            part = body[one["place"] : one["place"] + one["count"] * dtype.itemsize]
+            arrays[one["name"]] = part.view(np.ndarray).view(dtype)
+        return Note(facts=head["facts"], arrays=arrays)
+    except (FileNotFoundError, IsADirectoryError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+class Notes(Protocol):
+    """Where notes are kept, by name."""
+
+    def load(self, name: str) -> Note | None:
+        """Return a note, or None."""
+
+    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
+        """Keep a note; it is there as a whole or not at all.
+
+        Args:
+            name: of the note.
+            note: what is kept.
+            lasting: whether it must outlive a crash of the system, because it cannot be made again as it is.
+        """
+
+
+class NotesInMemory:
+    """Notes of a plan of which nothing is written."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, Note] = {}
+
+    def load(self, name: str) -> Note | None:
+        """Return a note, or None."""
+        return self._notes.get(name)
+
+    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
+        """Keep a note."""
+        self._notes[name] = note
+
+
+class NotesInFolder:
+    """Notes of an output, in its workspace."""
+
+    def __init__(self, claimed: Workspace) -> None:
+        self._claimed = claimed
+        self._folder = claimed.notes
+
+    def load(self, name: str) -> Note | None:
+        """Return a note, or None."""
+        return read_note(self._folder / name)
+
+    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
+        """Keep a note. Most are not synced: after a crash, one that is not whole is made again."""
+        if lasting:
+            self._claimed.write_file(self._folder / name, note.to_bytes())
+            return
+        with self._claimed.temporary(name) as temporary:
+            temporary.write_bytes(note.to_bytes())
+            temporary.rename(self._folder / name)
+
+
+def run_stage(
+    notes: Notes,
+    stage: str,
+    numbers: Sequence[int],
+    task: Callable[[int], Note],
+    *,
+    workers: int,
+    progress: Progress = silent,
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Run the tasks of a stage whose notes are not there yet; yield (number, facts) of all, in any order.
+
+    Args:
+        notes: where a task leaves its note, under "STAGE-NUMBER".
+        stage: its name.
+        numbers: the tasks.
+        task: takes a number and returns the note; the same note whoever runs it, and however often.
+        workers: tasks at a time.
+        progress: called with "plan", in tasks: those before the first of `numbers` count as done.
+    """
+    missing = []
+    for number in numbers:
+        note = notes.load(f"{stage}-{number}")
+        if note is None:
+            missing.append(number)
+        else:
+            yield number, note.facts
+
+    def run(number: int, go_on: Callable[[], None]) -> tuple[int, Mapping[str, Any]]:
+        go_on()
+        note = task(number)
+        notes.save(f"{stage}-{number}", note)
+        return number, note.facts
+
+    total = max(numbers, default=-1) + 1
+    done = total - len(missing)
+    for number, facts in run_tasks(run, missing, workers):
+        done += 1
+        progress("plan", done, total)
+        yield number, facts

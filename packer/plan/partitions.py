@@ -1,0 +1,160 @@
+"""Partitions: a shard's worth of documents each, drawn from the whole source in blocks.
+
+A block is a run of contiguous documents, so that reading one is one sequential read; a partition is a random set of
+blocks, so that it is a sample of the corpus whatever order the source is in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+from packer.plan.permute import BLOCKS, permute, stream_key
+
+BLOCK_PLACE = 1 << 18
+"""Tokens of a block: 1 MiB of int32."""
+
+BLOCKS_PER_PARTITION = 256
+"""Blocks of a partition at least, where it is small, so that it is a sample of the corpus even then."""
+
+MOST_BLOCKS = 1 << 20
+"""Blocks at most; where there would be more, two neighbours become one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blocks:
+    """Runs of contiguous documents, in the order of the source; made by `BlockMarker`."""
+
+    starts: NDArray[np.int64]
+    """Shape (blocks + 1,): block b has the documents starts[b] to starts[b + 1] - 1."""
+
+    places: NDArray[np.int64]
+    """Shape (blocks,): tokens that the segments of each block take in rows."""
+
+
+class BlockMarker:
+    """Cuts a stream of documents into blocks of about equal place, at most `most` of them.
+
+    Documents that belong together (the two of a preference pair) are added together and are never separated.
+    """
+
+    def __init__(self, target: int, *, most: int = MOST_BLOCKS) -> None:
+        self._target = target
+        self._most = most
+        self._starts = np.zeros(most + 1, np.int64)
+        self._places = np.zeros(most, np.int64)
+        self._count = 0  # blocks that are whole
+        self._documents = 0
+        self._open_place = 0
+
+    def add(self, places: NDArray[np.int64], *, documents_each: int = 1) -> None:
+        """Add documents, or items of `documents_each` documents, that take these places."""
+        done = 0
+        while done < len(places):
+            if self._count == self._most:
+                self._merge()
+            self._count, self._open_place, step = _mark(
+                places[done:], self._target, self._open_place, self._count, self._starts, self._places,
+                self._documents, documents_each,
+            )  # fmt: skip
+            done += step
+            self._documents += step * documents_each
+
+    def finish(self) -> Blocks:
+        """The blocks of all documents that were added."""
+        starts = self._starts[: self._count + 1].copy()
+        places = self._places[: self._count].copy()
+        if starts[-1] < self._documents:
+            starts, places = np.append(starts, self._documents), np.append(places, self._open_place)
+        return Blocks(starts=starts, places=places)
+
+    def _merge(self) -> None:
+        """Make one block of two neighbours; blocks to come are twice as large."""
+        half = self._most // 2
+        self._places[:half] = self._places[0::2] + self._places[1::2]
+        self._starts[: half + 1] = self._starts[::2].copy()
+        self._count = half
+        self._target *= 2
+
+
+@jit
+def _mark(
+    places: NDArray[np.int64],
+    target: int,
+    open_place: int,
+    count: int,
+    out_starts: NDArray[np.int64],
+    out_places: NDArray[np.int64],
+    first_document: int,
+    documents_each: int,
+) -> tuple[int, int, int]:
+    """Close blocks as they reach the target, until there is room for no more; (blocks, open place, items read)."""
+    for i in range(len(places)):
+        open_place += places[i]
+        if open_place >= target:
+            out_places[count] = open_place
+            count += 1
+            out_starts[count] = first_document + (i + 1) * documents_each
+            open_place = np.int64(0)
+            if count == len(out_places):
+                return count, open_place, i + 1
+    return count, open_place, len(places)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partitions:
+    """Blocks that are dealt to partitions at random, about as many to each."""
+
+    starts: NDArray[np.int64]
+    """Shape (blocks + 1,): block b has the documents starts[b] to starts[b + 1] - 1."""
+
+    order: NDArray[np.int64]
+    """Shape (blocks,): the blocks of the first partition, ascending, then those of the second, and so on."""
+
+    cuts: NDArray[np.int64]
+    """Shape (partitions + 1,): partition p has the blocks order[cuts[p]:cuts[p + 1]]."""
+
+    def __len__(self) -> int:
+        return len(self.cuts) - 1
+
+    def ranges(self, partition: int) -> NDArray[np.int64]:
+        """The documents of a partition, as ascending ranges (first, last + 1): int64, shape (ranges, 2).
+
+        Blocks that follow each other in the source are one range.
+        """
+        blocks = self.order[self.cuts[partition] : self.cuts[partition + 1]]
+        is_first = np.diff(blocks, prepend=-2) > 1
+        is_last = np.diff(blocks, append=len(self.order) + 1) > 1
+        return np.stack([self.starts[blocks[is_first]], self.starts[blocks[is_last] + 1]], axis=1)
+
+
+def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions:
+    """Deal blocks to partitions at random, so that each is a sample of the whole source.
+
+    Of every run of as many neighbouring blocks as there are partitions, each partition gets one: a source that is
+    sorted by length, date or origin makes partitions that are more alike than an arbitrary permutation would.
+
+    Args:
+        blocks: of all documents.
+        partitions: how many; some stay empty where there are fewer blocks.
+        seed: of the permutations.
+    """
+    owners = np.empty(len(blocks.places), np.int64)
+    _deal_blocks(partitions, np.uint64(seed), owners)
+    cuts = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=partitions))]).astype(np.int64)
+    return Partitions(starts=blocks.starts, order=np.argsort(owners, kind="stable"), cuts=cuts)
+
+
+@jit
+def _deal_blocks(partitions: int, seed: np.uint64, out: NDArray[np.int64]) -> None:
+    """Write the partition of each block: a permutation of all partitions for every run of so many blocks."""
+    turns = np.empty(partitions, np.int64)
+    for first in range(0, len(out), partitions):
+        for partition in range(partitions):
+            turns[partition] = partition
+        permute(turns, 0, partitions, stream_key(seed, BLOCKS, first))
+        for block in range(first, min(first + partitions, len(out))):
+            out[block] = turns[block - first]

@@ -1,0 +1,164 @@
+"""Rows of extents to rows of segments: segments of equal extent are interchangeable, and a permutation decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.mixed import draw_rows
+from packer.algorithms.patterns import Patterns
+from packer.plan.kernels import collect_left, expand_patterns, fill_rows, permute_equal, sort_by_extent
+from packer.plan.permute import DRAWING, ROWS, SEGMENTS_IN_ROW, key_of, permute_all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowExtents:
+    """Rows as the extents that they ask for; rows [3, 1] and [4]: extents [3, 1, 4], starts [0, 2, 3]."""
+
+    extents: NDArray[np.int32]
+    """Shape (segments in rows,)."""
+
+    starts: NDArray[np.int64]
+    """Shape (rows + 1,): row r asks for extents[starts[r]:starts[r + 1]]."""
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @classmethod
+    def of_patterns(
+        cls, patterns: Patterns, given: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None
+    ) -> RowExtents:
+        """The rows that follow patterns: all of them, or `packs` rows of those that are given."""
+        if given is None or packs is None:
+            given, packs = np.arange(len(patterns.counts), dtype=np.int32), patterns.counts
+        depths = np.diff(patterns.offsets)[given]
+        extents = np.empty(int(packs @ depths), np.int32)
+        starts = np.zeros(int(packs.sum()) + 1, np.int64)
+        expand_patterns(given, packs, patterns.offsets, patterns.extents, extents, starts)
+        return cls(extents=extents, starts=starts)
+
+    def __add__(self, other: RowExtents) -> RowExtents:
+        starts = np.concatenate([self.starts, other.starts[1:] + self.starts[-1]])
+        return RowExtents(extents=np.concatenate([self.extents, other.extents]), starts=starts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedRows:
+    """Rows of segments given by number, in random order, and the segments that no row took."""
+
+    row_starts: NDArray[np.int64]
+    """Shape (rows + 1,): row r holds slots[row_starts[r]:row_starts[r + 1]]."""
+
+    slots: NDArray[np.uint32] | NDArray[np.int64]
+    """Shape (segments in rows,): segment numbers."""
+
+    left: NDArray[np.uint32] | NDArray[np.int64]
+    """Shape (segments left,): the numbers of the others, by extent."""
+
+    def __len__(self) -> int:
+        return len(self.row_starts) - 1
+
+    def of_pairs(self) -> PlacedRows:
+        """The same where number i stands for the two segments 2i and 2i + 1, which stand side by side."""
+        return replace(
+            self, row_starts=self.row_starts * 2, slots=both_of_each(self.slots), left=both_of_each(self.left)
+        )
+
+
+def drawn_rows(
+    extents: NDArray[np.int32],
+    max_len: int,
+    max_segments: int | None,
+    *,
+    reserve: float,
+    most_rows: int | None = None,
+    seed: int,
+    stream: int,
+) -> tuple[RowExtents, NDArray[np.int64]]:
+    """Draw rows that are exactly full from segments in random order; see `packer.algorithms.mixed`.
+
+    Args:
+        extents: (segments,) 0 for a number without a segment.
+        max_len: the capacity of a row.
+        max_segments: the most segments in a row; None for no limit.
+        reserve: the share of the extents that is left over at least.
+        most_rows: rows to be drawn at most; None for no limit.
+        seed: of the pack.
+        stream: number of the partition, or of the level above.
+
+    Returns:
+        The rows, and the histogram of what is left, int64, shape (max_len + 1,).
+    """
+    order = extents[extents > 0]
+    total = int(order.sum(dtype=np.int64))
+    permute_all(order, key_of(seed, DRAWING, stream))
+    least = 0 if most_rows is None else total - most_rows * max_len
+    drawn = draw_rows(order, max_len, max_segments, reserve=max(int(total * reserve), least))
+    return RowExtents(extents=drawn.row_extents, starts=drawn.row_starts), drawn.left
+
+
+def place_rows(extents: NDArray[np.int32], rows: RowExtents, max_len: int, *, seed: int, stream: int) -> PlacedRows:
+    """Give every row the segments that it asks for, at random: which of equal extent, and the order of both.
+
+    Args:
+        extents: (numbers,) the extent of every segment number, 0 for a number without a segment.
+        rows: what is asked for; there must be as many segments.
+        max_len: the capacity of a row.
+        seed: of the pack.
+        stream: number of the partition, or of the level above.
+    """
+    groups, numbers = _permuted(extents, max_len, seed, stream)
+    order = np.arange(len(rows))
+    permute_all(order, key_of(seed, ROWS, stream))
+    taken = groups.copy()
+    row_starts = np.zeros(len(rows) + 1, np.int64)
+    slots = np.empty(len(rows.extents), numbers.dtype)
+    key = key_of(seed, SEGMENTS_IN_ROW, stream)
+    fill_rows(rows.extents, rows.starts, order, taken, numbers, key, row_starts, slots)
+    return PlacedRows(row_starts=row_starts, slots=slots, left=_collected(groups, taken, numbers))
+
+
+def segments_left(
+    extents: NDArray[np.int32], left: NDArray[np.int64], max_len: int, *, seed: int, stream: int
+) -> NDArray[np.uint32] | NDArray[np.int64]:
+    """The numbers of the segments that `place_rows` would leave, from how many of each extent: without making the rows.
+
+    Args:
+        extents: as `place_rows`.
+        left: (max_len + 1,) segments of every extent that no row asks for.
+        max_len: as `place_rows`.
+        seed: as `place_rows`.
+        stream: as `place_rows`.
+    """
+    groups, numbers = _permuted(extents, max_len, seed, stream)
+    taken = groups.copy()
+    taken[1:-1] = groups[2:] - left[1:]  # rows take the first of every extent
+    return _collected(groups, taken, numbers)
+
+
+def _permuted(
+    extents: NDArray[np.int32], max_len: int, seed: int, stream: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """(groups, numbers): the segments of each extent in random order, as `sort_by_extent` gives them."""
+    groups = np.zeros(max_len + 2, np.int64)
+    numbers = np.empty(int(np.count_nonzero(extents)), np.uint32 if len(extents) < 2**32 else np.int64)
+    sort_by_extent(extents, groups, numbers)
+    permute_equal(groups, stream, np.uint64(seed), numbers)
+    return groups, numbers
+
+
+def _collected(groups: NDArray[np.int64], taken: NDArray[np.int64], numbers: NDArray[Any]) -> NDArray[Any]:
+    left = np.empty(int((groups[2:] - taken[1:-1]).sum()), numbers.dtype)
+    collect_left(groups, taken, numbers, left)
+    return left
+
+
+def both_of_each(numbers: NDArray[Any]) -> NDArray[Any]:
+    """The numbers of both segments of pairs: [4, 0] -> [8, 9, 0, 1]."""
+    both = np.repeat(numbers, 2)
+    both *= 2
+    both[1::2] += 1
+    return both

@@ -1,0 +1,127 @@
+"""How mixed rows are, and how evenly they share the work of attention.
+
+Let segment s have l_s tokens, and x_s = ln l_s. With tokens as weights, m is the mean of x over all segments and m_r
+its mean over the segments of row r, which has W_r tokens. The within-row share of the variance of log length is
+
+    1 - sum_r W_r (m_r - m)^2 / sum_s l_s (x_s - m)^2
+
+It is 0 where every row holds segments of one length, and near 1 where every row is a sample of the corpus. The work of
+attention in a row is the sum of its squared segment lengths; it is told by its standard deviation over rows, and by its
+largest value, both over the mean.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from operator import mul
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLED = 1 << 18
+"""Segments that are shuffled to say what a shuffled corpus comes to, at most."""
+
+_BLOCK = 1 << 20  # segments looked at together
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mixing:
+    """How mixed rows are, and how evenly they share the work of attention; made by `RowSums`."""
+
+    within_row_share: float
+    """Within-row share of the variance of log length, 0 to 1; 1 where all segments have one length."""
+
+    attention: int
+    """The sum of all squared segment lengths."""
+
+    attention_spread: float
+    """The standard deviation of a row's squared segment lengths over rows, over the mean."""
+
+    attention_peak: float
+    """The largest row's squared segment lengths, over the mean."""
+
+
+class RowSums:
+    """Sums over rows that are added in any parts."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._tokens = 0
+        self._logs = self._squared_logs = self._row_logs = 0.0
+        self._attention = 0  # whole numbers of any size: a histogram from a file may count more than an int64 holds
+        self._squared_attention = 0.0
+        self._peak = 0
+
+    def add(
+        self, lengths: NDArray[np.integer], row_starts: NDArray[np.integer], counts: NDArray[np.int64] | None = None
+    ) -> None:
+        """Add rows.
+
+        Args:
+            lengths: (segments,) tokens of each segment, at least 1.
+            row_starts: (rows + 1,) row r has lengths[row_starts[r]:row_starts[r + 1]], at least one.
+            counts: (rows,) how often each row comes; None for once.
+        """
+        step = max(1, _BLOCK * (len(row_starts) - 1) // max(1, len(lengths)))
+        for first in range(0, len(row_starts) - 1, step):
+            starts = row_starts[first : first + step + 1]
+            part = None if counts is None else counts[first : first + step]
+            self._add_block(lengths[starts[0] : starts[-1]].astype(np.int64), starts[:-1] - starts[0], part)
+
+    def _add_block(
+        self, lengths: NDArray[np.int64], firsts: NDArray[np.integer], counts: NDArray[np.int64] | None
+    ) -> None:
+        times = np.ones(len(firsts), np.int64) if counts is None else counts
+        logs = np.log(lengths)
+        tokens = np.add.reduceat(lengths, firsts)
+        row_logs = np.add.reduceat(lengths * logs, firsts)
+        squares = np.add.reduceat(lengths * lengths, firsts)
+        self._rows += int(times.sum())
+        self._tokens += int(tokens @ times)
+        self._logs += float(row_logs @ times)
+        self._squared_logs += float(np.add.reduceat(lengths * logs * logs, firsts) @ times)
+        self._row_logs += float((row_logs * row_logs / tokens) @ times)
+        if counts is None:
+            self._attention += int(squares.sum())
+        else:
+            self._attention += sum(map(mul, squares.tolist(), counts.tolist()))
+        self._squared_attention += float(np.square(squares, dtype=np.float64) @ times)
+        self._peak = max(self._peak, int(squares.max()))
+
+    def finish(self) -> Mixing:
+        """What all rows come to; there must be one."""
+        mean_log = self._logs / self._tokens
+        whole = self._squared_logs - self._logs * mean_log
+        between = self._row_logs - self._logs * mean_log
+        varies = whole > 1e-9 * self._squared_logs
+        mean = self._attention / self._rows
+        variance = max(0.0, self._squared_attention / self._rows - mean * mean)
+        return Mixing(
+            within_row_share=min(1.0, max(0.0, 1 - between / whole)) if varies else 1.0,
+            attention=self._attention,
+            attention_spread=variance**0.5 / mean,
+            attention_peak=self._peak / mean,
+        )
+
+
+def shuffled_share(histogram: NDArray[np.int64]) -> float:
+    """The within-row share of a shuffled corpus: segments in random order, a row ending where one does not fit.
+
+    Of many segments, a sample of about SAMPLED is shuffled.
+
+    Args:
+        histogram: (max_len + 1,) segments of every length, nothing at 0.
+    """
+    segments = int(histogram.sum())
+    counts = histogram
+    if segments > SAMPLED:  # every length in its proportion, rounded so that the sum stays
+        ends: NDArray[np.int64] = np.round(np.cumsum(histogram) * (SAMPLED / segments)).astype(np.int64)
+        counts = np.diff(ends, prepend=0)
+    lengths = np.random.default_rng(0).permutation(np.repeat(np.arange(len(histogram)), counts))
+    ends_in_order = np.cumsum(lengths).tolist()
+    row_starts = [0]
+    while row_starts[-1] < len(lengths):
+        before = ends_in_order[row_starts[-1] - 1] if row_starts[-1] else 0
+        row_starts.append(bisect_right(ends_in_order, before + len(histogram) - 1))
+    sums = RowSums()
+    sums.add(lengths, np.array(row_starts))
+    return sums.finish().within_row_share

@@ -1,0 +1,82 @@
+"""Rows drawn at random: exactly full, nothing lost, as the slow twin draws them, and mixed like the corpus."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.algorithms import get_algorithm
+from packer.algorithms.mixed import draw_rows
+from packer.stats.mixing import RowSums, shuffled_share
+from tests import naive
+
+orders = st.integers(1, 40).flatmap(
+    lambda max_len: st.tuples(st.just(max_len), st.lists(st.integers(1, max_len), max_size=80))
+)
+
+
+def drawn(order, max_len, max_segments=None, reserve=0):
+    found = draw_rows(np.array(order, np.int32), max_len, max_segments, reserve=reserve)
+    starts = found.row_starts.tolist()
+    rows = [found.row_extents[a:b].tolist() for a, b in itertools.pairwise(starts)]
+    return rows, np.repeat(np.arange(max_len + 1), found.left).tolist()
+
+
+@given(orders, st.none() | st.integers(1, 8), st.integers(0, 100))
+def test_rows_are_exactly_full_and_the_rest_is_handed_back(made, max_segments, reserve):
+    max_len, order = made
+    rows, left = drawn(order, max_len, max_segments, reserve)
+    assert all(sum(row) == max_len for row in rows)
+    assert all(len(row) <= (max_segments or max_len) for row in rows)
+    assert Counter(left) + Counter(extent for row in rows for extent in row) == Counter(order)
+    if order:
+        assert sum(left) >= min(reserve, sum(order)) - max_len  # the last row may take what it needs of it
+
+
+@given(orders, st.none() | st.integers(1, 8), st.integers(0, 100))
+def test_rows_are_those_of_the_slow_twin(made, max_segments, reserve):
+    max_len, order = made
+    assert drawn(order, max_len, max_segments, reserve) == naive.draw_rows(order, max_len, max_segments, reserve)
+
+
+def test_rows_of_real_like_lengths_are_those_of_the_slow_twin():
+    order = like_real(2_000, 512)
+    for max_segments in (None, 3, 6):
+        assert drawn(order, 512, max_segments) == naive.draw_rows(order.tolist(), 512, max_segments, 0)
+
+
+def like_real(documents, max_len, seed=5):
+    return np.minimum(np.random.default_rng(seed).lognormal(4.5, 0.8, documents) + 1, max_len).astype(np.int32)
+
+
+def test_the_example_of_the_docstring():
+    rows, left = drawn([5, 3, 2, 4, 5, 6], 10)
+    assert rows == [[5, 3, 2], [4, 6]]
+    assert left == [5]
+
+
+@pytest.mark.parametrize("max_len", [1024, 4096])
+def test_drawn_rows_are_mixed_like_a_shuffled_corpus_and_solved_ones_are_not(max_len):
+    order = like_real(50_000, max_len)
+    histogram = np.bincount(order, minlength=max_len + 1)
+    found = draw_rows(order.copy(), max_len, reserve=int(0.02 * order.sum()))
+    solved = get_algorithm("bfd").solve(histogram)
+    shares = []
+    for rows in ((found.row_extents, found.row_starts), (solved.extents, solved.offsets, solved.counts)):
+        sums = RowSums()
+        sums.add(*rows)
+        shares.append(sums.finish().within_row_share)
+    assert shares[0] > 0.8 * shuffled_share(histogram)
+    assert shares[1] < 0.3 * shuffled_share(histogram)
+    assert found.rows > 0.975 * order.sum() / max_len
+
+
+def test_what_is_left_is_like_what_was_drawn():
+    # were the short ones used up to close rows, the solver could not fill the last
+    order = like_real(50_000, 512)
+    found = draw_rows(order.copy(), 512, reserve=int(0.02 * order.sum()))
+    left = np.repeat(np.arange(513), found.left)
+    assert 0.5 * order.mean() < left.mean() < 2 * order.mean()

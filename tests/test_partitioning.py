@@ -1,0 +1,246 @@
+"""The plan in which partitions make their own rows: conservation, rows, the pool, mixing, notes."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.algorithms import get_algorithm
+from packer.errors import PackerError
+from packer.notes import NotesInMemory
+from packer.options import PackOptions
+from packer.pipeline import partitioning
+from packer.pipeline.partitioning import plan_partitions
+from packer.pipeline.plans import plan_lengths
+from packer.pipeline.reading import LengthsReader
+from packer.pipeline.surveying import survey
+from packer.plan import cut_documents
+from packer.stats.mixing import RowSums, shuffled_share
+from tests import naive
+
+some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
+
+
+def int32s(values):
+    return np.array(values, np.int32)
+
+
+def planned(lengths, max_len, rows_per_shard=10**9, **options):
+    """(plan, its shards) of documents of these lengths."""
+    row_bytes = 8 * max_len
+    given = PackOptions(max_len=max_len, shard_size=min(rows_per_shard * row_bytes, 2**60), **options)
+    plan = plan_lengths(int32s(lengths), given)
+    shards = [plan.shards.shard(number) for number in range(len(plan.shards.shard_rows))]
+    assert [len(shard) for shard in shards] == plan.shards.shard_rows
+    return plan, [shard.located(0, len(shard)) for shard in shards]
+
+
+def rows_of(shard):
+    segments = list(zip(shard.documents.tolist(), shard.starts.tolist(), shard.lengths.tolist(), strict=True))
+    starts = shard.row_starts.tolist()
+    return [segments[a:b] for a, b in itertools.pairwise(starts)]
+
+
+def like_real(documents, seed=7, longest=2048):
+    return np.minimum(np.random.default_rng(seed).lognormal(5, 1, documents) + 1, longest).astype(np.int32)
+
+
+@settings(deadline=None)
+@given(
+    some_lengths, st.integers(1, 12), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 6),
+    st.integers(0, 3), st.integers(0, 5), st.integers(1, 3), st.sampled_from(["auto", "mixed", "bfd"]),
+    st.none() | st.integers(1, 4),
+)  # fmt: skip
+def test_every_segment_is_in_one_row_that_holds_it(
+    lengths, pieces, long, rows_per_shard, seed, overlap, align, algorithm, max_segments
+):
+    max_len = pieces * align
+    overlap = min(overlap, max_len - 1) if long == "split" else 0
+    expected = naive.cut_documents(lengths, max_len, long, overlap)
+    options = {"long": long, "seed": seed, "overlap": overlap, "align": align, "algorithm": algorithm}
+    if not expected:
+        with pytest.raises(PackerError, match="nothing to pack"):
+            planned(lengths, max_len, rows_per_shard, **options)
+        return
+    plan, shards = planned(lengths, max_len, rows_per_shard, max_segments=max_segments, **options)
+    rows = [row for shard in shards for row in rows_of(shard)]
+    assert sorted(segment for row in rows for segment in row) == expected
+    assert len(rows) == plan.packs >= plan.lower_bound
+    for row in rows:
+        assert 0 < sum(-(-length // align) * align for _, _, length in row) <= max_len
+        assert len(row) <= (max_segments or max_len)
+    assert all(0 < len(shard.row_starts) - 1 <= rows_per_shard for shard in shards)
+    if algorithm != "mixed":
+        histogram = cut_documents(int32s(lengths), max_len, long, overlap=overlap, align=align).histogram
+        solved = get_algorithm(algorithm).solve(histogram, max_segments).packs
+        assert len(rows) <= solved + (algorithm == "auto")
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=40), st.integers(1, 6))
+def test_pairs_stay_side_by_side(pairs, rows_per_shard):
+    lengths = [length for pair in pairs for length in pair]
+    whole = {number for number, pair in enumerate(pairs) if min(pair) > 0}
+    if not whole:
+        return
+    _, shards = planned(lengths, 20, rows_per_shard, pairs=True, long="drop")
+    documents = [[document for document, _, _ in row] for shard in shards for row in rows_of(shard)]
+    for row in documents:
+        assert all(row[at] % 2 == 0 and row[at + 1] == row[at] + 1 for at in range(0, len(row), 2))
+    assert Counter(document // 2 for row in documents for document in row) == dict.fromkeys(whole, 2)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "bfd"])
+def test_the_plan_does_not_depend_on_the_number_of_threads(algorithm):
+    lengths = np.concatenate([like_real(60_000), [0, 9000, 2049, 2048]]).astype(np.int32)
+    options = PackOptions(max_len=2048, shard_size=8 * 2048 * 500, algorithm=algorithm)
+    plans = [plan_lengths(lengths, options, threads=threads).shards for threads in (1, 2, 5)]
+    for plan in plans[1:]:
+        assert plan.shard_rows == plans[0].shard_rows
+        for number in range(len(plan.shard_rows)):
+            one, other = (each.shard(number).located(0, plan.shard_rows[number]) for each in (plan, plans[0]))
+            assert np.array_equal(one.documents, other.documents)
+            assert np.array_equal(one.row_starts, other.row_starts)
+
+
+ORDERS = {
+    "mixed": lambda lengths: lengths,
+    "sorted": np.sort,
+    "long then short": lambda lengths: lengths[np.argsort(lengths < 500, kind="stable")],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("max_len", [2048, 8192])
+def test_auto_needs_no_more_rows_than_the_solver_whatever_the_order_of_the_source(order, max_len):
+    lengths = ORDERS[order](like_real(120_000))
+    solved = get_algorithm("auto").solve(cut_documents(lengths, max_len, "split").histogram).packs
+    plan, _ = planned(lengths, max_len, rows_per_shard=-(-solved // 5))
+    assert plan.packs <= max(solved + 1, solved * (1 + 1e-5))
+    assert plan.shards.job.patterns is None  # drawn
+    assert plan.shards.pool_packs < 0.03 * plan.packs
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_shard_is_a_sample_of_the_corpus(order):
+    lengths = ORDERS[order](like_real(120_000))
+    _, shards = planned(lengths, 4096, rows_per_shard=1500)
+    means = [np.average(np.log(shard.lengths), weights=shard.lengths) for shard in shards[:-1]]
+    assert len(means) >= 5
+    assert max(means) - min(means) < 0.05  # over tokens the standard deviation is 0.8
+
+
+def test_rows_are_mixed_like_the_corpus():
+    lengths = like_real(60_000)
+    plan, shards = planned(lengths, 4096, rows_per_shard=1000)
+    sums = RowSums()
+    for shard in shards:
+        sums.add(shard.lengths, shard.row_starts)
+    assert sums.finish().within_row_share > 0.85 * shuffled_share(plan.segments.histogram)
+
+
+def test_long_documents_fall_back_to_the_solver_and_mixed_by_name_does_not():
+    lengths = np.random.default_rng(0).integers(200, 2048, 4_000)
+    solved = get_algorithm("auto").solve(np.bincount(lengths, minlength=2049)).packs
+    auto, _ = planned(lengths, 2048, rows_per_shard=500)
+    mixed, _ = planned(lengths, 2048, rows_per_shard=500, algorithm="mixed")
+    assert auto.packs == solved
+    assert auto.shards.job.patterns is not None
+    assert mixed.shards.job.patterns is None
+    assert mixed.packs >= solved
+
+
+def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
+    for algorithm in ("auto", "bfd"):
+        plan, shards = planned(like_real(20_000), 2048, rows_per_shard=300, algorithm=algorithm)
+        partitions = plan.shards.job.partitions
+        assert len(partitions) > 5
+        for partition in range(len(partitions)):
+            own = {document for first, last in partitions.ranges(partition) for document in range(first, last)}
+            assert set(shards[partition].documents.tolist()) <= own
+
+
+def test_shards_of_partitions_are_alike_where_documents_have_few_lengths():
+    # a pattern recurs thousands of times there: were it not shared evenly, the first partitions would take all of it,
+    # and others would be left with what fits to nothing
+    lengths = np.random.default_rng(0).choice([100, 300, 1000, 1500], 60_000)
+    plan, shards = planned(lengths, 2048, rows_per_shard=2000, algorithm="bfd")
+    own = shards[: len(plan.shards.job.partitions)]
+    assert len(own) > 5
+    assert plan.shards.pool_packs < 0.05 * plan.packs
+    fills = [shard.lengths.sum() / (len(shard.row_starts) - 1) for shard in own]
+    depths = [np.diff(shard.row_starts).mean() for shard in own]
+    assert max(fills) < 1.05 * min(fills)
+    assert max(depths) < 1.05 * min(depths)
+
+
+def test_many_partitions_have_regions_between(monkeypatch):
+    monkeypatch.setattr(partitioning, "REGION", 4)
+    lengths = np.random.default_rng(0).integers(5, 200, 60_000)
+    plan, shards = planned(lengths, 512, rows_per_shard=1200)
+    notes = plan.shards.pool
+    assert len(plan.shards.job.partitions) > 8
+    assert len(notes) > 3  # regions, and the last rest
+    assert sum(len(shard.lengths) for shard in shards) == len(lengths)
+    assert plan.packs <= plan.lower_bound + 1
+
+
+def test_another_seed_is_another_packing_of_about_as_many_rows():
+    lengths = like_real(5_000)
+    (one, first), (_again, second), (other, third) = (
+        planned(lengths, 2048, rows_per_shard=100, seed=seed) for seed in (1, 1, 2)
+    )
+    assert [shard.documents.tolist() for shard in first] == [shard.documents.tolist() for shard in second]
+    assert abs(one.packs - other.packs) <= 1
+    together = [
+        {frozenset(row) for shard in shards for row in rows_of(shard) if len(row) > 1} for shards in (first, third)
+    ]
+    assert len(together[0] & together[1]) < len(together[0]) / 10
+
+
+def test_a_plan_goes_on_from_its_notes_to_the_same_rows():
+    lengths = like_real(20_000)
+    options = PackOptions(max_len=2048)
+    reader = LengthsReader(lengths=lengths, options=options)
+    surveyed = survey(reader, options, rows_per_shard=300)
+
+    class Recorded(NotesInMemory):
+        def __init__(self, notes, most):
+            super().__init__()
+            self._notes = dict(notes)
+            self.saved = 0
+            self.most = most
+
+        def save(self, name, note, *, lasting=False):
+            if self.saved == self.most:
+                raise KeyboardInterrupt
+            self.saved += 1
+            super().save(name, note)
+
+    whole = Recorded({}, 10**9)
+    expected = plan_partitions(reader, surveyed, options, rows_per_shard=300, notes=whole)
+    for most in (0, 1, 5, whole.saved - 1):
+        begun = Recorded({}, most)
+        with pytest.raises(KeyboardInterrupt):
+            plan_partitions(reader, surveyed, options, rows_per_shard=300, notes=begun)
+        resumed = Recorded(begun._notes, 10**9)
+        plan = plan_partitions(reader, surveyed, options, rows_per_shard=300, notes=resumed)
+        assert resumed.saved == whole.saved - most  # nothing is done twice
+        assert plan.shard_rows == expected.shard_rows
+        for number, rows in enumerate(plan.shard_rows):
+            one, other = (each.shard(number).located(0, rows) for each in (plan, expected))
+            assert np.array_equal(one.documents, other.documents)
+
+
+def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
+    monkeypatch.setattr(partitioning, "MOST_SEGMENTS", 1000)
+    lengths = np.tile(int32s([1, 2, 3, 4]), 2500)
+    plan, shards = planned(lengths, 64)
+    segments = [len(shard.documents) for shard in shards]
+    assert len(segments) >= 10
+    assert max(segments) < 1200
+    assert sorted(np.concatenate([shard.documents for shard in shards])) == list(range(10_000))
+    assert plan.packs == plan.lower_bound == -(-25_000 // 64)

@@ -1,0 +1,83 @@
+"""Blocks of documents, and partitions that are random sets of them."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.plan.partitions import BlockMarker, Blocks, make_partitions
+
+some_places = st.lists(st.integers(0, 30), max_size=200)
+
+
+def mark(places, target=50, most=1 << 20, parts=1, documents_each=1) -> Blocks:
+    marker = BlockMarker(target, most=most)
+    for part in np.array_split(np.array(places, np.int64), parts):
+        marker.add(part, documents_each=documents_each)
+    return marker.finish()
+
+
+@given(some_places, st.integers(1, 100), st.integers(1, 7), st.sampled_from([1, 2]))
+def test_blocks_cover_all_documents_and_reach_their_target(places, target, parts, documents_each):
+    blocks = mark(places, target, parts=parts, documents_each=documents_each)
+    assert blocks.starts[0] == 0
+    assert blocks.starts[-1] == documents_each * len(places)
+    assert (np.diff(blocks.starts) > 0).all()
+    assert (blocks.starts % documents_each == 0).all()
+    starts = blocks.starts // documents_each
+    sums = [sum(places[a:b]) for a, b in itertools.pairwise(starts)]
+    assert blocks.places.tolist() == sums
+    assert all(target <= place < target + 31 for place in sums[:-1])
+
+
+@given(some_places, st.integers(1, 7))
+def test_blocks_do_not_depend_on_how_documents_arrive(places, parts):
+    one, other = mark(places), mark(places, parts=parts)
+    assert one.starts.tolist() == other.starts.tolist()
+    assert one.places.tolist() == other.places.tolist()
+
+
+@given(some_places, st.sampled_from([2, 4, 8]))
+def test_there_are_never_more_blocks_than_allowed(places, most):
+    blocks = mark(places, target=1, most=most)
+    assert len(blocks.places) <= most + 1
+    assert blocks.places.sum() == sum(places)
+    assert blocks.starts[-1] == len(places)
+
+
+@given(some_places.filter(any), st.integers(1, 12), st.integers(0, 5))
+def test_partitions_have_every_document_once(places, partitions, seed):
+    blocks = mark(places, target=20)
+    dealt = make_partitions(blocks, partitions, seed=seed)
+    assert len(dealt) == partitions
+    documents = []
+    for partition in range(partitions):
+        ranges = dealt.ranges(partition)
+        assert (ranges[1:, 0] > ranges[:-1, 1]).all()  # neighbours are one range
+        documents += [document for first, last in ranges for document in range(first, last)]
+    assert sorted(documents) == list(range(len(places)))
+
+
+def test_partitions_take_about_the_same_place():
+    blocks = mark(np.random.default_rng(0).integers(1, 30, 50_000), target=500)
+    dealt = make_partitions(blocks, 7, seed=1)
+    places = [blocks.places[dealt.order[a:b]].sum() for a, b in zip(dealt.cuts[:-1], dealt.cuts[1:], strict=True)]
+    assert max(places) - min(places) < 1500
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_partition_of_a_sorted_source_is_a_sample_of_it(seed):
+    blocks = mark(np.full(64_000, 10), target=100)
+    dealt = make_partitions(blocks, 10, seed=seed)
+    for partition in range(10):
+        documents = np.concatenate([np.arange(first, last) for first, last in dealt.ranges(partition)])
+        # 5 standard errors of the mean of 640 numbers, each uniform within a 640th
+        assert abs(documents.mean() / 64_000 - 0.5) < 5 * (1 / 12 / 640) ** 0.5 / 640
+
+
+def test_another_seed_is_another_set_of_blocks():
+    blocks = mark(np.full(1000, 10), target=100)
+    one, other = (make_partitions(blocks, 4, seed=seed) for seed in (1, 2))
+    assert one.ranges(0).tolist() != other.ranges(0).tolist()
