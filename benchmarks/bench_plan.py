@@ -1,13 +1,14 @@
-"""Seconds and memory of planning: from an array of document lengths to arrays that say which segment is in which row.
+"""Seconds and memory of planning: from a file of document lengths to a plan that says which rows every shard holds.
 
     python benchmarks/bench_plan.py 1e5 1e6 1e7 1e8 1e9
     python benchmarks/bench_plan.py 1e6 --peers          # needs pip install "packer[bench]"
     python benchmarks/bench_plan.py 1e6 --apart LENGTHS.npy --threads 1
 
-Lengths are drawn log-normal (median 245 tokens, sigma 1, capped at 20,000; what is longer than max_len is split). Each
-number of documents has a process of its own, which plans once untimed, so that the JIT compiler is left out, and then
-`--runs` times. Memory is the peak of RssAnon while it plans, the lengths themselves included. The peers get the same
-lengths, cut at max_len: LightBinPack a Python list, which is what it takes, TRL an Arrow table of one-byte tokens.
+Lengths are drawn log-normal (median 245 tokens, sigma 1, capped at 20,000; what is longer than max_len is split), and
+lie in a file that is mapped. Each number of documents has a process of its own, which plans once untimed, so that the
+JIT compiler is left out, and then `--runs` times: "survey" looks through all lengths, "rows" solves, draws or deals the
+rows of all shards. Memory is the peak of RssAnon while it plans. The peers get the same lengths, cut at max_len:
+LightBinPack a Python list, which is what it takes, TRL an Arrow table of one-byte tokens.
 With --apart the documents, of lengths drawn from a file, are in groups of which a row holds one segment each.
 """
 
@@ -19,6 +20,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +34,11 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
+from packer.notes import NotesInMemory
+from packer.options import PackOptions
+from packer.pipeline.partitioning import plan_partitions
+from packer.pipeline.reading import LengthsReader
+from packer.pipeline.surveying import survey
 from packer.plan import NO_GROUP, apart_bound, cut_documents, deal, keep_apart
 
 ROW_BYTES = 8  # input_ids and labels
@@ -40,10 +47,10 @@ BLOCK = 10_000_000
 TURN = 0.5  # seconds for which a packer repeats itself before it is the next one's turn
 
 
-def draw_lengths(documents: int) -> NDArray[np.int32]:
+def draw_lengths(documents: int, out: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
     """Log-normal lengths, in blocks so that they take no more memory than they hold."""
     random = np.random.default_rng(0)
-    lengths = np.empty(documents, np.int32)
+    lengths = np.empty(documents, np.int32) if out is None else out
     for first in range(0, documents, BLOCK):
         block = random.standard_normal(min(BLOCK, documents - first), np.float32)
         np.exp(block + np.float32(5.5), out=block)
@@ -75,34 +82,37 @@ class PeakMemory:
 
 def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int) -> dict[str, float]:
     """Plan once; the seconds of every step, and what came out."""
-    solver = get_algorithm(algorithm)
-    assert isinstance(solver, Algorithm)
-    marks = [time.perf_counter()]
-    segments = cut_documents(lengths, max_len, "split", threads=threads)
-    marks.append(time.perf_counter())
-    patterns = solver.solve(segments.histogram)
-    marks.append(time.perf_counter())
+    options = PackOptions(max_len=max_len, algorithm=algorithm, shard_size=SHARD_SIZE)
+    reader = LengthsReader(lengths=lengths, options=options)
     rows_per_shard = SHARD_SIZE // (ROW_BYTES * max_len)
-    found = deal(segments, patterns, rows_per_shard=rows_per_shard, seed=0, threads=threads)
-    marks.append(time.perf_counter())
-    cut, solve, dealt = np.diff(marks)
+    begun = time.perf_counter()
+    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=threads)
+    middle = time.perf_counter()
+    found = plan_partitions(
+        reader, surveyed, options, rows_per_shard=rows_per_shard, notes=NotesInMemory(), workers=threads
+    )
+    ended = time.perf_counter()
     return {
-        "cut": cut,
-        "solve": solve,
-        "deal": dealt,
-        "total": marks[-1] - marks[0],
-        "packs": patterns.packs,
-        "segments": len(found.slots),
-        "pool": found.pool_packs / patterns.packs,
+        "survey": middle - begun,
+        "rows": ended - middle,
+        "total": ended - begun,
+        "packs": found.packs,
+        "above": found.packs - found.lower_bound,
+        "pool": found.pool_packs / found.packs,
     }
 
 
 def measure(documents: int, max_len: int, algorithm: str, threads: int, runs: int) -> dict[str, float]:
     """Medians of several plans, in this process."""
-    lengths = draw_lengths(documents)
-    plan(lengths[: min(documents, 1_000_000)], max_len, algorithm, threads)
-    with PeakMemory() as peak:
-        found = [plan(lengths, max_len, algorithm, threads) for _ in range(runs)]
+    plan(draw_lengths(min(documents, 1_000_000)), max_len, algorithm, threads)
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        lengths = np.lib.format.open_memmap(file.name, "w+", np.int32, (documents,))
+        draw_lengths(documents, lengths)
+        lengths.flush()
+        del lengths
+        mapped = np.load(file.name, mmap_mode="r").view(np.ndarray)
+        with PeakMemory() as peak:
+            found = [plan(mapped, max_len, algorithm, threads) for _ in range(runs)]
     return {name: statistics.median(run[name] for run in found) for name in found[0]} | {"memory": peak.bytes}
 
 
@@ -174,7 +184,7 @@ def keep_groups_apart(lengths: NDArray[np.int32], max_len: int, algorithm: str, 
             marks = [time.process_time()]
             segments = cut_documents(lengths, max_len, "split", threads=threads)
             patterns = solver.solve(segments.histogram)
-            dealt = deal(segments, patterns, rows_per_shard=rows_per_shard, seed=0, threads=threads)
+            dealt = deal(segments, patterns, rows_per_shard=rows_per_shard, seed=0)
             marks.append(time.process_time())
             least = apart_bound(segments, groups)
             found = keep_apart(
@@ -240,7 +250,7 @@ def main(
                 keep_groups_apart(lengths, capacity, algorithm, threads, runs)
         return
     print(f"max_len {max_len}, {algorithm}, {threads} threads")
-    print(f"\n{'documents':>14} {'packs':>11} {'pool':>6} {'cut':>8} {'solve':>8} {'deal':>8} {'total s':>9} "
+    print(f"\n{'documents':>14} {'rows':>11} {'above':>6} {'pool':>6} {'survey':>8} {'rows':>8} {'total s':>9} "
           f"{'ns each':>8} {'RssAnon':>9}")  # fmt: skip
     for number in numbers:
         command = [sys.executable, __file__, str(number), "--max-len", str(max_len), "--algorithm", algorithm]
@@ -249,8 +259,9 @@ def main(
         if done.returncode:
             raise SystemExit(f"{number:,} documents failed:\n{done.stderr}")
         found = json.loads(done.stdout)
-        print(f"{number:14,} {found['packs']:11,} {found['pool']:6.1%} {found['cut']:8.4f} {found['solve']:8.4f} "
-              f"{found['deal']:8.4f} {found['total']:9.4f} {found['total'] / number * 1e9:8.1f} "
+        print(f"{number:14,} {int(found['packs']):11,} {int(found['above']):6,} {found['pool']:6.2%} "
+              f"{found['survey']:8.4f} {found['rows']:8.4f} {found['total']:9.4f} "
+              f"{found['total'] / number * 1e9:8.1f} "
               f"{found['memory'] / 2**30:6.2f} GiB", flush=True)  # fmt: skip
     if with_peers:
         compare_with_peers(numbers[0], max_len, threads, runs)

@@ -1,0 +1,106 @@
+"""What rows look like: how many, how mixed, and how even in attention work; solved and drawn, beside a shuffled corpus.
+
+    python benchmarks/bench_rows.py LENGTHS.npy ... [--max-len 4096] [--log-normal 1000000]
+
+For every set of document lengths and every row length: the rows that `auto`'s solver needs by patterns, as it packed
+before rows were drawn, and those that `auto` makes, with the proved bound; the share of the variance of log length that
+lies within rows (`packer.stats.mixing` has the formula), beside that of the shuffled corpus; attention work per row, as
+the standard deviation over the mean, and the largest over the mean; and the share of the rows that are made above the
+partitions, in shards of 512 MB and in ten shards. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import Algorithm, get_algorithm
+from packer.options import PackOptions
+from packer.pipeline.partitioning import PartitionPlan
+from packer.pipeline.plans import plan_lengths
+from packer.plan import cut_documents
+from packer.stats.mixing import Mixing, RowSums, shuffled_share
+
+ROW_BYTES = 8  # a token and its label
+
+
+def log_normal(documents: int) -> NDArray[np.int32]:
+    """Lengths as in bench_plan.py: median 245 tokens, sigma 1, capped at 20,000."""
+    drawn = np.exp(np.random.default_rng(0).standard_normal(documents, np.float32) + np.float32(5.5))
+    return np.minimum(drawn + 1, 20_000).astype(np.int32)
+
+
+def solved(lengths: NDArray[np.int32], max_len: int) -> tuple[int, Mixing]:
+    """The rows of `auto`'s solver, by patterns alone."""
+    algorithm = get_algorithm("auto")
+    assert isinstance(algorithm, Algorithm)
+    patterns = algorithm.solve(cut_documents(lengths, max_len, "split").histogram)
+    sums = RowSums()
+    sums.add(patterns.extents, patterns.offsets, patterns.counts)
+    return patterns.packs, sums.finish()
+
+
+def made(lengths: NDArray[np.int32], max_len: int, shard_size: int) -> tuple[PartitionPlan, int, Mixing]:
+    """The plan of `auto` as `pack` makes it, its bound, and what its rows are like."""
+    planned = plan_lengths(lengths, PackOptions(max_len=max_len, shard_size=shard_size), threads=2)
+    plan = planned.shards
+    assert isinstance(plan, PartitionPlan)
+    sums = RowSums()
+    for number in range(len(plan.shard_rows)):
+        shard = plan.shard(number)
+        rows = shard.located(0, len(shard))
+        sums.add(rows.lengths, rows.row_starts)
+    return plan, planned.lower_bound, sums.finish()
+
+
+def line(name: str, lengths: NDArray[np.int32], max_len: int) -> list[Any]:
+    """One row of the table."""
+    packs, before = solved(lengths, max_len)
+    plan, bound, now = made(lengths, max_len, 512 * 10**6)
+    total = int(lengths.sum(dtype=np.int64)) * ROW_BYTES
+    ten, _, _ = made(lengths, max_len, max(ROW_BYTES * max_len, total // 10))
+    histogram = cut_documents(lengths, max_len, "split").histogram
+    return [
+        name,
+        f"{max_len:,}",
+        f"{bound:,}",
+        f"{packs:,}",
+        f"{plan.packs:,}",
+        "drawn" if plan.job.patterns is None else "patterns",
+        f"{before.within_row_share:.3f}",
+        f"{now.within_row_share:.3f}",
+        f"{shuffled_share(histogram):.3f}",
+        f"{before.attention_spread:.2f}",
+        f"{now.attention_spread:.2f}",
+        f"{now.attention_peak:.2f}",
+        f"{plan.pool_packs / plan.packs:.2%}",
+        f"{ten.pool_packs / ten.packs:.2%}",
+    ]
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("--max-len", "max_lens", multiple=True, type=int, default=(2048, 4096, 8192, 32768))
+@click.option("--log-normal", "drawn", type=int, help="Documents of a log-normal set, too.")
+def main(files: tuple[Path, ...], max_lens: tuple[int, ...], drawn: int | None) -> None:
+    sets = {path.stem: np.load(path).astype(np.int32) for path in files}
+    if drawn:
+        sets[f"log-normal {drawn:,}"] = log_normal(drawn)
+    header = [
+        *("documents", "max_len", "bound", "solved", "auto", "auto is", "mixed: solved", "auto", "shuffled"),
+        *("work: solved", "auto", "largest", "pool", "in ten shards"),
+    ]
+    widths = [22, 7, 7, 7, 7, 9, 13, 6, 9, 12, 6, 8, 7, 13]
+    print("  ".join(name.rjust(width) for name, width in zip(header, widths, strict=True)))
+    for name, lengths in sets.items():
+        for max_len in max_lens:
+            cells = line(name, lengths, max_len)
+            print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
