@@ -9,7 +9,7 @@ import pytest
 from packer.errors import PackerError
 from packer.sources import lines as lines_module
 from packer.sources import open_source
-from packer.sources.jsonl import _count_lines
+from packer.sources.json_blocks import count_lines
 from packer.sources.lines import filled_lines, first_line
 from packer.sources.records import JsonRecords
 from tests.test_splits import refused, run
@@ -73,7 +73,7 @@ def test_text_is_found_behind_blank_lines(tmp_path):
     ],
 )
 def test_lines_that_hold_something_are_counted_and_must_begin_with_a_brace(block, count):
-    assert _count_lines(block) == count
+    assert count_lines(block) == count
     expected = [line.strip() for line in block.split(b"\n") if line.strip()]
     assert [line.strip() for line in filled_lines(block)] == expected
 

@@ -104,7 +104,7 @@ def test_a_pack_that_is_struck_goes_on_to_the_same_bytes(source, undisturbed, tm
         instant, 0
     )
     kept = any((out / ".packer" / "notes").glob("*-rest-0"))
-    assert kept == (instant not in ("before the scan", *list(INSTANTS)[1:4], "after the end"))
+    assert kept == (instant not in list(INSTANTS)[:4])
     with monkeypatch.context() as watching:
         if kept:
             watching.setattr("packer.pipeline.partitioning.note_rows", None)  # making it again would fail
@@ -438,6 +438,10 @@ def watched(monkeypatch) -> list[tuple[str, set[int]]]:
 
 
 def test_what_is_renamed_is_synced_before_and_its_folder_right_after(source, tmp_path, monkeypatch):
+    save = NotesInFolder.save  # most notes are not synced: one that is not whole is made again
+    monkeypatch.setattr(
+        NotesInFolder, "save", lambda self, name, note, lasting=False: save(self, name, note, lasting=True)
+    )
     done = watched(monkeypatch)
     pack(source, tmp_path / "out")
     renames = [number for number, (what, _) in enumerate(done) if what == "rename"]

@@ -111,10 +111,12 @@ class _Parts:
         return rewrite(self._files, self._path, self._kinds)
 
     def remove(self) -> None:
-        """Remove the files."""
-        self._close()
-        for file in self._files:
-            file.unlink(missing_ok=True)
+        """Remove the files, also where a full disk refuses their ends."""
+        try:
+            self._close()
+        finally:
+            for file in self._files:
+                file.unlink(missing_ok=True)
 
     def _close(self) -> None:
         if self._writer is not None and self._file is not None:
