@@ -18,9 +18,9 @@ from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.measuring import Measured, measure
-from packer.pipeline.mixing import Given
 from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.plans import plan_lengths
+from packer.pipeline.read_documents import Given
 from packer.plan import Segments, apart_bound, items_of, together_bound
 from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent
@@ -69,6 +69,7 @@ def compare(
         measured = measure(source, options, progress)
         segments = cut_by_policy(measured.lengths, options)
         corpus, lengths = _corpus_of_segments(segments), segments.kept_lengths(0, segments.documents)
+        lengths = measured.in_order(lengths)
         known_bound = _bound(segments, measured, options)
         planned = measured
         del segments

@@ -12,10 +12,10 @@ from packer.algorithms import Algorithm, get_algorithm
 from packer.notes import Note, Notes, NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.grouping import document_groups
-from packer.pipeline.mixing import Documents
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.planning import cut_lengths, make_plan
-from packer.pipeline.reading import LengthsReader, TableReader
+from packer.pipeline.read_documents import Documents
+from packer.pipeline.reading import LengthsReader, TableReader, lists_of
 from packer.pipeline.surveying import survey
 from packer.pipeline.writing import Shards
 from packer.plan import Plan, Segments
@@ -65,8 +65,7 @@ def plan_documents(
     Raises:
         SourceError: a document cannot be packed as the options say, or there is nothing to pack.
     """
-    none = np.zeros(0, np.int32)
-    table = documents.source.table(none if documents.lengths is None else documents.lengths)
+    table = documents.table()
     row_format = options.row_format_of(table.extra)
     if not makes_own_rows(options):
         return _held_plan(documents, table, row_format, options, notes, workers, progress)
@@ -161,7 +160,8 @@ def _held_plan(
     cut = cut_lengths(table.lengths, options, table=table, describe=documents.describe, threads=workers)
     note = notes.load("plan")
     if note is None:
-        groups = document_groups(table.extra, table.rows, options)
+        lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
+        groups = document_groups(table.extra, lists, options)
         plan, totals = make_plan(cut, options, row_bytes=row_format.row_bytes, groups=groups, progress=progress)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
         note = Note(facts={"totals": totals, "pool_packs": plan.pool_packs}, arrays=arrays)

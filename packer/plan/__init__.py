@@ -5,7 +5,7 @@
 - `rows`: rows drawn at random, or by patterns, and the segments that fill them; `shares`: patterns to partitions
 - `deal`, `ordered`: plans that are held as a whole: for groups, and in the order of the source
 - `groups`, `apart`: rows of one group of documents only, or with no two of a group
-- `mixing`: what a mixture takes of its sources
+- `mixture_shares`: how much a mixture takes of its sources; `hash_sample`: samples of them that are not stored
 - `extents`, `kernels`: what is compiled; `permute`: their randomness
 - `account`: what became of every document and token
 """
