@@ -24,7 +24,7 @@ from packer.pipeline.disk_space import check_decoding, check_writing
 from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.mixing import Given, open_sources, read_documents
 from packer.pipeline.open_inputs import names_and_sizes, source_files, text_identity, text_totals
-from packer.pipeline.plans import makes_own_rows, plan_documents
+from packer.pipeline.plans import plan_documents
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watching import Watch
 from packer.pipeline.writing import ShardMaker, write_shards
@@ -191,18 +191,16 @@ def _pack_into(
         watch.check()
         watch = watch.of_mapped(mapped)
     notes = NotesInFolder(claimed)
-    documents = read_documents(mapped, progress, hold_lengths=not makes_own_rows(options))
+    documents = read_documents(mapped, progress, hold_lengths=options.group_by is not None)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     planned = plan_documents(documents, options, notes=notes, workers=workers, progress=progress)
     watch.check()
     check_writing(claimed, planned.totals["packs"] * planned.row_format.row_bytes)
     maker = ShardMaker(
-        source=documents.source,
-        table=planned.table,
+        mapped=planned.mapped,
         shards=planned.shards,
         row_format=planned.row_format,
         overlap=planned.overlap,
-        origins=documents.origins,
     )
     entries = write_shards(claimed, maker, watch, workers, progress)
     watch.check()
