@@ -164,11 +164,11 @@ def test_a_million_documents_are_not_held(million, monkeypatch, weights):
 
     def read():
         documents = read_documents(opened)
-        table, count = documents.table(), documents.identity["documents"]
-        reader = reading.TableReader(table=table, documents=count, options=options, describe=documents.describe)
+        mapped = reading.MappedDocuments(documents=documents)
+        reader, count = reading.SourceReader(mapped=mapped, options=options), documents.identity["documents"]
         ranges = np.array([[0, 3000], [count // 2, count // 2 + 3000], [count - 3000, count]])
         scattered = np.random.default_rng(0).integers(0, count, 3000)
-        return documents, reader.segments(ranges), reading.lists_of(table, scattered)
+        return documents, reader.segments(ranges), reading.lists_of(mapped.table, scattered)
 
     read()  # compiled, imported
     tracemalloc.start()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.opening import open_with
+from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
 from packer.sources import Source, TokenTable, identify, scan
 from packer.sources.draw_mixture import draw_mixture
@@ -44,8 +44,8 @@ class Documents:
     """Which document of which source each document of a mixture is; None for one source."""
 
     def table(self) -> TokenTable:
-        """All documents by address, for a mapped source; its `lengths` are empty if they are looked up."""
-        table = self.source.table(np.zeros(0, np.int32) if self.lengths is None else self.lengths)
+        """The columns of all documents by address, for a mapped source; `lengths` is empty."""
+        table = self.source.table(np.zeros(0, np.int32))
         return table if self.origins is None else replace(table, rows=self.origins)
 
     def describe(self, document: int) -> str:

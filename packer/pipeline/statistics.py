@@ -12,8 +12,8 @@ from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.measuring import measure
-from packer.pipeline.plans import makes_own_rows, plan_lengths
+from packer.pipeline.measure_source import measure
+from packer.pipeline.plans import plan_lengths
 from packer.pipeline.read_documents import Given
 from packer.plan import Segments
 from packer.progress import Progress, silent
@@ -43,7 +43,7 @@ def dataset_statistics(
         PackerError: the source cannot be read, or there is nothing in it to pack.
     """
     measured = measure(source, options, progress)
-    lengths = measured.lengths if makes_own_rows(options) else measured.in_order(measured.lengths)
+    lengths = measured.lengths_for(options)
     planned = plan_lengths(lengths, options, groups=measured.groups, progress=progress)
     return dataset_stats(
         lengths=lengths,

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.patterns import Patterns
-from packer.algorithms.sequential import OrderedRows
 from packer.plan.pieces import Located
 from packer.stats.mixing import Mixing, RowSums
 from packer.stats.padding import tokens_of
@@ -124,22 +123,29 @@ def _rows_by_policy(corpus: Corpus, *, packs: int, segments: int, max_segments: 
     )
 
 
-def rows_in_order(ordered: OrderedRows, lengths: NDArray[np.int32]) -> Rows:
-    """Describe the rows of an order algorithm, given the lengths that it arranged.
+def rows_in_order(shards: Iterable[Located]) -> Rows:
+    """Describe rows in the order of the source, shard by shard, wherever documents are cut in them.
 
-    Documents 2 and 5 cut at 4, and 4 and 8: cut_documents [2, 5, 5], cut_starts [4, 4, 8]. The first cut of each
-    says how many of its tokens keep their context.
+    A segment of the same document as the one before it has lost the context of that one.
     """
-    pieces = ordered.piece_lengths(lengths)
     sums = RowSums()
-    sums.add(pieces, ordered.row_starts)
-    first_cuts = np.flatnonzero(np.diff(ordered.cut_documents, prepend=-1))
-    cut_lengths = lengths[ordered.cut_documents[first_cuts]]
+    packs = segments = deepest = documents_cut = tokens_without_context = 0
+    before = np.array([-2, -1])  # the documents of the last two segments
+    for rows in shards:
+        sums.add(rows.lengths, rows.row_starts)
+        packs += len(rows.row_starts) - 1
+        segments += len(rows.lengths)
+        deepest = max(deepest, int(np.diff(rows.row_starts).max()))
+        documents = np.concatenate([before, rows.documents])
+        goes_on = documents[1:] == documents[:-1]
+        documents_cut += int(np.count_nonzero(goes_on[1:] & ~goes_on[:-1]))
+        tokens_without_context += int(rows.lengths[goes_on[1:]].sum())
+        before = documents[-2:]
     return Rows(
-        packs=ordered.packs,
-        segments=len(pieces),
-        max_segments=ordered.max_segments,
+        packs=packs,
+        segments=segments,
+        max_segments=deepest,
         mixing=sums.finish(),
-        documents_cut=len(first_cuts),
-        tokens_without_context=int((cut_lengths - ordered.cut_starts[first_cuts]).sum(dtype=np.int64)),
+        documents_cut=documents_cut,
+        tokens_without_context=tokens_without_context,
     )

@@ -1,4 +1,4 @@
-"""What is to be packed, without its tokens: the length of every document, and its group."""
+"""Measure a source without its tokens: the length of every document, and its group."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.grouping import document_groups
+from packer.pipeline.plans import makes_own_rows
 from packer.pipeline.read_documents import Given, open_sources
 from packer.progress import Progress, silent
 from packer.sources import scan
@@ -22,33 +23,36 @@ from packer.sources.pairs import Pairs, interleaved
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Documents in the order in which they are packed."""
+    """Lengths and groups of documents, in the order in which they are packed."""
 
     lengths: NDArray[np.int32]
-    """(documents,) tokens of each. Those of a mixture are numbered as histogram algorithms pack them, unless there are
-    groups: then its sources are interleaved."""
+    """(documents,) number of tokens of each document. A mixture without groups is in the order for histogram
+    algorithms; see `lengths_for`."""
 
     groups: NDArray[np.int32] | None
-    """(documents,) the group of each, NO_GROUP for none; None where nothing groups them."""
+    """(documents,) group of each document, NO_GROUP for none; None without groups."""
 
     mixture: tuple[dict[str, Any], ...] = ()
-    """What is taken of each source of a mixture, as in the manifest."""
+    """Share taken of each source of a mixture, as in the manifest; empty for a single source."""
 
     drawn: Drawn | None = None
-    """The mixture; None for one source, or if its sources are interleaved already."""
+    """The mixture; None for a single source, or if its sources are interleaved already."""
 
-    def in_order(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Put lengths of the documents in the order in which order algorithms pack them: a mixture is interleaved."""
-        return lengths if self.drawn is None else lengths[self.drawn.order(self.lengths)]
+    def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
+        """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
+        if self.drawn is None or makes_own_rows(options):
+            return self.lengths
+        lengths: NDArray[np.int32] = self.lengths[self.drawn.order(self.lengths)]
+        return lengths
 
 
 def measure(source: Given | Sequence[Given], options: PackOptions, progress: Progress = silent) -> Measured:
-    """Read a source, or those of a mixture, as `pack` does, for the lengths alone; nothing is written.
+    """Read the lengths of a source, or of the sources of a mixture, as `pack` does; nothing is written.
 
     Args:
-        source: what `pack` takes.
-        options: what is read, how much of each source of a mixture, and what makes groups.
-        progress: told of "lengths", "decode" or "tokenize", in bytes of the files.
+        source: a source or sources, as for `pack`.
+        options: options that say what is read, the weights of a mixture, and the column of groups.
+        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
 
     Raises:
         PackerError: as `pack` before it plans.
