@@ -686,7 +686,7 @@ def draw_rows(
 
 
 def within_row_share(rows: list[list[int]]) -> float:
-    """Within-row share of the variance of log length, by tokens: see `packer.stats.mixing`; 1 where there is none."""
+    """Within-row share of the variance of log length, by tokens (`packer.stats.row_mixing`); 1 if there is none."""
 
     def mean(lengths: list[int]) -> float:
         return sum(length * log(length) for length in lengths) / sum(lengths)

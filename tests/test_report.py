@@ -204,6 +204,24 @@ def test_packed_stats_show_rows_padding_and_attention() -> None:
     assert line_with(text, "attention  ").split()[1] == "70.8%"
 
 
+def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
+    rows = RowArrays(
+        row_offsets=np.array([0, 2, 3]),
+        seq_lengths=np.array([90_000, 110_000, 200_000], np.int32),
+        doc_ids=np.array([0, 1, 2]),
+    )
+    stats = packed_stats(documents=3, lower_bound=2, max_len=200_000, rows=[rows])
+    grouped = {"groups": 12_345, "packs_ungrouped": 3300, "documents_without": 1_234_567}
+    many = {"documents": 1_255_190, "tokens": 999_999_999, "documents_untrained": 100, "documents_straddling": 100}
+    totals = MANIFEST["totals"] | many | {"segments_untrained": 1_234_567, "groups": grouped}
+    summary = MANIFEST | {"options": MANIFEST["options"] | {"group_by": "source"}, "totals": totals}
+    for text in (
+        render_packed_stats(stats, unicode=False),
+        render_manifest_summary(summary, rows=stats, output="OUT", seconds=1),
+    ):
+        assert max(map(len, text.splitlines())) <= 80, text
+
+
 # The summary of a pack
 
 

@@ -1,4 +1,4 @@
-"""The rows that an algorithm makes of a corpus: how deep, what attention costs in them, what was cut for them."""
+"""Figures of the rows that an algorithm makes: their number and segments, the cost of attention, cut documents."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.sequential import OrderedRows
 from packer.plan.pieces import Located
-from packer.stats.mixing import Mixing, RowSums
 from packer.stats.padding import tokens_of
+from packer.stats.row_mixing import Mixing, RowSums
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """The documents that every algorithm packs, after the long-document policy; at least one segment."""
+    """Lengths of the documents to pack, with at least one segment after the long-document policy."""
 
     histogram: NDArray[np.int64]
-    """Segments of every length, shape (max_len + 1,), with histogram[0] == 0."""
+    """Number of segments by length, shape (max_len + 1,), with histogram[0] == 0."""
 
     documents: int
     """Documents of the source."""
@@ -27,28 +27,28 @@ class Corpus:
     """Tokens of the source."""
 
     empty_documents: int
-    """Documents of no tokens; they have no segment."""
+    """Documents without tokens, which have no segment."""
 
     long: str
-    """What happens to documents longer than max_len: split, truncate or drop."""
+    """Policy for documents longer than max_len: split, truncate or drop."""
 
     long_documents: int
     """Documents longer than max_len."""
 
     long_tokens: int
-    """Tokens in them."""
+    """Tokens in documents longer than max_len."""
 
     unpaired_documents: int = 0
-    """Of pairs: documents that are left out because the other side is empty."""
+    """Documents of preference pairs that are left out because the other side is empty."""
 
     @property
     def max_len(self) -> int:
-        """Tokens of a row."""
+        """Tokens per row."""
         return len(self.histogram) - 1
 
     @property
     def segments(self) -> int:
-        """Segments when documents are cut no oftener than max_len demands."""
+        """Segments, if only documents longer than max_len are cut."""
         return int(self.histogram.sum())
 
     @property
@@ -64,30 +64,30 @@ class Corpus:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """The rows that an algorithm made: how deep they are, what attention costs in them, what was cut for them."""
+class RowFigures:
+    """Figures of the rows that an algorithm made."""
 
     packs: int
-    """Rows of max_len tokens."""
+    """Number of rows."""
 
     segments: int
-    """Segments in them."""
+    """Segments in all rows."""
 
     max_segments: int
-    """Segments in the row that has most."""
+    """Largest number of segments in a row."""
 
     mixing: Mixing
-    """How mixed they are, and how evenly they share the work of attention."""
+    """How mixed the rows are, and how evenly attention is divided among them."""
 
     documents_cut: int
-    """Documents that are in more than one segment."""
+    """Documents with more than one segment."""
 
     tokens_without_context: int
-    """Tokens in segments that do not begin where their document does."""
+    """Tokens in segments other than the first of their document."""
 
 
-def rows_of_patterns(patterns: Patterns, corpus: Corpus) -> Rows:
-    """Describe the rows of a histogram algorithm, which packs the segments as the policy cut them."""
+def rows_of_patterns(patterns: Patterns, corpus: Corpus) -> RowFigures:
+    """Return the figures of a histogram algorithm's rows, of segments that the long-document policy cut."""
     sums = RowSums()
     sums.add(patterns.extents, patterns.offsets, patterns.counts)
     return _rows_by_policy(
@@ -99,22 +99,22 @@ def rows_of_patterns(patterns: Patterns, corpus: Corpus) -> Rows:
     )
 
 
-def rows_of_shards(shards: Iterable[Located], corpus: Corpus) -> Rows:
-    """Describe rows that are planned one by one, of segments as the policy cut them, shard by shard."""
+def rows_of_shards(shards: Iterable[Located], corpus: Corpus) -> RowFigures:
+    """Return the figures of rows that are planned shard by shard, of segments that the long-document policy cut."""
     sums = RowSums()
-    packs = segments = deepest = 0
+    packs = segments = max_segments = 0
     for rows in shards:
         sums.add(rows.lengths, rows.row_starts)
         packs += len(rows.row_starts) - 1
         segments += len(rows.lengths)
-        deepest = max(deepest, int(np.diff(rows.row_starts).max()))
-    return _rows_by_policy(corpus, packs=packs, segments=segments, max_segments=deepest, mixing=sums.finish())
+        max_segments = max(max_segments, int(np.diff(rows.row_starts).max()))
+    return _rows_by_policy(corpus, packs=packs, segments=segments, max_segments=max_segments, mixing=sums.finish())
 
 
-def _rows_by_policy(corpus: Corpus, *, packs: int, segments: int, max_segments: int, mixing: Mixing) -> Rows:
-    """Rows of segments that are cut as max_len demands."""
+def _rows_by_policy(corpus: Corpus, *, packs: int, segments: int, max_segments: int, mixing: Mixing) -> RowFigures:
+    """Return the figures of rows in which only documents longer than max_len are cut."""
     split = corpus.long_documents if corpus.long == "split" else 0
-    return Rows(
+    return RowFigures(
         packs=packs,
         segments=segments,
         max_segments=max_segments,
@@ -124,18 +124,22 @@ def _rows_by_policy(corpus: Corpus, *, packs: int, segments: int, max_segments: 
     )
 
 
-def rows_in_order(ordered: OrderedRows, lengths: NDArray[np.int32]) -> Rows:
-    """Describe the rows of an order algorithm, given the lengths that it arranged.
+def rows_in_order(ordered: OrderedRows, lengths: NDArray[np.int32]) -> RowFigures:
+    """Return the figures of an order algorithm's rows.
 
-    Documents 2 and 5 cut at 4, and 4 and 8: cut_documents [2, 5, 5], cut_starts [4, 4, 8]. The first cut of each
-    says how many of its tokens keep their context.
+    Tokens before the first cut of a document keep their context. For document 2 cut at 4, and document 5 cut at 4 and
+    8, cut_documents are [2, 5, 5] and cut_starts [4, 4, 8].
+
+    Args:
+        ordered: rows of the algorithm.
+        lengths: (documents,) lengths that it arranged.
     """
     pieces = ordered.piece_lengths(lengths)
     sums = RowSums()
     sums.add(pieces, ordered.row_starts)
     first_cuts = np.flatnonzero(np.diff(ordered.cut_documents, prepend=-1))
     cut_lengths = lengths[ordered.cut_documents[first_cuts]]
-    return Rows(
+    return RowFigures(
         packs=ordered.packs,
         segments=len(pieces),
         max_segments=ordered.max_segments,
