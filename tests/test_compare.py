@@ -15,11 +15,11 @@ from packer import pipeline
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
 from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.sequential import sequential, wrapped
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan import cut_documents
+from packer.plan.pieces import Located
 from packer.report import render_comparison
 from packer.sources.length_counts import read_length_counts
 from packer.stats.algorithm_comparison import Failure, Outcome, compare_outcomes
@@ -141,12 +141,19 @@ def with_documents(packs: list[list[int]], segments: list[tuple[int, int, int]])
     return rows
 
 
-@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
-def test_the_rows_of_order_algorithms_are_described_as_counted_by_hand(lengths, max_len, max_segments):
-    for arrange, twin in ((sequential, naive.sequential), (wrapped, naive.wrapped)):
-        given_lengths = np.array(lengths, np.int32)
-        described = rows_in_order(arrange(given_lengths, max_len, max_segments), given_lengths)
-        assert described == counted(twin(lengths, max_len, max_segments))
+def located(rows: list[list[tuple[int, int, int]]]) -> Located:
+    """Rows of (document, start, length) as a shard has them."""
+    columns = np.array([segment for row in rows for segment in row]).T
+    row_starts = np.cumsum([0, *map(len, rows)])
+    return Located(documents=columns[0], starts=columns[1], lengths=columns[2], row_starts=row_starts)
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits, rows_per_shard=st.integers(1, 5))
+def test_the_rows_of_order_algorithms_are_described_as_counted_by_hand(lengths, max_len, max_segments, rows_per_shard):
+    for twin in (naive.sequential, naive.wrapped):
+        rows = twin(lengths, max_len, max_segments)
+        shards = [located(rows[first : first + rows_per_shard]) for first in range(0, len(rows), rows_per_shard)]
+        assert rows_in_order(shards) == counted(rows)
 
 
 @given(lengths=many_lengths, max_len=max_lens, max_segments=limits, long=st.sampled_from(["split", "truncate", "drop"]))
@@ -161,13 +168,12 @@ def test_the_rows_of_histogram_algorithms_are_described_as_counted_by_hand(lengt
 
 
 def test_many_rows_are_described_in_blocks_alike(monkeypatch):
-    lengths = np.random.default_rng([1]).integers(0, 130, 3000).astype(np.int32)
-    ordered = wrapped(lengths, 50)
-    whole = rows_in_order(ordered, lengths)
+    rows = naive.wrapped(np.random.default_rng([1]).integers(0, 130, 3000).tolist(), 50)
+    whole = rows_in_order([located(rows)])
     monkeypatch.setattr("packer.stats.row_mixing._BLOCK", 64)
-    in_blocks = rows_in_order(ordered, lengths)
-    assert in_blocks == counted(naive.wrapped(lengths.tolist(), 50))
-    assert whole == counted(naive.wrapped(lengths.tolist(), 50))
+    in_blocks = rows_in_order([located(rows)])
+    assert in_blocks == counted(rows)
+    assert whole == counted(rows)
 
 
 @given(lengths=many_lengths, max_len=max_lens, long=st.sampled_from(["split", "truncate", "drop"]))

@@ -13,7 +13,8 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.executors import run_tasks
 from packer.gather import NO_LOSS, TokenColumn
-from packer.pipeline.reading import lists_of
+from packer.output.packed_output import PackedOutput
+from packer.pipeline.reading import MappedDocuments, lists_of
 from packer.pipeline.watching import Watch
 from packer.plan.pieces import Located, ShardRows
 from packer.plan.segments import context_of
@@ -22,9 +23,8 @@ from packer.shards.columns import RowFormat
 from packer.shards.kept import KeptValues
 from packer.shards.manifest import ShardEntry, shard_name
 from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
-from packer.sources import Source, TokenTable, value_message
+from packer.sources import TokenTable, value_message
 from packer.sources.origins import Origins
-from packer.workspace import Workspace
 
 
 class Shards(Protocol):
@@ -40,13 +40,10 @@ class Shards(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardMaker:
-    """All that the bytes of the shards depend on."""
+    """All that the bytes of the shards depend on. Can be pickled, and makes the same bytes in any process."""
 
-    source: Source
-    """Named in messages."""
-
-    table: TokenTable
-    """The columns of all documents, by address."""
+    mapped: MappedDocuments
+    """The documents."""
 
     shards: Shards
     """Which segment stands where."""
@@ -57,8 +54,15 @@ class ShardMaker:
     overlap: int
     """Tokens with which a piece of a document repeats the end of the piece before it."""
 
-    origins: Origins | None
-    """Which document of which source each document is; None where there is one source."""
+    @property
+    def table(self) -> TokenTable:
+        """The columns of all documents, by address."""
+        return self.mapped.table
+
+    @property
+    def origins(self) -> Origins | None:
+        """Which document of which source each document is; None where there is one source."""
+        return self.mapped.documents.origins
 
     def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
         """Yield (record batch, what is in it) of a shard, in order.
@@ -117,16 +121,17 @@ class ShardMaker:
             if not 0 <= value < 2**31 and value not in allowed
         )
         document = int(block.documents[bad.segment])
+        source = self.mapped.documents.source
         if self.origins is None or block.source_ids is None:
-            where = self.source.describe(document)
+            where = source.describe(document)
         else:
             where = self.origins.describe(int(block.source_ids[bad.segment]), document)
-        name = self.source.columns.labels if bad.column == "labels" else self.source.columns.input_ids
+        name = source.columns.labels if bad.column == "labels" else source.columns.input_ids
         return f"{where}: {value_message(name, value, start + position, label=bad.column == 'labels')}"
 
 
 def write_shards(
-    claimed: Workspace, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
+    claimed: PackedOutput, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
 ) -> list[ShardEntry]:
     """Write the shards that are not there yet, while the watched files stay as they are; return the entries of all."""
     shard_rows = maker.shards.shard_rows
@@ -161,7 +166,7 @@ def write_shards(
     return [entries[name] for name in names]
 
 
-def _intact_shards(claimed: Workspace, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
+def _intact_shards(claimed: PackedOutput, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
     """The entries of the shards that were committed before and still match their hash, by name."""
     noted = [entry for name in names if (entry := claimed.committed(name)) is not None]
     done, total = 0, sum(entry.bytes for entry in noted)

@@ -1,13 +1,12 @@
 """Figures of the rows that an algorithm makes: their number and segments, the cost of attention, cut documents."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.patterns import Patterns
-from packer.algorithms.sequential import OrderedRows
 from packer.plan.pieces import Located
 from packer.stats.padding import tokens_of
 from packer.stats.row_mixing import Mixing, RowSums
@@ -90,60 +89,54 @@ def rows_of_patterns(patterns: Patterns, corpus: Corpus) -> RowFigures:
     """Return the figures of a histogram algorithm's rows, of segments that the long-document policy cut."""
     sums = RowSums()
     sums.add(patterns.extents, patterns.offsets, patterns.counts)
-    return _rows_by_policy(
-        corpus,
+    documents_cut, tokens_without_context = _cuts_by_policy(corpus)
+    return RowFigures(
         packs=patterns.packs,
         segments=int(np.diff(patterns.offsets) @ patterns.counts),
         max_segments=patterns.max_segments,
         mixing=sums.finish(),
+        documents_cut=documents_cut,
+        tokens_without_context=tokens_without_context,
     )
 
 
 def rows_of_shards(shards: Iterable[Located], corpus: Corpus) -> RowFigures:
     """Return the figures of rows that are planned shard by shard, of segments that the long-document policy cut."""
+    documents_cut, tokens_without_context = _cuts_by_policy(corpus)
+    figures = rows_in_order(shards)
+    return replace(figures, documents_cut=documents_cut, tokens_without_context=tokens_without_context)
+
+
+def _cuts_by_policy(corpus: Corpus) -> tuple[int, int]:
+    """Return (documents_cut, tokens_without_context) if only documents longer than max_len are cut."""
+    if corpus.long != "split":
+        return 0, 0
+    return corpus.long_documents, corpus.long_tokens - corpus.long_documents * corpus.max_len
+
+
+def rows_in_order(shards: Iterable[Located]) -> RowFigures:
+    """Return the figures of rows in source order, planned shard by shard, in which any document may be cut.
+
+    A segment that follows another one of the same document has lost the context of that one.
+    """
     sums = RowSums()
-    packs = segments = max_segments = 0
+    packs = segments = max_segments = documents_cut = tokens_without_context = 0
+    last = np.array([-2, -1])  # documents of the last two segments
     for rows in shards:
         sums.add(rows.lengths, rows.row_starts)
         packs += len(rows.row_starts) - 1
         segments += len(rows.lengths)
         max_segments = max(max_segments, int(np.diff(rows.row_starts).max()))
-    return _rows_by_policy(corpus, packs=packs, segments=segments, max_segments=max_segments, mixing=sums.finish())
-
-
-def _rows_by_policy(corpus: Corpus, *, packs: int, segments: int, max_segments: int, mixing: Mixing) -> RowFigures:
-    """Return the figures of rows in which only documents longer than max_len are cut."""
-    split = corpus.long_documents if corpus.long == "split" else 0
+        documents = np.concatenate([last, rows.documents])
+        continues = documents[1:] == documents[:-1]  # whether a segment continues the document of the one before
+        documents_cut += int(np.count_nonzero(continues[1:] & ~continues[:-1]))
+        tokens_without_context += int(rows.lengths[continues[1:]].sum())
+        last = documents[-2:]
     return RowFigures(
         packs=packs,
         segments=segments,
         max_segments=max_segments,
-        mixing=mixing,
-        documents_cut=split,
-        tokens_without_context=corpus.long_tokens - split * corpus.max_len if split else 0,
-    )
-
-
-def rows_in_order(ordered: OrderedRows, lengths: NDArray[np.int32]) -> RowFigures:
-    """Return the figures of an order algorithm's rows.
-
-    Tokens before the first cut of a document keep their context. For document 2 cut at 4, and document 5 cut at 4 and
-    8, cut_documents are [2, 5, 5] and cut_starts [4, 4, 8].
-
-    Args:
-        ordered: rows of the algorithm.
-        lengths: (documents,) lengths that it arranged.
-    """
-    pieces = ordered.piece_lengths(lengths)
-    sums = RowSums()
-    sums.add(pieces, ordered.row_starts)
-    first_cuts = np.flatnonzero(np.diff(ordered.cut_documents, prepend=-1))
-    cut_lengths = lengths[ordered.cut_documents[first_cuts]]
-    return RowFigures(
-        packs=ordered.packs,
-        segments=len(pieces),
-        max_segments=ordered.max_segments,
         mixing=sums.finish(),
-        documents_cut=len(first_cuts),
-        tokens_without_context=int((cut_lengths - ordered.cut_starts[first_cuts]).sum(dtype=np.int64)),
+        documents_cut=documents_cut,
+        tokens_without_context=tokens_without_context,
     )
