@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.options import byte_size
-from packer.report import (
-    can_draw_blocks,
-    duration,
-    number,
-    percent,
-    render_bars,
-    render_manifest_summary,
-    render_packed_stats,
-    render_stats,
-    render_table,
-)
+from packer.report import render_manifest_summary, render_packed_stats, render_stats
+from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
 from packer.stats import DatasetStats, RowArrays, dataset_stats, packed_stats
 
 

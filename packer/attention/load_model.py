@@ -13,22 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.attention.transformers_hook import accepted_arguments
+
+import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
+import transformers  # isort: skip
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
 from packer.attention.compare_outputs import one_line, seeded
 from packer.attention.thresholds import shorten_thresholds
-from packer.attention.transformers_hook import accepted_arguments
 from packer.errors import PackerError
 from packer.paths import expanded
-
-try:
-    import torch
-    import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    )
-except ImportError as error:
-    raise PackerError(f'{error.name} is not installed: pip install "packer[torch]" transformers') from error
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Config fields that hold a number of experts."""

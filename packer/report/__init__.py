@@ -9,41 +9,18 @@
 """
 
 from packer.report.comparison_tables import render_comparison
-from packer.report.dataset_report import (
-    render_distribution,
-    render_epoch,
-    render_packed_stats,
-    render_padding,
-    render_stats,
-)
-from packer.report.plain_text import (
-    can_draw_blocks,
-    count_of,
-    duration,
-    number,
-    percent,
-    render_bars,
-    render_table,
-)
+from packer.report.dataset_report import render_packed_stats, render_stats
+from packer.report.plain_text import can_draw_blocks
 from packer.report.row_table import render_row
 from packer.report.run_summary import render_export, render_manifest_summary, render_tokenized
 
 __all__ = [
     "can_draw_blocks",
-    "count_of",
-    "duration",
-    "number",
-    "percent",
-    "render_bars",
     "render_comparison",
-    "render_distribution",
-    "render_epoch",
     "render_export",
     "render_manifest_summary",
     "render_packed_stats",
-    "render_padding",
     "render_row",
     "render_stats",
-    "render_table",
     "render_tokenized",
 ]
