@@ -17,8 +17,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.executors import run_tasks
+from packer.output.packed_output import PackedOutput
 from packer.progress import Progress, silent
-from packer.workspace import Workspace
 
 _ALIGNED = 64  # bytes
 
@@ -108,9 +108,9 @@ class NotesInMemory:
 
 
 class NotesInFolder:
-    """Notes of an output, in its workspace."""
+    """Notes in the work folder of a packed dataset."""
 
-    def __init__(self, claimed: Workspace) -> None:
+    def __init__(self, claimed: PackedOutput) -> None:
         self._claimed = claimed
         self._folder = claimed.notes
 

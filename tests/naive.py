@@ -515,7 +515,7 @@ def masked_segment(tokens, document, start, *, mlm, epoch):
         for word in unit:
             if len(chosen) < count:
                 chosen |= {place: unit[0][0] if mlm.unit == "span" else place for place in word}
-    ordinary = [token for token in range(mlm.vocabulary) if token not in [*mlm.special_ids, mlm.mask_id]]
+    ordinary = [token for token in range(mlm.vocab_size) if token not in [*mlm.special_ids, mlm.mask_id]]
     hidden, labels = list(tokens), [-100] * len(tokens)
     for place, deciding in chosen.items():
         labels[place] = tokens[place]

@@ -66,7 +66,7 @@ def test_a_plan_that_was_kept_is_taken_up_again(tmp_path, monkeypatch, algorithm
 
     pack(tmp_path / "undisturbed")
     with monkeypatch.context() as striking:
-        striking.setattr("packer.workspace.Workspace.finish", lambda *_: 1 / 0)
+        striking.setattr("packer.output.output_folder.OutputFolder.finish", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             pack(tmp_path / "out")
     next((tmp_path / "out").glob("data-00001*")).unlink()

@@ -16,7 +16,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.measuring import Measured, measure
+from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.mixing import Given
 from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.plans import plan_lengths

@@ -13,6 +13,7 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.executors import run_tasks
 from packer.gather import NO_LOSS, TokenColumn
+from packer.output.packed_output import PackedOutput
 from packer.pipeline.reading import MappedDocuments, lists_of
 from packer.pipeline.watching import Watch
 from packer.plan.pieces import Located, ShardRows
@@ -24,7 +25,6 @@ from packer.shards.manifest import ShardEntry, shard_name
 from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
 from packer.sources import TokenTable, value_message
 from packer.sources.origins import Origins
-from packer.workspace import Workspace
 
 
 class Shards(Protocol):
@@ -131,7 +131,7 @@ class ShardMaker:
 
 
 def write_shards(
-    claimed: Workspace, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
+    claimed: PackedOutput, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
 ) -> list[ShardEntry]:
     """Write the shards that are not there yet, while the watched files stay as they are; return the entries of all."""
     shard_rows = maker.shards.shard_rows
@@ -166,7 +166,7 @@ def write_shards(
     return [entries[name] for name in names]
 
 
-def _intact_shards(claimed: Workspace, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
+def _intact_shards(claimed: PackedOutput, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
     """The entries of the shards that were committed before and still match their hash, by name."""
     noted = [entry for name in names if (entry := claimed.committed(name)) is not None]
     done, total = 0, sum(entry.bytes for entry in noted)

@@ -15,10 +15,12 @@ import pyarrow.parquet as pq
 
 from packer.errors import PackerError
 from packer.executors import available_workers, run_tasks
-from packer.exporting.folder import RECORD, whole_folder
 from packer.exporting.targets import TARGETS, Target
 from packer.loader import load
-from packer.paths import output_folder
+from packer.output.output_folder import claim
+from packer.output.output_kind import Kind
+from packer.output.replace_folder import restore
+from packer.paths import output_path
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile, hash_file
 from packer.shards.manifest import FORMAT_VERSION, Manifest, ShardEntry
@@ -28,16 +30,26 @@ from packer.system_errors import system_errors
 EXPORT_VERSION = 1
 COMPRESSIONS = ("zstd", "snappy", "none")
 
+RECORD = "_export.json"
+"""Says what an export is. Readers of Parquet folders pass over names with an underscore."""
+
+EXPORT = Kind(
+    name="an export",
+    record=RECORD,
+    building="export",
+    listed=lambda record: [file["file"] for file in record["files"]],
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedFile:
-    """What is said of one file."""
+    """A file of an export."""
 
     file: str
     """File name, in the folder of the export."""
 
     rows: int
-    """Packs in it."""
+    """Number of rows in the file."""
 
     bytes: int
     """Size of the file."""
@@ -48,13 +60,13 @@ class ExportedFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export:
-    """What an export is; no time, host or absolute path, so that equal exports have equal records."""
+    """Record of an export: no time, host or absolute path, so that equal exports have equal records."""
 
     to: str
-    """The target."""
+    """Name of the target."""
 
     packed: Mapping[str, Any]
-    """What was exported: fingerprint, format version, max_len, pad_id and rows of the packed dataset."""
+    """The packed dataset: its fingerprint, format version, max_len, pad_id and number of rows."""
 
     compression: str
     """Codec of the Parquet pages."""
@@ -63,7 +75,7 @@ class Export:
     """Arrow types of the columns, by name."""
 
     files: tuple[ExportedFile, ...]
-    """The files, one for each shard and in their order."""
+    """One file for each shard, in their order."""
 
     @property
     def bytes(self) -> int:
@@ -71,7 +83,7 @@ class Export:
         return sum(file.bytes for file in self.files)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what stands in the record."""
+        """Return the content of the record file."""
         return {"export_version": EXPORT_VERSION, **asdict(self)}
 
 
@@ -86,80 +98,85 @@ def export(
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> tuple[Export, Path]:
-    """Write a packed dataset as Parquet for another trainer; return what was written, and its folder.
+    """Write a packed dataset as Parquet for another trainer.
 
-    A shard becomes a file, and a record batch a row group, so that no more than a few MB a worker are in memory.
+    A shard becomes a file and a record batch a row group, so that each worker holds a few MB in memory.
 
     Args:
         packed: folder of the packed dataset.
         output: folder to write; by default the packed dataset's name with "-TARGET".
-        to: which columns; a name in TARGETS.
-        compression: of the Parquet pages; one of COMPRESSIONS.
+        to: the trainer whose columns are written; a name in TARGETS.
+        compression: codec of the Parquet pages; one of COMPRESSIONS.
         workers: files written at a time; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
-        overwrite: replace an export that is there, when the new one is whole.
-        progress: told of the tokens written, as "export".
+        overwrite: replace an export that is there, once the new one is complete.
+        progress: callback, called as `progress("export", done, total)` in tokens.
+
+    Returns:
+        The record of the export, and its folder.
 
     Raises:
-        PackerError: anything in the user's hands, in one line.
+        PackerError: anything that the user can mend, in one line.
     """
     if to not in TARGETS:
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
     if compression not in COMPRESSIONS:
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
     dataset = load(packed)
-    folder = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
-    out = output_folder(output if output is not None else folder.parent / f"{folder.name}-{to}")
+    source = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
+    out = output_path(output if output is not None else source.parent / f"{source.name}-{to}")
     real = Path(os.path.realpath(out))
-    if folder.resolve() in (real, *real.parents):
+    if source.resolve() in (real, *real.parents):
         raise PackerError(f"{out} is inside the packed dataset: choose an --output beside it")
-    manifest = dataset.manifest
-    with system_errors(out, resumes=False), whole_folder(out, overwrite=overwrite, sync=sync) as part:
-        writer = _Writer(
-            packed=dataset.path,
-            folder=part,
-            target=TARGETS[to],
-            manifest=manifest,
-            compression=compression,
-            sync=sync,
-            told=_Told(progress, len(dataset) * dataset.max_len),
-        )
-        found = {file.file: file for file in run_tasks(writer.write, manifest.shards, workers or available_workers())}
-        record = Export(
-            to=to,
-            packed={
-                "fingerprint": dataset.fingerprint,
-                "format_version": FORMAT_VERSION,
-                "max_len": dataset.max_len,
-                "pad_id": dataset.pad_id,
-                "rows": len(dataset),
-            },
-            compression=compression,
-            columns={field.name: f"list<{field.type.value_type}>" for field in writer.schema(manifest.shards[0])},
-            files=tuple(found[writer.name(entry)] for entry in manifest.shards),
-        )
-        _write_record(part / RECORD, record, sync=sync)
+    shards = dataset.manifest.shards
+    with system_errors(out, resumes=False):
+        restore(out, EXPORT)
+        with claim(out, EXPORT, None, sync=sync, overwrite=overwrite) as folder:
+            writer = _Writer(
+                packed=dataset.path,
+                folder=folder.building,
+                target=TARGETS[to],
+                manifest=dataset.manifest,
+                compression=compression,
+                sync=sync,
+                progress=_SharedProgress(progress, len(dataset) * dataset.max_len),
+            )
+            written = {file.file: file for file in run_tasks(writer.write, shards, workers or available_workers())}
+            record = Export(
+                to=to,
+                packed={
+                    "fingerprint": dataset.fingerprint,
+                    "format_version": FORMAT_VERSION,
+                    "max_len": dataset.max_len,
+                    "pad_id": dataset.pad_id,
+                    "rows": len(dataset),
+                },
+                compression=compression,
+                columns={field.name: f"list<{field.type.value_type}>" for field in writer.schema(shards[0])},
+                files=tuple(written[writer.name(entry)] for entry in shards),
+            )
+            folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
     return record, out
 
 
-class _Told:
-    """Progress of several threads."""
+class _SharedProgress:
+    """Adds up the progress of several threads."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._total = total
         self._done = 0
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, tokens: int) -> None:
-        with self._counting:
+        with self._lock:
             self._done += tokens
             self._progress("export", self._done, self._total)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Writer:
-    """Writes the file of a shard: a pure function of the shard, the target and the compression."""
+    """Writes the file of a shard, which depends on the shard, the target and the compression only."""
 
     packed: Path
     folder: Path
@@ -167,7 +184,7 @@ class _Writer:
     manifest: Manifest
     compression: str
     sync: bool
-    told: _Told
+    progress: _SharedProgress
 
     def name(self, entry: ShardEntry) -> str:
         """File name of a shard's export: data-00000-of-00012.parquet."""
@@ -178,11 +195,11 @@ class _Writer:
         return self.target.schema(open_shard(self.packed, entry, self.manifest).schema)
 
     def write(self, entry: ShardEntry, go_on: Callable[[], None]) -> ExportedFile:
-        """Write the file of a shard, as long as `go_on` does not raise.
+        """Write the file of a shard; `go_on` raises when the work is to stop.
 
         Raises:
-            OSError: the disk is full, or anything else that the system refuses.
-            PackerError: the shard was changed after packing, or holds what the target cannot say.
+            OSError: the disk is full, or the system refuses something else.
+            PackerError: the shard was changed after packing, or has values that the target cannot hold.
         """
         table, path = open_shard(self.packed, entry, self.manifest), self.packed / entry.file
         if hash_file(path) != entry.xxh3_128:
@@ -193,14 +210,14 @@ class _Writer:
                 sink,
                 self.target.schema(table.schema),
                 compression=self.compression,
-                use_dictionary=False,  # with zstd the files are smaller without, and it takes no longer
-                write_statistics=False,  # of no use for values in lists
+                use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
+                write_statistics=False,  # statistics of values within lists are of no use
             ) as parquet:
                 for batch in table.to_batches():
                     go_on()
                     check_batch(batch, path, self.manifest)
                     parquet.write_table(self.target.convert(batch))
-                    self.told.add(batch.num_rows * self.manifest.max_len)
+                    self.progress.add(batch.num_rows * self.manifest.max_len)
             if self.sync:
                 sink.sync()
         except (pa.ArrowException, ValueError, NotImplementedError) as error:
@@ -209,11 +226,3 @@ class _Writer:
         finally:
             sink.close()
         return ExportedFile(file=self.name(entry), rows=table.num_rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())
-
-
-def _write_record(path: Path, record: Export, *, sync: bool) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(record.to_dict(), indent=1) + "\n")
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""What is asked for in an output, its options and source, and how that differs from what is there."""
+"""How the options and source files of an output differ from those that are asked for, in words."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import Any
 
 
 def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
-    """Say how what is there differs from what is asked for: "with max_len 2048, not 4096"."""
+    """Describe the first difference between an output and a request: "with max_len 2048, not 4096".
+
+    Args:
+        begun: request of the output that is there: "files", "options", "text".
+        request: what is asked for now.
+    """
     one, other = ([file["name"] for file in part["files"]] for part in (begun, request))
-    # before the options, unless there are other sources on purpose: a source may bring another column or padding
+    # Files come before options, because another source may bring another column or padding; but other weights mean
+    # that other sources were meant.
     if one != other and begun.get("options", {}).get("weights") == request.get("options", {}).get("weights"):
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
         return "of other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
@@ -22,7 +28,7 @@ def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
 
 
 def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of several sources as facts: {"web": {"eos": True}} -> {"eos of web": True}."""
+    """Flatten facts by source: {"web": {"eos": True}} -> {"eos of web": True}."""
     flat = {}
     for name, value in facts.items():
         flat.update(
@@ -32,6 +38,6 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short(value: object) -> str:
-    """A value in one line; a chat template has many."""
+    """Write a value in one line of at most 60 characters; a chat template has many."""
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else text[:57] + "..."

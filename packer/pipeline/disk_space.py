@@ -1,4 +1,4 @@
-"""Whether the disk has room for what is going to be written: asked before hours of work, not after."""
+"""Check free disk space before hours of work, not after."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.options import PackOptions, byte_size
+from packer.output.packed_output import PackedOutput
 from packer.sources import Source
 from packer.sources.mixture import Mixture
-from packer.workspace import Workspace
 
 _WORTH_A_LINE = 10**6  # bytes
-_LEAST = 0.8  # of what a sample of the source says, what it will surely take
+_SURELY = 0.8  # a size estimated from a sample of the source is at least this much of the true one
 
 log = logging.getLogger(__name__)
 
 
-def check_decoding(claimed: Workspace, source: Source | Mixture, options: PackOptions) -> None:
-    """Log what decoding needs on disk, and what is free, where it is worth a line and not all there from before.
+def check_decoding(claimed: PackedOutput, source: Source | Mixture, options: PackOptions) -> None:
+    """Log how much disk space decoding needs and how much is free, unless it is little or all is decoded already.
 
     Raises:
-        PackerError: the decoded source, or that and rows for all of its tokens, cannot fit.
+        PackerError: the decoded source does not fit, or not together with the rows.
     """
     spill = source.spill_size(claimed.spill)
     if not spill.bytes:
@@ -35,9 +35,9 @@ def check_decoding(claimed: Workspace, source: Source | Mixture, options: PackOp
             "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
             about, byte_size(spill.bytes), byte_size(rows), byte_size(free),
         )  # fmt: skip
-    # of a mixture, or where documents go, how much is kept is known after decoding only
+    # with a mixture, or if long documents are cut or dropped, the size of the rows is known after decoding only
     kept = rows if options.long in ("split", "error") and not options.weights else 0
-    if (spill.bytes + kept) * (_LEAST if spill.sampled else 1) > free:
+    if (spill.bytes + kept) * (_SURELY if spill.sampled else 1) > free:
         raise PackerError(
             f"{claimed.out}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
             f"{byte_size(rows)}, {byte_size(free)} are free: free some space, or choose an --output with more"
@@ -45,25 +45,38 @@ def check_decoding(claimed: Workspace, source: Source | Mixture, options: PackOp
 
 
 def check_tokenizing(folder: Path, source: Source, out: Path) -> None:
-    """Log what tokenizing into a folder still needs on disk, and what is free, where it is worth a line.
+    """Log how much disk space tokenizing still needs and how much is free, unless it is little.
+
+    Args:
+        folder: folder of the decoded pieces; those that are there already are not counted.
+        source: text to be tokenized.
+        out: output, named in the error.
 
     Raises:
-        PackerError: the tokens that are not there from before cannot fit.
+        PackerError: the tokens do not fit.
     """
     size = source.spill_size(folder)
     free = shutil.disk_usage(folder).free
     about = "about" if size.sampled else "up to"
     if size.bytes >= _WORTH_A_LINE:
         log.info("tokenizing needs %s %s for the output; %s are free", about, byte_size(size.bytes), byte_size(free))
-    if size.bytes * (_LEAST if size.sampled else 1) > free:
+    if size.bytes * (_SURELY if size.sampled else 1) > free:
         raise PackerError(
             f"{out}: the tokens need {about} {byte_size(size.bytes)}, {byte_size(free)} are free: "
             "free some space, or choose an --output with more"
         )
 
 
-def check_writing(claimed: Workspace, rows: int) -> None:
-    """Raise a PackerError if what is not written yet of rows of so many bytes cannot fit."""
+def check_writing(claimed: PackedOutput, rows: int) -> None:
+    """Check that the rows that are not written yet fit.
+
+    Args:
+        claimed: the output.
+        rows: size of all rows in bytes, committed shards included.
+
+    Raises:
+        PackerError: they do not fit.
+    """
     needed = rows - claimed.committed_bytes()
     free = _free(claimed)
     if needed > free:
@@ -73,5 +86,5 @@ def check_writing(claimed: Workspace, rows: int) -> None:
         )
 
 
-def _free(claimed: Workspace) -> int:
+def _free(claimed: PackedOutput) -> int:
     return shutil.disk_usage(claimed.work).free

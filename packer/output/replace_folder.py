@@ -1,10 +1,10 @@
-"""Replace a complete output by another: built beside it, swapped in at one stroke; what users put there moves along.
+"""Put a finished folder in the place of another, in one step; files that users put into the old one move along.
 
 .OUT.packer-new     (or -tokenizing, -export) the replacement while it is built; right after the swap, the old output
 .OUT.packer-old     the old output while it is removed
 
-Only files that the old output's own record names are deleted. The record goes first, after everything that is not
-named has moved to the new output, so that a kill at any instant leaves a state that `restore` can finish.
+Only files that the record of the old output names are deleted. Everything else moves to the new output first, then the
+record goes, then the rest: a kill at any instant leaves a state that `restore` can finish.
 """
 
 from __future__ import annotations
@@ -14,65 +14,30 @@ import ctypes
 import errno
 import fcntl
 import itertools
-import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from packer.errors import PackerError
-
-WORK = ".packer"
-"""Folder inside an output, while it is unfinished or not yet swapped in."""
-
-LOCK = "lock"
-"""File in WORK, locked by the process that works there."""
+from packer.output.output_kind import LOCK, WORK, Kind
 
 _OLD = "old"
 _MOUNTS = Path("/proc/self/mountinfo")
-_MADE_HERE = re.compile(r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|state\.json|dataset_info\.json|lock")
 _CACHE = re.compile(r"cache-.*\.arrow")  # of `datasets`, made from the rows that are replaced
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
-    """A kind of output: a packed dataset, a tokenized one, an export."""
-
-    record: str
-    """File that is written last, as JSON; a folder without it is not complete."""
-
-    building: str
-    """Role of the hidden folder in which a replacement is built: "new" for .OUT.packer-new."""
-
-    listed: Callable[[Any], Iterable[str]]
-    """Takes the content of the record; returns the names of the other files that belong to the output."""
-
-    def is_complete(self, folder: Path) -> bool:
-        """Whether the record is there."""
-        return (folder / self.record).is_file()
-
-    def own_files(self, folder: Path) -> set[str]:
-        """Names of the files that packer wrote: those that the record names, or, without a readable one, by pattern."""
-        try:
-            named = set(self.listed(json.loads((folder / self.record).read_bytes())))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            named = {name for name in os.listdir(folder) if _MADE_HERE.fullmatch(name)}  # noqa: PTH208 (names)
-        return named | {self.record, WORK}
-
-
 def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
-    """Put a complete output in the place of another, at one stroke where the system can, and delete the old one.
+    """Put a complete output in the place of another, in one step if the system can, and delete the old one.
 
     Args:
-        out: what is replaced; may be missing, or an empty folder.
-        replacement: what takes its place, a sibling of `out`.
-        kind: of both.
+        out: folder to replace; may be missing or empty.
+        replacement: folder that takes its place, a sibling of `out`.
+        kind: kind of both.
         sync: fsync the folders.
     """
     old = sibling(out, _OLD)
@@ -93,44 +58,54 @@ def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
         sync_folder(out.parent)
     if replaces:
         _retire(old, out, kind, sync=sync)
-    shutil.rmtree(out / WORK, ignore_errors=True)
 
 
 def restore(out: Path, kind: Kind) -> None:
     """Finish what a kill left undone around an output.
 
-    An output whose replacement was killed between two renames comes back. What had been replaced is deleted, after
-    what users put beside it has moved to `out`.
+    An output whose replacement was killed between two renames comes back. An output that had been replaced is
+    deleted, after the files that users put into it have moved to `out`.
     """
-    if _in_use(out):  # its process does this
-        return
     old, building = sibling(out, _OLD), sibling(out, kind.building)
+    if in_use(building) or in_use(out):  # a running process does this by itself
+        return
     if kind.is_complete(old) and not _holds_anything(out):
         old.rename(out)
     elif old.is_dir() and (kind.is_complete(out) or not kind.is_complete(old)):
         _retire(old, out, kind)
     if kind.is_complete(out):
-        if kind.is_complete(building) and not (building / WORK).is_dir() and not _in_use(building):
-            building.rename(old)  # the swap was done, and nothing more
+        if kind.is_complete(building) and not (building / WORK).is_dir():
+            building.rename(old)  # killed right after the swap
             _retire(old, out, kind)
-        shutil.rmtree(out / WORK, ignore_errors=True)
+        if (out / WORK).is_dir():
+            shutil.rmtree(out / WORK, ignore_errors=True)
 
 
-def beside(out: Path, kind: Kind) -> Path:
-    """Return the folder in which a replacement of `out` is built; one that was finished but not swapped in goes on.
+def prepare_beside(building: Path, out: Path, kind: Kind) -> None:
+    """Bring the hidden folder in which a replacement of `out` is built to a state from which work can go on."""
+    if building.is_symlink():
+        building.unlink()
+    elif (building / WORK).is_dir():
+        (building / kind.record).unlink(missing_ok=True)  # unfinished again: its files are checked before they count
+    elif building.is_dir():
+        _retire(building, out, kind)
 
-    Raises:
-        PackerError: `out` cannot be replaced, because it is a mount point or holds one; or another process is at it.
-    """
-    refuse_mount_point(out)
-    replacement = sibling(out, kind.building)
-    if replacement.is_dir() and _in_use(replacement):
-        raise PackerError(f"{out} is in use by another packer: wait for it, or choose another --output")
-    if (replacement / WORK).is_dir():
-        (replacement / kind.record).unlink(missing_ok=True)  # unfinished again: its files are checked before they count
-    elif replacement.is_dir():
-        _retire(replacement, out, kind)
-    return replacement
+
+def in_use(folder: Path) -> bool:
+    """Whether a process holds the lock inside a folder."""
+    try:
+        descriptor = os.open(folder / WORK / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def refuse_mount_point(out: Path) -> None:
@@ -169,7 +144,7 @@ def exchange(one: Path, other: Path) -> bool:
     paths = os.fsencode(one), os.fsencode(other)
     if renameat2(at_current_folder, paths[0], at_current_folder, paths[1], exchange) == 0:
         return True
-    if ctypes.get_errno() == errno.ENOENT:  # another process was here; renaming one by one would lose a dataset
+    if ctypes.get_errno() == errno.ENOENT:  # another process interfered; two renames now could lose a dataset
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(one))
     return False
 
@@ -184,14 +159,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def _retire(old: Path, out: Path, kind: Kind, *, sync: bool = False) -> None:
-    """Move what users put into a replaced output to `out`, then delete the rest, the record first."""
+    """Move the files that users put into a replaced output to `out`, then delete the rest, the record first."""
     own = kind.own_files(old)
     others = [path for path in old.iterdir() if path.name not in own]
     if others and not out.is_dir():
-        return  # nowhere to go: it stays until there is
-    for path in sorted(
-        others, key=lambda path: (os.path.lexists(out / path.name), path.name)
-    ):  # who keeps a name first
+        return  # they stay until there is a folder to move to
+    # first the files that keep their names
+    for path in sorted(others, key=lambda path: (os.path.lexists(out / path.name), path.name)):
         target = next(out / name for name in _names_for(path.name) if not os.path.lexists(out / name))
         if target.name != path.name:
             log.info("%s of the replaced output is kept as %s", path.name, target)
@@ -205,7 +179,7 @@ def _retire(old: Path, out: Path, kind: Kind, *, sync: bool = False) -> None:
 
 
 def _names_for(name: str) -> Iterator[str]:
-    """Names under which a user's file may be kept, the best one first: NOTES.md, NOTES.md.old, NOTES.md.old2."""
+    """Yield names under which a user's file may be kept, best first: NOTES.md, NOTES.md.old, NOTES.md.old2."""
     if not _CACHE.fullmatch(name):
         yield name
     yield f"{name}.old"
@@ -214,21 +188,3 @@ def _names_for(name: str) -> Iterator[str]:
 
 def _holds_anything(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
-
-
-def _in_use(folder: Path) -> bool:
-    """Whether another process works in a folder: holds the lock inside it, or on the folder itself."""
-    for path in (folder, folder / WORK / LOCK):
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a file system without locks
-            continue
-        finally:
-            os.close(descriptor)
-    return False

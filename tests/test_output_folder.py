@@ -1,6 +1,7 @@
 """Killed at any instant: OUT is a complete dataset, or the same command goes on to the same bytes."""
 
 import ctypes
+import fcntl
 import hashlib
 import importlib
 import json
@@ -16,11 +17,12 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer import replacing, workspace
 from packer.executors import Stopped, run_tasks
 from packer.notes import NotesInFolder
+from packer.output import output_folder, replace_folder
+from packer.output.output_folder import OutputFolder, claim
+from packer.output.packed_output import PACKED, PackedOutput
 from packer.shards.manifest import is_packed
-from packer.workspace import PACKED, Workspace
 from tests.test_pack import hashes, made_documents, save_arrow
 
 pack_module = importlib.import_module("packer.pipeline.pack")
@@ -82,11 +84,11 @@ INSTANTS = {
     "before a note of the plan": (NotesInFolder, "save", 3, False),
     "after a note of the plan": (NotesInFolder, "save", 3, True),
     "when the plan is made": (pack_module, "plan_documents", 0, True),
-    "before any shard": (Workspace, "commit", 0, False),
-    "in the midst of the shards": (Workspace, "commit", SHARDS // 2, False),
-    "after half of the shards": (Workspace, "commit", SHARDS // 2, True),
-    "before the end": (Workspace, "finish", 0, False),
-    "after the end": (Workspace, "finish", 0, True),
+    "before any shard": (PackedOutput, "commit", 0, False),
+    "in the midst of the shards": (PackedOutput, "commit", SHARDS // 2, False),
+    "after half of the shards": (PackedOutput, "commit", SHARDS // 2, True),
+    "before the end": (OutputFolder, "finish", 0, False),
+    "after the end": (OutputFolder, "finish", 0, True),
 }
 
 
@@ -121,7 +123,7 @@ WRITTEN = ["state.json", "dataset_info.json", "manifest.json", "request.json", f
 @pytest.mark.parametrize("step", ["open", "fsync", "rename"])
 def test_a_kill_while_a_small_file_is_written_leaves_no_trace(source, undisturbed, tmp_path, monkeypatch, name, step):
     out, struck = tmp_path / "out", []
-    write_file = Workspace.write_file
+    write_file = OutputFolder.write_file
 
     def write(self, path, content):
         if path.name != name:
@@ -133,7 +135,7 @@ def test_a_kill_while_a_small_file_is_written_leaves_no_trace(source, undisturbe
             return write_file(self, path, content)
 
     with monkeypatch.context() as striking:
-        striking.setattr(Workspace, "write_file", write)
+        striking.setattr(OutputFolder, "write_file", write)
         with pytest.raises(Killed):
             pack(source, out)
     assert struck
@@ -146,7 +148,7 @@ def test_a_kill_while_a_small_file_is_written_leaves_no_trace(source, undisturbe
 def test_a_kill_between_the_note_of_a_shard_and_the_shard_has_it_written_again(
     source, undisturbed, tmp_path, monkeypatch
 ):
-    out, write_file = tmp_path / "out", Workspace.write_file
+    out, write_file = tmp_path / "out", OutputFolder.write_file
 
     def write(self, path, content):
         write_file(self, path, content)
@@ -154,7 +156,7 @@ def test_a_kill_between_the_note_of_a_shard_and_the_shard_has_it_written_again(
             raise Killed
 
     with monkeypatch.context() as striking:
-        striking.setattr(Workspace, "write_file", write)
+        striking.setattr(OutputFolder, "write_file", write)
         with pytest.raises(Killed):
             pack(source, out)
     (name,) = (path.stem for path in (out / ".packer" / "committed").glob("data-00005*"))
@@ -166,7 +168,7 @@ def test_a_kill_between_the_note_of_a_shard_and_the_shard_has_it_written_again(
 def test_a_shard_that_was_cut_after_its_commit_is_written_again(source, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as striking:
-        kill(striking, Workspace, "finish")
+        kill(striking, OutputFolder, "finish")
         with pytest.raises(Killed):
             pack(source, out)
     os.truncate(min(out.glob("data-*.arrow")), 100)
@@ -177,13 +179,13 @@ def test_a_shard_that_was_cut_after_its_commit_is_written_again(source, undistur
 def test_what_a_dead_process_was_writing_is_removed(source, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as striking:
-        kill(striking, Workspace, "commit", call=3)
+        kill(striking, PackedOutput, "commit", call=3)
         with pytest.raises(Killed):
             pack(source, out)
     left = out / ".packer" / f"data-00007-of-{SHARDS:05d}.arrow.99999"
     left.write_bytes(b"half a shard")
     with monkeypatch.context() as striking:
-        kill(striking, Workspace, "finish")
+        kill(striking, OutputFolder, "finish")
         with pytest.raises(Killed):
             pack(source, out)
     assert not left.exists()
@@ -196,7 +198,7 @@ def test_a_pack_struck_again_and_again_arrives(source, undisturbed, tmp_path, mo
     while not is_packed(out):
         there, runs = shards_in(out), runs + 1
         with monkeypatch.context() as striking:
-            kill(striking, Workspace, "commit", call=3)
+            kill(striking, PackedOutput, "commit", call=3)
             try:
                 pack(source, out)
             except Killed:
@@ -210,7 +212,7 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_taken_for_the_new_one(
     """--overwrite of an unfinished pack was itself killed, after the request was gone and before the rest was."""
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, Workspace, "finish")
+        kill(striking, OutputFolder, "finish")
         with pytest.raises(Killed):
             pack(source, out, max_len=32, shard_size="3KB", seed=5)
     assert len(shards_in(out)) > SHARDS
@@ -223,7 +225,7 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source,
     """The kill struck as the plan was being removed; then the command that had been given up is repeated after all."""
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, Workspace, "finish")
+        kill(striking, OutputFolder, "finish")
         with pytest.raises(Killed):
             pack(source, out)
     with pytest.MonkeyPatch.context() as striking:
@@ -241,7 +243,7 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source,
 
 def test_a_swap_in_two_renames_whose_second_fails_takes_the_first_back(source, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
+    monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     rename = Path.rename
 
     def failing(self, target):
@@ -260,7 +262,7 @@ def test_a_file_system_without_locks_is_not_taken_for_one_in_use(source, tmp_pat
     def refuse(*arguments):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(workspace.fcntl, "flock", refuse)
+    monkeypatch.setattr(output_folder.fcntl, "flock", refuse)
     with pytest.raises(packer.PackerError, match="Function not implemented"):
         pack(source, tmp_path / "out")
 
@@ -268,7 +270,7 @@ def test_a_file_system_without_locks_is_not_taken_for_one_in_use(source, tmp_pat
 def test_a_complete_dataset_is_tidied_of_what_a_kill_left_and_not_touched(source, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as striking:
-        kill(striking, Workspace, "finish", after=True)
+        kill(striking, OutputFolder, "finish", after=True)
         with pytest.raises(Killed):
             pack(source, out)
     assert (out / ".packer").is_dir()
@@ -287,10 +289,10 @@ def old(source: Path, tmp_path: Path) -> dict[str, str]:
 
 
 REPLACING = INSTANTS | {
-    "before the swap": (replacing, "swap", 0, False),
-    "after the swap": (replacing, "swap", 0, True),
-    "after the exchange": (replacing, "exchange", 0, True),
-    "before the old one is removed": (replacing, "_retire", 0, False),
+    "before the swap": (replace_folder, "swap", 0, False),
+    "after the swap": (replace_folder, "swap", 0, True),
+    "after the exchange": (replace_folder, "exchange", 0, True),
+    "before the old one is removed": (replace_folder, "_retire", 0, False),
 }
 
 
@@ -302,7 +304,7 @@ def test_a_complete_dataset_survives_a_kill_during_its_replacement(
     owner, name, call, after = REPLACING[instant]
     out = tmp_path / "out"
     if not exchanges:
-        monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
+        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         kill(striking, owner, name, call=call, after=after)
         with pytest.raises(Killed):
@@ -324,7 +326,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
 ):
     out = tmp_path / "out"
     if not exchanges:
-        monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
+        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         rmtree = shutil.rmtree
 
@@ -347,7 +349,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
 
 def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
+    monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     with monkeypatch.context() as striking:
         rename, moved = Path.rename, []
 
@@ -363,7 +365,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, 
             pack(source, out, overwrite=True)
     assert not out.exists()
     assert hashes(moved[0]) == old
-    replacing.restore(out, PACKED)
+    replace_folder.restore(out, PACKED)
     assert hashes(out) == old
     pack(source, out, overwrite=True)
     assert hashes(out) == undisturbed
@@ -383,14 +385,14 @@ def test_swap_puts_one_folder_in_the_place_of_another(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text(json.dumps({"shards": [{"file": "content"}], "files": {}}))
         (tmp_path / name / "content").write_text(content)
-    replacing.swap(tmp_path / "out", tmp_path / "new", PACKED, sync=True)
+    replace_folder.swap(tmp_path / "out", tmp_path / "new", PACKED, sync=True)
     assert (tmp_path / "out" / "content").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_swap_without_renameat2_takes_two_renames(tmp_path, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())  # a C library without it
-    assert replacing.exchange(tmp_path / "one", tmp_path / "other") is False
+    assert replace_folder.exchange(tmp_path / "one", tmp_path / "other") is False
     test_swap_puts_one_folder_in_the_place_of_another(tmp_path)
 
 
@@ -398,7 +400,7 @@ def test_a_swap_whose_replacement_is_gone_leaves_the_dataset(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").write_text("{}")
     with pytest.raises(FileNotFoundError):
-        replacing.swap(tmp_path / "out", tmp_path / "gone", PACKED, sync=True)
+        replace_folder.swap(tmp_path / "out", tmp_path / "gone", PACKED, sync=True)
     assert (tmp_path / "out").is_dir()
 
 
@@ -457,7 +459,7 @@ def test_what_is_renamed_is_synced_before_and_its_folder_right_after(source, tmp
 @pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
 def test_a_replacement_is_synced_before_the_old_one_goes(source, old, tmp_path, monkeypatch, exchanges):
     if not exchanges:
-        monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
+        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     done = watched(monkeypatch)
     pack(source, tmp_path / "out", overwrite=True)
     steps = [what if inodes != {tmp_path.stat().st_ino} else f"{what} here" for what, inodes in done]
@@ -477,24 +479,30 @@ def test_nothing_is_synced_where_that_is_not_asked_for(source, tmp_path, monkeyp
 
 
 def test_only_one_process_works_in_a_folder(tmp_path):
-    request = {"options": {}, "files": []}
+    out, request = tmp_path / "out", {"options": {}, "files": []}
     with (
-        workspace.claim(tmp_path / "out", request, sync=False, fresh=False) as claimed,
+        claim(out, PACKED, request, sync=False, overwrite=False) as claimed,
         pytest.raises(packer.PackerError, match="in use by another packer"),
-        workspace.claim(tmp_path / "out", request, sync=False, fresh=True),
+        claim(out, PACKED, request, sync=False, overwrite=True),
     ):
         pass
     assert claimed.work.is_dir()
-    with workspace.claim(tmp_path / "out", request, sync=False, fresh=False):
+    with claim(out, PACKED, request, sync=False, overwrite=False):
         pass
 
 
-def test_whoever_waited_while_another_finished_is_told(tmp_path):
-    (tmp_path / "out" / ".packer").mkdir(parents=True)
-    (tmp_path / "out" / "manifest.json").write_text("{}")
-    claiming = workspace.claim(tmp_path / "out", {"options": {}, "files": []}, sync=False, fresh=True)
+def test_whoever_waited_while_another_finished_is_told(tmp_path, monkeypatch):
+    flock, out = fcntl.flock, tmp_path / "out"
+
+    def finishing(lock, operation):
+        (out / "manifest.json").write_text("{}")
+        flock(lock, operation)
+
+    monkeypatch.setattr(output_folder.fcntl, "flock", finishing)
+    claiming = claim(out, PACKED, {"options": {}, "files": []}, sync=False, overwrite=True)
     with pytest.raises(packer.PackerError, match="finished by another packer just now"), claiming:
         pass
+    assert [path.name for path in out.iterdir()] == ["manifest.json"]
 
 
 def test_two_packs_of_the_same_at_once_end_in_one_dataset(source, undisturbed, tmp_path):

@@ -1,4 +1,4 @@
-"""Options to an open source: of tokens, or of text with a tokenizer."""
+"""Open a source as the options say: tokens, or text with a tokenizer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def open_with(
     turns_of_chats: bool = False,
     mixed: bool = False,
 ) -> Source:
-    """Open a source as the options say; its documents are not read yet.
+    """Open a source as the options say, without reading its documents.
 
     Args:
         source: a path, glob, Hub id, or a `datasets` object.
-        options: those that say what is read.
-        turns_of_chats: hand on where the turns of chats begin, also where the options do not split there.
-        mixed: it is one of a mixture: with a tokenizer, too, what has tokens is taken as it is, and the options of text
-            are for the sources that they fit.
+        options: options that say what is read, and how.
+        turns_of_chats: return where the turns of chats begin even if the options do not split there.
+        mixed: whether the source is one of a mixture. Then a source that has tokens is read as tokens even with a
+            tokenizer, and options for text apply to the sources that they fit.
 
     Raises:
         PackerError: as `open_source` and `open_text`; or documents are to be split at turns and have none.
@@ -77,31 +77,34 @@ def open_with(
 
 
 def text_identity(source: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What shaped the tokens of a packed source of text, by the manifest; of a mixture by source; None: no text."""
-    told: dict[str, Any] | None = source.get("text")
+    """Return what shaped the tokens of a packed text, from the manifest's `source`.
+
+    Of a mixture the result is by source name. It is None if no source is text.
+    """
+    identity: dict[str, Any] | None = source.get("text")
     of_parts = {part["name"]: part["text"] for part in source.get("mixture", []) if "text" in part}
-    return told or of_parts or None
+    return identity or of_parts or None
 
 
 def text_totals(opened: Source | Mixture) -> dict[str, int]:
-    """Return what was counted while text was tokenized, for the totals of the manifest; of tokens nothing."""
+    """Return counts made while text was tokenized, for the manifest's totals; empty for a source of tokens."""
     if opened.tokenized is None:
         return {}
     return {"documents_straddling": opened.tokenized.straddling, "documents_untrained": opened.tokenized.untrained}
 
 
 def source_files(opened: Source | Mixture) -> list[dict[str, Any]]:
-    """Return what tells a changed source from the one that something unfinished was begun with."""
+    """Return name, size and time of each file, by which a source that has changed since is recognised."""
     return [
         {
-            "name": given.file.name,
-            "bytes": given.file.bytes,
-            "mtime_ns": given.path.stat().st_mtime_ns if given.path is not None else None,
+            "name": each.file.name,
+            "bytes": each.file.bytes,
+            "mtime_ns": each.path.stat().st_mtime_ns if each.path is not None else None,
         }
-        for given in opened.inputs
+        for each in opened.inputs
     ]
 
 
 def names_and_sizes(files: Any) -> list[dict[str, Any]]:
-    """Return what tells files from others wherever they lie."""
+    """Return name and size of each file, by which a file is recognised wherever it lies."""
     return [{"name": file["name"], "bytes": file["bytes"]} for file in files]

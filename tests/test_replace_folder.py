@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer import replacing
-from packer.exporting.folder import EXPORT
+from packer.exporting.write_export import EXPORT
 from packer.options import PackOptions
+from packer.output import replace_folder
+from packer.output.output_kind import Kind
+from packer.output.packed_output import PACKED
+from packer.output.replace_folder import refuse_mount_point
 from packer.pipeline import tokenize
 from packer.pipeline.tokenizing import TOKENIZED
-from packer.replacing import Kind, refuse_mount_point
-from packer.workspace import PACKED
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_pack import made_documents, save_arrow
 
@@ -129,7 +130,7 @@ def killed_at(number: int):
         return struck
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replacing, "exchange", striking(replacing.exchange))
+        patch.setattr(replace_folder, "exchange", striking(replace_folder.exchange))
         for name in ("rename", "replace", "unlink"):
             patch.setattr(Path, name, striking(getattr(Path, name)))
         for name in ("unlink", "rmdir"):  # of shutil.rmtree, one by one
@@ -140,7 +141,7 @@ def killed_at(number: int):
 @pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
 def test_killed_at_any_instant_of_a_replacement_nothing_of_the_user_is_lost(command, tmp_path, monkeypatch, exchanges):
     if not exchanges:
-        monkeypatch.setattr(replacing, "exchange", lambda one, other: False)
+        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     out = tmp_path / "out"
     command.run(out, 1, False)
     new = own_files(out)
@@ -172,7 +173,7 @@ def test_after_a_kill_a_command_without_overwrite_brings_the_users_files_too(com
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(replacing, "_retire", killed)
+        patch.setattr(replace_folder, "_retire", killed)
         with pytest.raises(Killed):
             command.run(out, 1, True)
     assert not files_of_a_user(out)
@@ -232,7 +233,7 @@ def test_a_replacement_that_was_finished_is_swapped_in_and_not_made_again(tmp_pa
     source, out = save_arrow(tmp_path / "source.arrow", made_documents(60)), tmp_path / "out"
     packer.pack(source, out, max_len=64, shard_size="6KB")
     with monkeypatch.context() as patch:
-        patch.setattr(replacing, "swap", lambda *arguments, **options: (_ for _ in ()).throw(Killed))
+        patch.setattr(replace_folder, "swap", lambda *arguments, **options: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             packer.pack(source, out, max_len=64, shard_size="6KB", seed=1, overwrite=True)
     made = {path.name: path.stat().st_ino for path in (tmp_path / ".out.packer-new").glob("*.arrow")}
@@ -285,7 +286,7 @@ def test_what_an_earlier_version_left_of_a_killed_tokenize_is_no_obstacle(tmp_pa
 def mounts(monkeypatch, tmp_path, *points: Path) -> None:
     lines = (f"36 35 98:0 / {str(point).replace(' ', chr(92) + '040')} rw - ext4 /dev/a rw\n" for point in points)
     (tmp_path / "inputs" / "mountinfo").write_text("".join(lines))
-    monkeypatch.setattr(replacing, "_MOUNTS", tmp_path / "inputs" / "mountinfo")
+    monkeypatch.setattr(replace_folder, "_MOUNTS", tmp_path / "inputs" / "mountinfo")
 
 
 @pytest.mark.parametrize("below", [".", "runs", "with space/deeper"])
@@ -295,7 +296,7 @@ def test_an_output_that_cannot_be_renamed_is_refused_before_any_work(command, tm
     (out / below).mkdir(parents=True, exist_ok=True)
     before = own_files(out)
     mounts(monkeypatch, tmp_path, tmp_path / "out2", out / below)
-    monkeypatch.setattr(replacing, "swap", None)
+    monkeypatch.setattr(replace_folder, "swap", None)
     monkeypatch.setattr(packer.executors, "run_tasks", None)
     with pytest.raises(packer.PackerError, match="mount point") as refused:
         command.run(out, 1, True)
@@ -326,7 +327,7 @@ def test_mount_points_of_the_system_are_known():
 
 
 def test_without_a_list_of_mounts_the_folder_itself_is_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(replacing, "_MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(replace_folder, "_MOUNTS", tmp_path / "none")
     refuse_mount_point(tmp_path)
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path))
     with pytest.raises(packer.PackerError, match="is a mount point"):

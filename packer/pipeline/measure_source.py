@@ -1,4 +1,4 @@
-"""What is to be packed, without its tokens: the length of every document, and its group."""
+"""Measure a source without its tokens: the length of every document, and its group."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from packer.sources.pairs import Pairs, interleaved
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Documents in the order in which they are packed."""
+    """Lengths and groups of documents, in the order in which they are packed."""
 
     lengths: NDArray[np.int32]
-    """(documents,) tokens of each."""
+    """(documents,) number of tokens of each document."""
 
     groups: NDArray[np.int32] | None
-    """(documents,) the group of each, NO_GROUP for none; None where nothing groups them."""
+    """(documents,) group of each document, NO_GROUP for none; None without groups."""
 
     mixture: tuple[dict[str, Any], ...] = ()
-    """Of a mixture, what is taken of each source: as in the manifest."""
+    """Share taken of each source of a mixture, as in the manifest; empty for a single source."""
 
 
 def measure(source: Given | Sequence[Given], options: PackOptions, progress: Progress = silent) -> Measured:
-    """Read a source, or those of a mixture, as `pack` does, for the lengths alone; nothing is written.
+    """Read the lengths of a source, or of the sources of a mixture, as `pack` does; nothing is written.
 
     Args:
-        source: what `pack` takes.
-        options: what is read, how much of each source of a mixture, and what makes groups.
-        progress: told of "lengths", "decode" or "tokenize", in bytes of the files.
+        source: a source or sources, as for `pack`.
+        options: options that say what is read, the weights of a mixture, and the column of groups.
+        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
 
     Raises:
         PackerError: as `pack` before it plans.
