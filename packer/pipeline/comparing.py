@@ -24,8 +24,8 @@ from packer.plan import Segments, apart_bound, items_of, together_bound
 from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
-from packer.stats.comparison import Comparison, Failure, Outcome, compare_outcomes
-from packer.stats.rows import Corpus, rows_in_order, rows_of_patterns, rows_of_shards
+from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, compare_outcomes
+from packer.stats.row_figures import Corpus, rows_in_order, rows_of_patterns, rows_of_shards
 
 QUICK = 2.0
 """Seconds under which an algorithm runs again, and the second run counts."""
