@@ -30,7 +30,8 @@ STEP = 1 << 20  # documents of a table that goes through an indices mapping
 class Source:
     """Documents in a fixed order, from one or more inputs, opened and ready to read.
 
-    Nothing is held but what maps the files; every pass checks what it reads.
+    Nothing is held but what maps the files and the addresses of their lists; every pass checks what it reads. A mapped
+    source can be pickled: where it is unpickled, its files are mapped again by their paths.
     """
 
     side_count = 1
