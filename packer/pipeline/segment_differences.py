@@ -19,7 +19,7 @@ from packer.plan import Segments
 from packer.shards.kept import KeptValues, same_values, tokens_at
 from packer.sources import Source, TokenTable
 from packer.sources.column_types import cast, join
-from packer.sources.taken import TakenInOrder
+from packer.sources.mixture_order import TakenInOrder
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 

@@ -17,7 +17,8 @@ objects and the Hub; `documents.py` and `checking.py` check what they yield, `co
 decodes pieces of the inputs side by side (`crew.py`: the threads), `streams.py` writes them and `sizing.py` foresees
 their size. `length_counts.py` reads a histogram in place of documents. `text.py` tokenizes what `records.py` and
 `arrow_records.py` read, and `pairs.py` reads the two lists of a preference pair as two documents.
-`mixture.py` draws from several sources, `taken.py` lists what was drawn for a check.
+`mixture.py` opens several sources as one, `draw_mixture.py` decides what is taken of each, `origins.py` says which
+document is which, and `mixture_order.py` puts them in the order of their sources for a check.
 A new input is one class with the attributes of `Input` and one line in `opening.py`.
 """
 

@@ -49,12 +49,17 @@ class SourceFile:
     """Size of the original file, also where a decoded copy is read in its place."""
 
 
+class ListNumbers(Protocol):
+    """The number of the list that each document is: an array, or what answers as one does."""
+
+    def __getitem__(self, documents: NDArray[np.int64], /) -> NDArray[Any]: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenTable:
     """A contiguous stretch of checked documents, in memory or memory-mapped.
 
-    No row is null or holds a null, offsets stay inside the values, labels are as long as input_ids. Token values
-    are checked when they are gathered.
+    No list is null or holds a null, offsets are valid, labels are as long as input_ids. Gathering checks token values.
     """
 
     input_ids: TokenColumn
@@ -66,8 +71,8 @@ class TokenTable:
     lengths: NDArray[np.int32]
     """(documents,) tokens in each document."""
 
-    rows: NDArray[np.int64] | NDArray[np.uint64] | None
-    """(documents,) document i is list rows[i] of the columns; None: list i."""
+    rows: ListNumbers | None
+    """Document i is list rows[i] of the columns; None: list i. An array, or what works the numbers out."""
 
     extra: Mapping[str, ValueColumn]
     """Other columns that were asked for, by name: one value per list."""
