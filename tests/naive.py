@@ -54,17 +54,22 @@ def spfhp(lengths, capacity, max_segments=None):
     return min(len(variant(lengths, capacity, limit)) for variant in variants for limit in limits)
 
 
+def next_fit(items, max_len, max_segments=None, align=1):
+    """Rows of items, lists of (document, start, length), in order: one that does not fit the open row closes it."""
+    rows, limit = [], max_segments or max_len
+    for item in items:
+        open_row = rows[-1] if rows else []
+        place = sum(-(-length // align) * align for _, _, length in [*open_row, *item])
+        if open_row and place <= max_len and len(open_row) + len(item) <= limit:
+            open_row.extend(item)
+        else:
+            rows.append(list(item))
+    return rows
+
+
 def sequential(lengths, max_len, max_segments=None):
     """Rows of (document, start, length), in source order: a piece that does not fit the open row closes it."""
-    rows = []
-    for piece in cut_documents(lengths, max_len, "split"):
-        open_row = rows[-1] if rows else []
-        fits = sum(length for _, _, length in open_row) + piece[2] <= max_len
-        if open_row and fits and len(open_row) < (max_segments or max_len):
-            open_row.append(piece)
-        else:
-            rows.append([piece])
-    return rows
+    return next_fit([[piece] for piece in cut_documents(lengths, max_len, "split")], max_len, max_segments)
 
 
 def wrapped(lengths, max_len, max_segments=None):

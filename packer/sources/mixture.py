@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.plan.mixing import MixUnit, Take, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.progress import Progress, silent
+from packer.sources.column_checks import one_column
 from packer.sources.column_types import join_by_name
 from packer.sources.column_values import alike
 from packer.sources.documents import DocumentError, Input, Tokenized
-from packer.sources.ipc import MappedLists
+from packer.sources.mapped_lists import MappedLists
 from packer.sources.origins import Origins
 from packer.sources.scanning import Scan, scan
 from packer.sources.sizing import SpillSize
-from packer.sources.source import Source, one_column
+from packer.sources.source import Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
