@@ -4,7 +4,7 @@
     python benchmarks/bench_memory.py 1e7 --max-len 512 --folder /dev/shm
     python benchmarks/bench_memory.py 1e6 1e7 --mixture
 
-Documents are tiny, 1 to 7 tokens of uint16, so that what is held for each of them shows. They are saved in record
+Documents are tiny, 1 to 7 tokens of uint16 with labels of int32, so that what is held for each of them shows. They are saved in record
 batches of 1,000, as `datasets` writes them. Every command is a process of its own with two workers. Memory is the peak
 of RssAnon, looked at every 5 ms; pages of mapped files are not counted. The first line is a run that is not counted,
 in which the kernels are compiled. With --mixture, as many documents are taken of two sources: half of those of one that
@@ -27,17 +27,19 @@ TOGETHER = 1000  # documents of a record batch
 
 
 def make_source(path: Path, documents: int) -> int:
-    """Write an Arrow stream of tiny documents; return how many tokens they have."""
+    """Write an Arrow stream of tiny documents with labels; return how many tokens they have."""
     random = np.random.default_rng(0)
-    schema = pa.schema({"input_ids": pa.list_(pa.uint16())})
+    schema = pa.schema({"input_ids": pa.list_(pa.uint16()), "labels": pa.list_(pa.int32())})
     tokens = 0
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
         for first in range(0, documents, TOGETHER):
             lengths = random.integers(1, 8, min(TOGETHER, documents - first))
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
             ids = random.integers(0, 1 << 16, offsets[-1], dtype=np.uint16)
-            column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))
-            stream.write_batch(pa.RecordBatch.from_arrays([column], schema=schema))
+            columns = [
+                pa.ListArray.from_arrays(pa.array(offsets), pa.array(one)) for one in (ids, ids.astype(np.int32))
+            ]
+            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
             tokens += len(ids)
     return tokens
 

@@ -23,13 +23,14 @@ from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import Take, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.plan.permute import MIXTURE, key_of
 from packer.progress import Progress, silent
+from packer.sources.column_checks import one_column
 from packer.sources.column_values import alike
 from packer.sources.documents import DocumentError, Input
-from packer.sources.ipc import MappedLists
+from packer.sources.mapped_lists import MappedLists
 from packer.sources.mixture import Mixture, Recipe, of_source, progress_in
 from packer.sources.origins import Origins
 from packer.sources.scanning import IdentityCounter, empty_source, scan
-from packer.sources.source import Source, one_column
+from packer.sources.source import Source
 
 LOOKED_UP = 1 << 18
 """Documents whose lengths are looked up together."""
