@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
 from packer.errors import PackerError
+from packer.loader.batch_formats import Format, make_batch
+from packer.loader.batch_options import BatchOptions
 from packer.loader.dataset import NO_LOSS, Row, rows_of
-from packer.loader.formats import Format, FormatOptions, make_batch
-from packer.loader.segments import shifted
+from packer.loader.row_segments import shift_left
 
 Columns = Mapping[str, Sequence[NDArray[Any]]]  # by column name: one array for each row
 
@@ -61,7 +62,7 @@ class Target:
 
 
 def _batch(rows: Sequence[Row], format: Format) -> Any:
-    return make_batch(rows, format=format, options=FormatOptions())
+    return make_batch(rows, format=format, options=BatchOptions())
 
 
 def megatron_columns(rows: Sequence[Row]) -> Columns:
@@ -87,7 +88,7 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
                 f"document {document} has the label {labels[place]} at the token {tokens[place]}: Megatron-Bridge "
                 "takes labels from the tokens, so that a label must be its token or -100; choose another --to"
             )
-        mask = shifted(trained, 0)
+        mask = shift_left(trained, 0)
         if "seq_tokens" in row:
             ends = batch["cu_seq_lens_q"][1:]
             tokens, mask = np.insert(tokens, ends, tokens[ends - 1]), np.insert(mask, ends, False)

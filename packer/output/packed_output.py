@@ -10,6 +10,7 @@ Nothing found there is trusted: a note, decoded source or shard that does not ma
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,16 @@ from packer.output.output_kind import Kind
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, ShardEntry, checksum
 
+
+def _files_listed(manifest: Mapping[str, Any]) -> list[str]:
+    return [*(shard["file"] for shard in manifest["shards"]), *manifest["files"]]
+
+
 PACKED = Kind(
     name="a packed dataset",
     record=MANIFEST,
     building="new",
-    listed=lambda manifest: [*(shard["file"] for shard in manifest["shards"]), *manifest["files"]],
+    listed=_files_listed,  # no lambda: an output can be pickled
     in_place=True,
 )
 
