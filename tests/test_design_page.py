@@ -44,7 +44,7 @@ def test_files_and_functions_on_the_page_exist(page):
     missing = []
     for text in quoted(page):
         path, _, name = text.partition("::")
-        if not FILE.fullmatch(path) or path.startswith(("packer/x/", "tests/test_x", "tests/test_y")):
+        if not FILE.fullmatch(path) or re.search(r"\bNAME\b|\b[xy]\b|test_[xy]\b", path):  # placeholders
             continue
         is_there = (ROOT / path).exists()
         if not is_there or (name and name not in names_in(ROOT / path)):
