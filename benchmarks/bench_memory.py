@@ -2,6 +2,7 @@
 
     python benchmarks/bench_memory.py 1e6 1e7 1e8
     python benchmarks/bench_memory.py 1e7 --max-len 512 --folder /dev/shm
+    python benchmarks/bench_memory.py 1e7 --algorithm sequential
 
 Documents are tiny, 1 to 7 tokens of uint16, so that what is held for each of them shows. They are saved in record
 batches of 1,000, as `datasets` writes them. Every command is a process of its own with two workers. Memory is the peak
@@ -43,13 +44,15 @@ def make_source(path: Path, documents: int) -> int:
 @click.command()
 @click.argument("documents", nargs=-1, type=float, required=True)
 @click.option("--max-len", default=4096, show_default=True)
+@click.option("--algorithm", default="auto", show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), help="Where to work [default: the temporary folder].")
-def main(documents: tuple[float, ...], max_len: int, folder: Path | None) -> None:
+def main(documents: tuple[float, ...], max_len: int, algorithm: str, folder: Path | None) -> None:
     work = Path(tempfile.mkdtemp(prefix="bench-memory-", dir=folder))
     source, out = work / "source.arrow", work / "packed"
     packer = [sys.executable, "-m", "packer"]
+    options = ["--max-len", str(max_len), "--algorithm", algorithm, "--workers", "2"]
     commands = {
-        "pack": [*packer, "pack", str(source), "-o", str(out), "--max-len", str(max_len), "--workers", "2"],
+        "pack": [*packer, "pack", str(source), "-o", str(out), *options],
         "verify --source": [*packer, "verify", str(out), "--source", str(source)],
     }
     try:
