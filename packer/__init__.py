@@ -221,7 +221,7 @@ def pack(
     """
     from packer.options import PackOptions, parse_size
     from packer.pipeline import pack as run
-    from packer.pipeline.mixing import split_weights
+    from packer.pipeline.read_documents import split_weights
 
     with python_names():
         sources, weights = split_weights(source)

@@ -32,7 +32,7 @@ FLOORS = {
     "loader": 3,
     "attention": 3,
     "report": 4,
-    "demo": 4,
+    "demo_corpus": 4,
     "cli": 4,
     "signals": 4,
     "__main__": 4,

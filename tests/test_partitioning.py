@@ -19,7 +19,7 @@ from packer.pipeline.reading import LengthsReader
 from packer.pipeline.regions import Regions
 from packer.pipeline.surveying import survey
 from packer.plan import cut_documents
-from packer.stats.mixing import RowSums, shuffled_share
+from packer.stats.row_mixing import RowSums, shuffled_share
 from tests import naive
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)

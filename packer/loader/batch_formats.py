@@ -15,6 +15,7 @@ from packer.loader.batch_shape import StaticShape, pad_cu_seqlens, pad_segments
 from packer.loader.dataset import NO_LOSS
 from packer.loader.encoders import encoder_batch, kept_segments, masked_tokens, token_values
 from packer.loader.row_segments import (
+    LossWeights,
     Rows,
     all_segments,
     copy_token_column,
@@ -246,5 +247,5 @@ def _grid(rows: Rows) -> _Grid:
     )
 
 
-def _loss_weights(grid: _Grid, per: Literal["sequence", "document"]) -> NDArray[np.float64]:
+def _loss_weights(grid: _Grid, per: LossWeights) -> NDArray[np.float64]:
     return token_loss_weights(grid.labels.reshape(-1), grid.lengths, grid.doc_ids, per=per)

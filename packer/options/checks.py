@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from packer.algorithms import Algorithm, get_algorithm
 from packer.errors import PackerError
 from packer.plan.groups import GROUP_MODES
-from packer.plan.mixing import MIX_UNITS
+from packer.plan.mixture_shares import MIX_UNITS
 from packer.plan.segments import LONG_POLICIES, TRUNCATE_SIDES
 from packer.shards.columns import ROLE, SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.text import TRAIN_ON

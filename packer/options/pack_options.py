@@ -18,7 +18,7 @@ from packer.options.checks import OF_TEXT, check
 from packer.plan.cutting import cut_documents
 from packer.plan.groups import GroupMode
 from packer.plan.items import cut_pairs
-from packer.plan.mixing import MixUnit
+from packer.plan.mixture_shares import MixUnit
 from packer.plan.segments import LongPolicy, Segments, TruncateSide
 from packer.shards.columns import ROLE, RowFormat
 from packer.text import TrainOn, tokenizer_name
@@ -198,8 +198,12 @@ class PackOptions:
             first_document=first_document,
         )
 
-    def kept_lengths(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    def kept_lengths(self, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
         """Tokens of documents that reach the rows, counted once: int32, shape (documents,).
+
+        Args:
+            lengths: (documents,) tokens of each.
+            first_document: number of the first of them, for messages.
 
         Raises:
             SourceError: `long` is "error" and a document is longer than max_len.
@@ -210,7 +214,7 @@ class PackOptions:
         elif self.long == "drop":
             kept = np.where(lengths > self.max_len, np.int32(0), lengths)
         elif self.long == "error":
-            self.cut(lengths)
+            self.cut(lengths, first_document=first_document)
         return kept
 
     def solve(self, histogram: NDArray[np.int64]) -> Patterns:

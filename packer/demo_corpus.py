@@ -1,4 +1,4 @@
-"""The main job on a corpus that every machine has: the source files of the Python standard library."""
+"""Demonstration of packing on a corpus that every machine has: the source files of the Python standard library."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from pathlib import Path
 from packer.errors import PackerError
 from packer.progress import Progress
 
-_VOCABULARY = 4096
-_TRAINED_ON = 400  # files; more change the tokenizer little
+_VOCAB_SIZE = 4096
+_TRAINING_FILES = 400  # more files barely change the tokenizer
+_EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
 def standard_library_texts() -> Iterator[tuple[str, str]]:
-    """Yield (path within the library, text) of the Python files of this interpreter's library, tests left out."""
+    """Yield (path in the library, text) of the Python files in this interpreter's standard library, without tests."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
     for path in sorted(library.rglob("*.py"), key=lambda path: path.as_posix().encode()):
         name = path.relative_to(library)
-        if left_out.isdisjoint(name.parts):
+        if _EXCLUDED_FOLDERS.isdisjoint(name.parts):
             text = path.read_text(encoding="utf-8", errors="replace")
             if text:
                 yield name.as_posix(), text
 
 
 def write_corpus(folder: Path) -> Path:
-    """Tokenize the library into `folder`/stdlib.arrow, beside its tokenizer; return the path of the tokens."""
+    """Tokenize the standard library and return the path of the tokens, `folder`/stdlib.arrow.
+
+    The tokenizer, a byte-level BPE that is trained on a sample of the files, is written beside it.
+    """
     import pyarrow as pa
 
     from packer.text import END_OF_TEXT, train_byte_level
 
     names, texts = zip(*standard_library_texts(), strict=True)
-    tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINED_ON)], _VOCABULARY)
+    tokenizer = train_byte_level(texts[:: max(1, len(texts) // _TRAINING_FILES)], _VOCAB_SIZE)
     end = tokenizer.token_to_id(END_OF_TEXT)
     ids = [[*encoded.ids, end] for encoded in tokenizer.encode_batch(list(texts))]
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +48,12 @@ def write_corpus(folder: Path) -> Path:
 
 
 def run_demo(folder: Path, *, max_len: int, progress: Progress) -> Iterator[str]:
-    """Make the corpus, pack it, verify it, load a batch; yield what a user would see of each step.
+    """Create the corpus, pack it, verify it and load a batch; yield the output of each step.
+
+    Args:
+        folder: folder of the corpus and the packed dataset.
+        max_len: tokens per row.
+        progress: callback, called as `progress(stage, done, total)`.
 
     Raises:
         PackerError: the folder cannot be written, or a step failed.
@@ -67,15 +75,15 @@ def run_demo(folder: Path, *, max_len: int, progress: Progress) -> Iterator[str]
     yield f"\n$ packer stats {source} --max-len {max_len}"
     yield report.render_stats(pipeline.dataset_statistics(source, options=options, progress=progress))
     yield f"\n$ packer pack {source} --max-len {max_len} --overwrite"
-    begun = time.perf_counter()
+    started = time.perf_counter()
     result = pipeline.pack(source, output, options=options, overwrite=True, progress=progress)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     rows = pipeline.packed_statistics(output)
     yield report.render_manifest_summary(result.manifest.to_dict(), rows=rows, output=str(output), seconds=seconds)
     yield f"\n$ packer verify {output} --source {source}"
     for fault in pipeline.verify(output, source, progress=progress):
         raise PackerError(f"{output}: {fault}")
-    yield f"{output} is right: hashes, structure and every token of the source"
+    yield f"{output} is verified: hashes, structure and every token of the source"
     yield f'\n>>> next(packer.batches(packer.load("{output}"), rows=4))'
     batch = next(batches(load(output), rows=4, tensors="numpy"))
     for name, value in batch.items():

@@ -1,34 +1,34 @@
-"""Algorithms side by side on the same documents: rows, ratios, the best bound, and the steps of an epoch."""
+"""Comparison of algorithms on the same documents: rows, ratios, the best lower bound and the steps per epoch."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from packer.stats.dataset import Epoch, epoch_steps
-from packer.stats.mixing import shuffled_share
-from packer.stats.rows import Corpus, Rows
+from packer.stats.dataset_figures import Epoch, epoch_steps
+from packer.stats.row_figures import Corpus, RowFigures
+from packer.stats.row_mixing import shuffled_share
 
 FEW_STEPS = 100
-"""Optimizer steps per epoch below which a data set is called small."""
+"""Optimizer steps per epoch below which a dataset is called small."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What an algorithm made of a corpus."""
+    """Result of an algorithm on a corpus."""
 
     algorithm: str
-    """Its name."""
+    """Name of the algorithm."""
 
-    rows: Rows
-    """The rows."""
+    rows: RowFigures
+    """Figures of its rows."""
 
     seconds: float
-    """What the algorithm took."""
+    """Time that the algorithm took."""
 
     proved_bound: int = 0
-    """Packs that it proved no solution can go below; 0 where it proved nothing."""
+    """Number of rows that the algorithm proved to be necessary; 0 if it proved nothing."""
 
     keeps_whole: bool = True
-    """Whether it cuts documents only where max_len demands it."""
+    """Whether the algorithm cuts only documents that are longer than max_len."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,74 +36,77 @@ class Failure:
     """An algorithm that could not run."""
 
     algorithm: str
-    """Its name."""
+    """Name of the algorithm."""
 
     error: str
-    """Why, in one line."""
+    """The reason, in one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Algorithms side by side; made by `compare_outcomes`."""
+    """Results of several algorithms on one corpus; `compare_outcomes` creates it."""
 
     corpus: Corpus
-    """What they packed."""
+    """The corpus."""
 
     max_segments: int | None
-    """The most segments in a row; None for no limit."""
+    """Largest number of segments in a row; None for no limit."""
 
     lower_bound: int
-    """Packs that no solution that keeps documents whole can go below: the best bound that anything proved."""
+    """Rows that no packing of whole documents can go below: the best bound that is known."""
 
     bound_by: str
-    """The algorithm that proved it; "bounds" where it is known without solving."""
+    """Algorithm that proved the lower bound, or "bounds" if it is known without solving."""
 
     outcomes: tuple[Outcome, ...]
-    """What ran, at least one: the fewest packs first, then the fewest seconds."""
+    """Results, at least one, sorted by rows and then by seconds."""
 
     failures: tuple[Failure, ...]
-    """What could not run, in the order of the registry."""
+    """Algorithms that could not run, in the order of the registry."""
 
     documents_per_step: int
     """Documents per optimizer step in unpacked training."""
 
     @property
     def shuffled_share(self) -> float:
-        """Within-row share of the variance of log length where documents follow each other in random order."""
+        """Within-row share of the variance of log length for documents in random order."""
         return shuffled_share(self.corpus.histogram)
 
     @property
     def best(self) -> Outcome:
-        """The first of those that keep documents whole, where there is one."""
+        """First outcome that keeps documents whole; the first of all if none does."""
         return min(self.outcomes, key=lambda outcome: not outcome.keeps_whole)
 
-    def efficiency(self, rows: Rows) -> float:
-        """Real tokens over the tokens of all packs."""
+    def efficiency(self, rows: RowFigures) -> float:
+        """Return the real tokens divided by all tokens of the rows."""
         return self.corpus.tokens_packed / (rows.packs * self.corpus.max_len)
 
-    def padding_tokens(self, rows: Rows) -> int:
-        """Tokens of the rows that are not real."""
+    def padding_tokens(self, rows: RowFigures) -> int:
+        """Return the number of padding tokens in the rows."""
         return rows.packs * self.corpus.max_len - self.corpus.tokens_packed
 
-    def gap(self, rows: Rows) -> float:
-        """Packs above the lower bound, as a share of it; below 0 where documents were cut to get under it."""
+    def gap(self, rows: RowFigures) -> float:
+        """Return the rows above the lower bound as a share of it; negative if cut documents made fewer possible."""
         return rows.packs / self.lower_bound - 1
 
-    def packing_factor(self, rows: Rows) -> float:
-        """Documents per pack."""
+    def packing_factor(self, rows: RowFigures) -> float:
+        """Return the documents per row."""
         return self.corpus.documents_packed / rows.packs
 
-    def speedup(self, rows: Rows) -> float:
-        """Rows of one segment each, padded to max_len, over packs: an upper limit that leaves attention out."""
+    def speedup(self, rows: RowFigures) -> float:
+        """Return the ratio of rows without packing to packed rows, an upper limit of the speed-up of training.
+
+        Without packing, each segment is padded to max_len; the cost of attention is not taken into account.
+        """
         return self.corpus.segments / rows.packs
 
-    def attention_share(self, rows: Rows) -> float:
-        """Attention work over that of rows attended as a whole."""
+    def attention_share(self, rows: RowFigures) -> float:
+        """Return the work of attention within segments, divided by that of attention over whole rows."""
         return rows.mixing.attention / (rows.packs * self.corpus.max_len**2)
 
     @property
     def epoch(self) -> Epoch:
-        """Rows and steps now and with the packs of the best, as many documents per step."""
+        """Rows and steps per epoch, before packing and with the best outcome, for as many documents per step."""
         return epoch_steps(
             documents=self.corpus.documents_packed,
             segments=self.corpus.segments,
@@ -113,16 +116,16 @@ class Comparison:
 
     @property
     def steps_at_same_rows(self) -> int:
-        """Optimizer steps of an epoch where a step takes as many packs as it took documents."""
+        """Optimizer steps per epoch if a step has as many packed rows as it had documents."""
         return -(-self.best.rows.packs // self.documents_per_step)
 
     @property
     def is_small(self) -> bool:
-        """Whether packing leaves few optimizer steps unless rows per step are reduced."""
+        """Whether packing leaves few optimizer steps unless the rows per step are reduced."""
         return self.steps_at_same_rows < min(FEW_STEPS, self.epoch.steps)
 
     def to_json(self) -> dict[str, object]:
-        """All numbers as JSON takes them."""
+        """Return all figures as values for JSON."""
         corpus = self.corpus
         return {
             "documents": corpus.documents,
@@ -139,11 +142,11 @@ class Comparison:
             "lower_bound": self.lower_bound,
             "lower_bound_by": self.bound_by,
             "best": self.best.algorithm,
-            "rows": [*map(self._row, self.outcomes), *map(asdict, self.failures)],
+            "rows": [*map(self._outcome_to_json, self.outcomes), *map(asdict, self.failures)],
             "epoch": asdict(self.epoch) | {"steps_at_same_rows": self.steps_at_same_rows, "is_small": self.is_small},
         }
 
-    def _row(self, outcome: Outcome) -> dict[str, object]:
+    def _outcome_to_json(self, outcome: Outcome) -> dict[str, object]:
         rows = outcome.rows
         return {
             "algorithm": outcome.algorithm,
@@ -179,7 +182,16 @@ def compare_outcomes(
     known_bound: int,
     documents_per_step: int,
 ) -> Comparison:
-    """Set outcomes side by side; `known_bound` is what was proved without solving."""
+    """Combine the outcomes of several algorithms, at least one, into a comparison.
+
+    Args:
+        corpus: corpus that the algorithms packed.
+        outcomes: results, in any order.
+        failures: algorithms that could not run.
+        max_segments: largest number of segments in a row; None for no limit.
+        known_bound: lower bound on the rows that is known without solving.
+        documents_per_step: documents per optimizer step in unpacked training, at least 1.
+    """
     prover = max(outcomes, key=lambda outcome: outcome.proved_bound)
     proved = prover.proved_bound > known_bound
     return Comparison(

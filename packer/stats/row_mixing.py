@@ -1,13 +1,13 @@
-"""How mixed rows are, and how evenly they share the work of attention.
+"""Measures of how mixed rows are, and of how evenly the work of attention is divided among them.
 
 Let segment s have l_s tokens, and x_s = ln l_s. With tokens as weights, m is the mean of x over all segments and m_r
 its mean over the segments of row r, which has W_r tokens. The within-row share of the variance of log length is
 
     1 - sum_r W_r (m_r - m)^2 / sum_s l_s (x_s - m)^2
 
-It is 0 where every row holds segments of one length, and near 1 where every row is a sample of the corpus. The work of
-attention in a row is the sum of its squared segment lengths; it is told by its standard deviation over rows, and by its
-largest value, both over the mean.
+It is 0 if the segments of each row have the same length, and near 1 if each row is a sample of the corpus. The work of
+attention in a row is the sum of its squared segment lengths; it is described by the standard deviation over all rows
+and by the largest value, both divided by the mean.
 """
 
 from bisect import bisect_right
@@ -18,36 +18,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLED = 1 << 18
-"""Segments that are shuffled to say what a shuffled corpus comes to, at most."""
+"""Largest number of segments that are shuffled to estimate the share of a shuffled corpus."""
 
-_BLOCK = 1 << 20  # segments looked at together
+_BLOCK = 1 << 20  # segments per block of rows, which bounds memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mixing:
-    """How mixed rows are, and how evenly they share the work of attention; made by `RowSums`."""
+    """Mixing of rows and distribution of attention; computed by `RowSums`."""
 
     within_row_share: float
-    """Within-row share of the variance of log length, 0 to 1; 1 where all segments have one length."""
+    """Within-row share of the variance of log length, 0 to 1; 1 if all segments have the same length."""
 
     attention: int
-    """The sum of all squared segment lengths."""
+    """Sum of all squared segment lengths."""
 
     attention_spread: float
-    """The standard deviation of a row's squared segment lengths over rows, over the mean."""
+    """Standard deviation over rows of the sum of squared segment lengths, divided by its mean."""
 
     attention_peak: float
-    """The largest row's squared segment lengths, over the mean."""
+    """Largest sum of squared segment lengths of a row, divided by the mean."""
 
 
 class RowSums:
-    """Sums over rows that are added in any parts."""
+    """Accumulator that computes `Mixing` from rows that are added in parts."""
 
     def __init__(self) -> None:
         self._rows = 0
         self._tokens = 0
         self._logs = self._squared_logs = self._row_logs = 0.0
-        self._attention = 0  # whole numbers of any size: a histogram from a file may count more than an int64 holds
+        self._attention = 0  # a Python int, because counts in a histogram file may exceed an int64
         self._squared_attention = 0.0
         self._peak = 0
 
@@ -58,8 +58,8 @@ class RowSums:
 
         Args:
             lengths: (segments,) tokens of each segment, at least 1.
-            row_starts: (rows + 1,) row r has lengths[row_starts[r]:row_starts[r + 1]], at least one.
-            counts: (rows,) how often each row comes; None for once.
+            row_starts: (rows + 1,) row r has the segments row_starts[r]:row_starts[r + 1], at least one.
+            counts: (rows,) occurrences of each row; None for one each.
         """
         step = max(1, _BLOCK * (len(row_starts) - 1) // max(1, len(lengths)))
         for first in range(0, len(row_starts) - 1, step):
@@ -88,7 +88,7 @@ class RowSums:
         self._peak = max(self._peak, int(squares.max()))
 
     def finish(self) -> Mixing:
-        """What all rows come to; there must be one."""
+        """Return the measures of all rows added, at least one."""
         mean_log = self._logs / self._tokens
         whole = self._squared_logs - self._logs * mean_log
         between = self._row_logs - self._logs * mean_log
@@ -104,16 +104,16 @@ class RowSums:
 
 
 def shuffled_share(histogram: NDArray[np.int64]) -> float:
-    """The within-row share of a shuffled corpus: segments in random order, a row ending where one does not fit.
+    """Return the within-row share of a shuffled corpus: segments in random order, in rows that end before an overflow.
 
-    Of many segments, a sample of about SAMPLED is shuffled.
+    If there are more than SAMPLED segments, a sample of about as many is shuffled.
 
     Args:
-        histogram: (max_len + 1,) segments of every length, nothing at 0.
+        histogram: (max_len + 1,) number of segments by length, with histogram[0] == 0.
     """
     segments = int(histogram.sum())
     counts = histogram
-    if segments > SAMPLED:  # every length in its proportion, rounded so that the sum stays
+    if segments > SAMPLED:  # in proportion, rounded so that the total is exact
         ends: NDArray[np.int64] = np.round(np.cumsum(histogram) * (SAMPLED / segments)).astype(np.int64)
         counts = np.diff(ends, prepend=0)
     lengths = np.random.default_rng(0).permutation(np.repeat(np.arange(len(histogram)), counts))

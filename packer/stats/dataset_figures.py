@@ -1,4 +1,4 @@
-"""A dataset before packing: lengths, padding, and what packing makes of both."""
+"""Figures of a dataset before packing: lengths, padding, and the effect of packing on both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,36 +13,36 @@ from packer.stats.padding import Padding, padding_ratios, tokens_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
-    """Rows and optimizer steps of one epoch, unpacked and packed, with about as many documents in a step."""
+    """Rows and optimizer steps of one epoch, unpacked and packed, with about as many documents per step."""
 
     documents_per_step: int
     """Documents per optimizer step in unpacked training."""
 
     rows: int
-    """Rows when each holds one segment."""
+    """Rows with one segment each."""
 
     rows_per_step: float
-    """Rows in a step of documents_per_step documents, on average; as many, where none is split."""
+    """Rows in a step of documents_per_step documents, on average: more than documents if some are split."""
 
     steps: int
     """Steps of documents_per_step documents; the last may have fewer."""
 
     packed_rows: int
-    """Packs."""
+    """Packed rows."""
 
     packed_rows_per_step: int
-    """Packs per step that come closest to documents_per_step, at least 1."""
+    """Packed rows whose documents come closest to documents_per_step, at least 1."""
 
     packed_documents_per_step: float
-    """Documents in a step of packed_rows_per_step packs, on average."""
+    """Documents in a step of packed_rows_per_step rows, on average."""
 
     packed_steps: int
-    """Steps of packed_rows_per_step packs; the last may have fewer."""
+    """Steps of packed_rows_per_step rows; the last may have fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetStats:
-    """A dataset as it is, and what packing makes of it."""
+    """Figures of a dataset, before packing and packed."""
 
     documents: int
     """Documents of the source."""
@@ -63,49 +63,49 @@ class DatasetStats:
     """Documents longer than max_len."""
 
     max_len: int
-    """Tokens per pack."""
+    """Tokens per row."""
 
     max_segments: int | None
-    """Segments that a pack may hold; None for no limit."""
+    """Largest number of segments in a row; None for no limit."""
 
     algorithm: str
-    """The name of the algorithm that packed."""
+    """Name of the packing algorithm."""
 
     packs: int
-    """Rows of max_len tokens after packing."""
+    """Number of packed rows."""
 
     lower_bound: int
-    """Packs that no solution can go below."""
+    """Rows that no packing can go below."""
 
     lengths: Distribution
     """Tokens per document of the source, before any is split."""
 
     padding: Padding
-    """Padding ratios now and packed."""
+    """Padding ratios, unpacked and packed."""
 
     epoch: Epoch
-    """Rows and steps now and packed."""
+    """Rows and steps per epoch, unpacked and packed."""
 
     mixture: tuple[Mapping[str, Any], ...] = ()
-    """Of a mixture, what is taken of each source: as in the manifest."""
+    """Sources of a mixture and the documents taken from each, as in the manifest; empty for a single source."""
 
     @property
     def efficiency(self) -> float:
-        """Real tokens over the tokens of all packs."""
+        """Real tokens divided by all tokens of the rows."""
         return self.tokens_packed / (self.packs * self.max_len)
 
     @property
     def packing_factor(self) -> float:
-        """Documents per pack."""
+        """Documents per row."""
         return self.documents_packed / self.packs
 
     def to_json(self) -> dict[str, object]:
-        """All fields and ratios as JSON takes them."""
-        derived = {"efficiency": self.efficiency, "packing_factor": self.packing_factor}
-        told = asdict(self) | derived | {"padding": self.padding.to_json()}
+        """Return all fields and ratios as values for JSON."""
+        content = asdict(self)
+        content.update(padding=self.padding.to_json(), efficiency=self.efficiency, packing_factor=self.packing_factor)
         if not self.mixture:
-            del told["mixture"]
-        return told
+            del content["mixture"]
+        return content
 
 
 def dataset_stats(
@@ -119,25 +119,25 @@ def dataset_stats(
     documents_per_step: int = 64,
     mixture: Sequence[Mapping[str, Any]] = (),
 ) -> DatasetStats:
-    """Describe a dataset and what packing makes of it.
+    """Return the figures of a dataset and of its packed rows.
 
     Args:
-        lengths: Tokens of every document of the source, the empty and the long ones too; or distinct ascending
-            values and how many documents have each.
-        histogram: Real tokens of every segment after the long-document policy, at least one segment. Where extents
-            are aligned, `packs` and `lower_bound` come from the extents; this still counts tokens.
-        packs: What the algorithm packed the segments into.
-        lower_bound: Packs that no solution can go below.
-        algorithm: Its name.
-        max_segments: The limit it packed with.
-        documents_per_step: Documents per optimizer step in unpacked training, at least 1.
-        mixture: What is taken of each source, where there are several.
+        lengths: tokens of every document of the source, including empty and long ones; or distinct ascending values,
+            and how many documents have each.
+        histogram: (max_len + 1,) number of segments by real tokens after the long-document policy, at least one. With
+            aligned extents, `packs` and `lower_bound` refer to the extents, and this to the tokens.
+        packs: number of packed rows.
+        lower_bound: rows that no packing can go below.
+        algorithm: name of the packing algorithm.
+        max_segments: largest number of segments in a row; None for no limit.
+        documents_per_step: documents per optimizer step in unpacked training, at least 1.
+        mixture: sources of a mixture and the documents taken from each, as in the manifest.
     """
     values, counts = tally(lengths)
     max_len = len(histogram) - 1
     segments = int(histogram.sum())
-    # Split or truncated, all but the empty documents are packed, each as one segment or more. Where long ones are
-    # dropped, every segment is a document.
+    # If long documents are split or truncated, all documents that are not empty are packed, each in one segment or
+    # more. If they are dropped, every segment is a document.
     documents_packed = min(int(counts[values > 0].sum()), segments)
     return DatasetStats(
         documents=int(counts.sum()),
@@ -161,7 +161,14 @@ def dataset_stats(
 
 
 def epoch_steps(*, documents: int, segments: int, packs: int, documents_per_step: int) -> Epoch:
-    """Count the steps of an epoch before packing and after, with as many documents per step as whole rows allow."""
+    """Return the rows and steps of an epoch, with as close to `documents_per_step` as whole packed rows allow.
+
+    Args:
+        documents: documents that are packed, at least one.
+        segments: segments that they are cut into.
+        packs: packed rows.
+        documents_per_step: documents per optimizer step in unpacked training, at least 1.
+    """
     packing_factor = documents / packs
     rows_per_step = max(1, round(documents_per_step / packing_factor))
     return Epoch(

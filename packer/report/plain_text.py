@@ -1,16 +1,16 @@
-"""The parts of every table: aligned columns, bars, and numbers as people write them."""
+"""Building blocks of reports: aligned columns, bars and formatted numbers."""
 
 from collections.abc import Sequence
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
-"""Eighths of a character cell, from none to all."""
+"""Blocks that fill 0 to 8 eighths of a character cell."""
 
 BAR_WIDTH = 40
-"""Character cells of the longest bar."""
+"""Length of the longest bar in character cells."""
 
 
 def can_draw_blocks(encoding: str | None) -> bool:
-    """Tell whether a stream of this encoding takes Unicode blocks: utf-8 does, ascii and latin-1 do not."""
+    """Return whether an encoding has the Unicode blocks: utf-8 has them, ascii and latin-1 do not."""
     try:
         BLOCKS.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -19,7 +19,7 @@ def can_draw_blocks(encoding: str | None) -> bool:
 
 
 def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> str:
-    """Align cells in columns two blanks apart; `align` has a `<` or `>` per column, by default `<>>>...`."""
+    """Align cells in columns two spaces apart; `align` has a `<` or `>` per column, by default `<>>>...`."""
     align = align or "<" + ">" * (len(rows[0]) - 1)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -29,9 +29,9 @@ def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> 
 
 
 def render_bars(labels: Sequence[str], counts: Sequence[int], *, unicode: bool = True) -> str:
-    """Draw a line per label with its count, its share and a bar; the longest bar is that of the largest count.
+    """Draw one line per label with its count, its share and a bar that is proportional to the count.
 
-    Whatever occurs is visible: a bar that would be shorter is an eighth of a cell, in ASCII a dot.
+    Every count above 0 has a visible bar, of at least an eighth of a cell, or a dot in ASCII (`unicode=False`).
     """
     total, largest = sum(counts), max(counts)
     return render_table(
@@ -44,7 +44,7 @@ def render_bars(labels: Sequence[str], counts: Sequence[int], *, unicode: bool =
 
 
 def _bar(share: float, *, unicode: bool) -> str:
-    """A bar for a share of the largest, from 0 to 1: 0.26 -> 10 blocks and 3 eighths of one."""
+    """Draw the bar for a share of the largest count, 0 to 1: 0.26 -> 10 blocks and 3 eighths of one."""
     if not unicode:
         return "#" * round(share * BAR_WIDTH) or ("." if share > 0 else "")
     eighths = max(round(share * BAR_WIDTH * 8), share > 0)
@@ -52,22 +52,23 @@ def _bar(share: float, *, unicode: bool) -> str:
 
 
 def count_of(count: int, noun: str) -> str:
-    """Write a count with its noun: 1 row, 3,304 rows."""
+    """Format a count with its noun: 1 row, 3,304 rows."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def number(value: float) -> str:
-    """Write a whole number in full, any other with about three digits: 1234567 -> 1,234,567, 16.702 -> 16.7."""
+    """Format an int in full and a float with about three digits: 1234567 -> 1,234,567, 16.702 -> 16.7."""
     if isinstance(value, int):
         return f"{value:,}"
-    decimals = 2 if value < 10 else 1 if value < 1000 else 0
-    return f"{value:,.{decimals}f}"
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def percent(ratio: float, *, decimals: int = 4) -> str:
-    """Write a ratio from 0 to 1 so that neither 0% nor 100% is claimed of what is only near: 0.9994 -> 99.94%.
+    """Format a ratio from 0 to 1 without rounding it to 0% or 100%: 0.9994 -> 99.94%.
 
-    There are as many decimals as that takes, up to `decimals`; beyond them, 1e-9 -> <0.0001%.
+    Uses as many decimals as necessary, up to `decimals`; beyond that, 1e-9 -> <0.0001%.
     """
     distance = 100 * min(ratio, 1 - ratio)
     if distance <= 0:
@@ -79,7 +80,7 @@ def percent(ratio: float, *, decimals: int = 4) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a time with about two significant units: 0.52 s, 12.3 s, 3 min 05 s, 2 h 14 min."""
+    """Format a time with about two significant units: 0.52 s, 12.3 s, 3 min 05 s, 2 h 14 min."""
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
