@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 import packer
 from packer.options import PackOptions, parse_size
+from packer.pipeline.apply_options import row_format_of
 
 
 def test_defaults_are_those_of_the_command():
     options = PackOptions(max_len=4096)
     assert (options.algorithm, options.long, options.seed, options.pad_id) == ("auto", "split", 0, None)
-    assert options.row_format.token_columns == ("input_ids", "labels")
     assert options.shard_size == parse_size("512MB") == 512_000_000
 
 
@@ -72,13 +72,17 @@ def test_unknown_names_are_refused_with_the_names_there_are():
         PackOptions(max_len=8, algorithm="bestfit")
 
 
-def test_token_columns_are_those_asked_for_in_the_order_on_disk():
-    assert PackOptions(max_len=8, labels=False).row_format.token_columns == ("input_ids",)
-    assert PackOptions(max_len=8, position_ids=True).row_format.token_columns == ("input_ids", "labels", "position_ids")
-    assert PackOptions(max_len=8, labels=False, position_ids=True).row_format.token_columns == (
-        "input_ids",
-        "position_ids",
-    )
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ({}, ("input_ids", "labels")),
+        ({"labels": False}, ("input_ids",)),
+        ({"position_ids": True}, ("input_ids", "labels", "position_ids")),
+        ({"labels": False, "position_ids": True}, ("input_ids", "position_ids")),
+    ],
+)
+def test_token_columns_are_those_asked_for_in_the_order_on_disk(options, columns):
+    assert row_format_of(PackOptions(max_len=8, **options), {}).token_columns == columns
 
 
 def test_the_manifest_gets_every_option_and_the_name_behind_an_alias():

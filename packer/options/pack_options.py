@@ -6,21 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from packer.algorithms import Algorithm, get_algorithm
-from packer.algorithms.patterns import Patterns
-from packer.arrow import is_numeric
-from packer.errors import PackerError, SourceError
+from packer.algorithms import get_algorithm
+from packer.errors import PackerError
 from packer.options.checks import OF_TEXT, check
-from packer.plan.cutting import cut_documents
 from packer.plan.groups import GroupMode
-from packer.plan.items import cut_pairs
 from packer.plan.mixing import MixUnit
-from packer.plan.segments import LongPolicy, Segments, TruncateSide
-from packer.shards.columns import ROLE, RowFormat
+from packer.plan.segments import LongPolicy, TruncateSide
+from packer.shards.columns import ROLE
 from packer.text import TrainOn, tokenizer_name
 
 SplitAt = Literal["tokens", "turns"]
@@ -155,71 +147,6 @@ class PackOptions:
     def group_columns(self) -> tuple[str, ...]:
         """The column that groups documents, where it is not kept as well."""
         return (self.group_by,) if self.group_by is not None and self.group_by not in self.keep else ()
-
-    @property
-    def row_format(self) -> RowFormat:
-        """What the rows look like."""
-        return RowFormat.of(self.to_dict())
-
-    def row_format_of(self, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:
-        """What the rows look like with the columns that are kept, of these types.
-
-        Raises:
-            SourceError: a column of values per token is not of numbers of whole bytes.
-        """
-        kept_tokens = {name: extra[name].type.value_type for name in self.keep_tokens}
-        for name, value_type in kept_tokens.items():
-            if pa.types.is_null(value_type):  # every list is empty
-                kept_tokens[name] = pa.int8()
-            elif not is_numeric(value_type):
-                raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
-        return self.row_format.keeping({name: extra[name].type for name in self.kept}, kept_tokens)
-
-    def cut(self, lengths: NDArray[np.int32], *, threads: int = 1, first_document: int = 0) -> Segments:
-        """Cut documents of `lengths` tokens as these options say; see `cut_documents` and `cut_pairs`."""
-        if self.pairs:
-            return cut_pairs(
-                lengths,
-                self.max_len,
-                self.long,
-                truncate_side=self.truncate_side,
-                align=self.align,
-                threads=threads,
-                first_document=first_document,
-            )
-        return cut_documents(
-            lengths,
-            self.max_len,
-            self.long,
-            overlap=self.overlap,
-            truncate_side=self.truncate_side,
-            align=self.align,
-            threads=threads,
-            first_document=first_document,
-        )
-
-    def kept_lengths(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Tokens of documents that reach the rows, counted once: int32, shape (documents,).
-
-        Raises:
-            SourceError: `long` is "error" and a document is longer than max_len.
-        """
-        kept = lengths
-        if self.long == "truncate":
-            kept = np.minimum(lengths, np.int32(self.max_len))
-        elif self.long == "drop":
-            kept = np.where(lengths > self.max_len, np.int32(0), lengths)
-        elif self.long == "error":
-            self.cut(lengths)
-        return kept
-
-    def solve(self, histogram: NDArray[np.int64]) -> Patterns:
-        """Pack a histogram with the histogram algorithm of these options: int64, shape (max_len + 1,)."""
-        algorithm = get_algorithm(self.algorithm)
-        assert isinstance(algorithm, Algorithm)
-        limits = {"gap": self.gap, "seconds": self.time_limit}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        return algorithm.solve(histogram, self.max_items, **given)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the manifest says of the options: those that came after the first only where they are used."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.options import PackOptions
+from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.packed_segments import PackedSegments, read_segments
 from packer.pipeline.recounting import SourceCounts
 from packer.pipeline.segment_differences import ExpectedSegments, TableDifferences
@@ -63,7 +64,7 @@ def compare_with_source(
             for bucket, part in _parts(table, buckets.borders):
                 packed = buckets.at(bucket)
                 first = seen - buckets.passed  # below 0 where the buckets before have more than the source
-                policy = options.cut(part.lengths, first_document=part.first_document)
+                policy = cut_lengths_of(options, part.lengths, first_document=part.first_document)
                 policy = split_at_turns(policy, part, options, source.describe)
                 policy = segments = without_untrained(policy, part, options, source.describe)
                 if not keeps_whole:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note, Notes
 from packer.options import PackOptions
+from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.reading import SegmentReader, documents_of
 from packer.plan import Segments, items_of
 from packer.plan.partitions import Partitions
@@ -82,7 +83,7 @@ class PartitionJob:
             stream=partition,
         )
         if is_only and left.any():
-            rows, left = rows + RowExtents.of_patterns(options.solve(left)), np.zeros_like(left)
+            rows, left = rows + RowExtents.of_patterns(solve_histogram(options, left)), np.zeros_like(left)
         return rows, left
 
     def shard(self, partition: int, share: Share | None) -> ShardRows:
@@ -194,7 +195,7 @@ def solve_rest(options: PackOptions, notes: Notes, names: Sequence[str], *, stre
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
     rows = RowExtents(extents=np.zeros(0, np.int32), starts=np.zeros(1, np.int64))
     if len(extents):
-        rows = RowExtents.of_patterns(options.solve(np.bincount(extents, minlength=options.max_len + 1)))
+        rows = RowExtents.of_patterns(solve_histogram(options, np.bincount(extents, minlength=options.max_len + 1)))
     return rows_of_pieces(options, pieces, extents, rows, stream=stream)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from packer.algorithms.patterns import Patterns
 from packer.algorithms.sequential import OrderedRows
 from packer.errors import SourceError
 from packer.options import PackOptions
+from packer.pipeline.apply_options import cut_lengths_of, solve_histogram
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import (
@@ -81,7 +83,7 @@ def cut_by_policy(
     Raises:
         SourceError: the policy is "error" and a document is longer than max_len; or nothing is left to pack.
     """
-    policy = options.cut(lengths, threads=threads)
+    policy = cut_lengths_of(options, lengths, threads=threads)
     if table is not None:
         policy = split_at_turns(policy, table, options, describe)
     segments = policy if table is None else without_untrained(policy, table, options, describe)
@@ -144,7 +146,7 @@ def make_plan(
         plan = plan_in_order(cut.items, cut.rows, rows_per_shard=rows_per_shard)
         bound = cut.lower_bound(options.max_items)
     else:
-        patterns = options.solve(cut.items.histogram)
+        patterns = solve_histogram(options, cut.items.histogram)
         packs = patterns.packs
         bound = cut.lower_bound(options.max_items, patterns.lower_bound)
         plan, bound = _dealt(cut.items, patterns, bound, options, rows_per_shard, of_items, threads, progress)
@@ -169,7 +171,7 @@ def _dealt(
         together = deal_together(
             items,
             groups,
-            options.solve,
+            partial(solve_histogram, options),
             max_segments=options.max_items,
             rows_per_shard=rows_per_shard,
             seed=options.seed,

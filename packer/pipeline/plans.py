@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.notes import Note, Notes, NotesInMemory
 from packer.options import PackOptions
+from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.mixing import Documents
 from packer.pipeline.partitioning import plan_partitions
@@ -67,7 +68,7 @@ def plan_documents(
     """
     none = np.zeros(0, np.int32)
     table = documents.source.table(none if documents.lengths is None else documents.lengths)
-    row_format = options.row_format_of(table.extra)
+    row_format = row_format_of(options, table.extra)
     if not makes_own_rows(options):
         return _held_plan(documents, table, row_format, options, notes, workers, progress)
     rows_per_shard = max(1, options.shard_size // row_format.row_bytes)
@@ -126,7 +127,7 @@ def plan_lengths(
     Raises:
         SourceError: there is nothing to pack, or a document is longer than max_len and that is an error.
     """
-    row_bytes = options.row_format.row_bytes
+    row_bytes = RowFormat.of(options.to_dict()).row_bytes
     cut = cut_lengths(lengths, options, threads=threads)
     if not makes_own_rows(options):
         plan, totals = make_plan(cut, options, row_bytes=row_bytes, groups=groups, progress=progress)
