@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
-from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.packed_segments import PackedSegments, read_segments
 from packer.pipeline.recounting import SourceCounts
@@ -53,7 +52,7 @@ def compare_with_source(
     Raises:
         PackerError: a document of the source is wrong, a file cannot be read, or the temporary file not be written.
     """
-    options = PackOptions.from_dict(manifest.options)
+    options = manifest.options
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
     counts = SourceCounts(options, keeps_whole=keeps_whole)

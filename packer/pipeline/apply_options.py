@@ -32,7 +32,7 @@ def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) ->
         elif not is_numeric(value_type):
             raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
     kept = {name: extra[name].type for name in options.kept}
-    return RowFormat.of(options.to_dict()).keeping(kept, kept_tokens)
+    return RowFormat.of(options).keeping(kept, kept_tokens)
 
 
 def cut_lengths_of(

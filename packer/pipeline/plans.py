@@ -127,7 +127,7 @@ def plan_lengths(
     Raises:
         SourceError: there is nothing to pack, or a document is longer than max_len and that is an error.
     """
-    row_bytes = RowFormat.of(options.to_dict()).row_bytes
+    row_bytes = RowFormat.of(options).row_bytes
     cut = cut_lengths(lengths, options, threads=threads)
     if not makes_own_rows(options):
         plan, totals = make_plan(cut, options, row_bytes=row_bytes, groups=groups, progress=progress)

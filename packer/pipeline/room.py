@@ -28,7 +28,7 @@ def check_decoding(claimed: Workspace, source: Source | Mixture, options: PackOp
     spill = source.spill_size(claimed.spill)
     if not spill.bytes:
         return
-    rows = spill.tokens * RowFormat.of(options.to_dict()).row_bytes // options.max_len
+    rows = spill.tokens * RowFormat.of(options).row_bytes // options.max_len
     free = _free(claimed)
     about = "about" if spill.sampled else "up to"
     if spill.bytes + rows >= _WORTH_A_LINE:

@@ -13,7 +13,7 @@ from packer import replacing, workspace
 from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.options import PackOptions
-from packer.paths import expanded, output_folder
+from packer.paths import expanded, output_folder, tokenizer_name
 from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.opening import names_and_sizes, open_with, source_files
 from packer.pipeline.pack import name_after, refuse_inside
@@ -27,7 +27,6 @@ from packer.sources import Source, identify
 from packer.sources.hugging_face import REPORT, STATE
 from packer.sources.spill import Piece, cut_source
 from packer.system_errors import system_errors
-from packer.text import tokenizer_name
 from packer.workspace import Workspace
 
 if TYPE_CHECKING:

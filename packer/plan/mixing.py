@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.errors import PackerError
+from packer.options.choices import MixUnit
 from packer.plan.permute import MIXTURE, permute, stream_key
 
-MixUnit = Literal["tokens", "epochs"]
 _DOCUMENT_BYTES = 32  # of memory for each: its number, copy and length, and its place in the plan
-MIX_UNITS: tuple[str, ...] = get_args(MixUnit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.options import byte_size
+from packer.options import PackOptions, byte_size
 from packer.report.text import count_of, duration, number, percent, render_table
 from packer.stats import PackedStats
 from packer.text.records import TEMPLATE_KWARGS, TOOLS
@@ -25,27 +25,29 @@ def render_manifest_summary(
         output: The folder as the user named it.
         seconds: What packing took.
     """
-    options, totals = summary["options"], summary["totals"]
+    options, totals = PackOptions.from_dict(summary["options"]), summary["totals"]
     documents = count_of(_documents_packed(totals), "document")
-    counted = f"{count_of(totals['packs'], 'row')} of {options['max_len']:,} tokens"
+    counted = f"{count_of(totals['packs'], 'row')} of {options.max_len:,} tokens"
     lines = [
         f"Packed {documents} into {counted} in {duration(seconds)}",
         render_table(
-            [*_document_facts(totals), *_token_facts(totals, labels=options["labels"]), *_row_facts(summary, rows)],
+            [*_document_facts(totals), *_token_facts(totals, labels=options.labels), *_row_facts(summary, rows)],
             align="<><",
         ),
     ]
-    if options.get("weights"):
-        lines.append(render_mixture(summary["source"]["mixture"], unit=options.get("mix_unit", "tokens")))
-    if options["algorithm"] == "wrapped":
+    if options.weights:
+        lines.append(render_mixture(summary["source"]["mixture"], unit=options.mix_unit))
+    if options.algorithm == "wrapped":
         cut = count_of(totals["documents_split"], "document")
         lines += [f"Wrapping cut {cut}: what follows a cut has lost what came before it."]
-    if options["labels"] and not totals["tokens_trained"]:
+    if options.labels and not totals["tokens_trained"]:
         masks = (
-            "--train-on and the roles in the source" if "tokenizer" in options else "the labels or masks of the source"
+            "the labels or masks of the source"
+            if options.tokenizer is None
+            else "--train-on and the roles in the source"
         )
         lines += [f"NOTHING IS TRAINED: every label is -100, no step will learn from these rows. Check {masks}."]
-    if not options["labels"]:
+    if not options.labels:
         lines += [
             "No labels were written: only packer.load is safe.",
             "Other trainers would train on padding and across the boundaries of documents.",
@@ -96,16 +98,16 @@ def render_tokenized(report: Mapping[str, Any], *, output: str, seconds: float) 
 
 def _text_lines(summary: Mapping[str, Any]) -> list[str]:
     """What text was tokenized with and what of it is trained; of a mixture by source, those without labels, too."""
-    options, lines = summary["options"], []
-    if "tokenizer" not in options and not options.get("weights"):
+    options, lines = PackOptions.from_dict(summary["options"]), []
+    if options.tokenizer is None and not options.weights:
         return []
     source, parts = summary["source"], summary["source"].get("mixture", [])
     if "text" in source:
-        lines.append(f"Tokenized with {options['tokenizer']}, {_text_identity(source['text'])}")
+        lines.append(f"Tokenized with {options.tokenizer}, {_text_identity(source['text'])}")
     for part in parts:
         if "text" in part:
             identity = _text_identity(part["text"])
-            lines.append(f"{part['name']} tokenized with {options['tokenizer']}, {identity}")
+            lines.append(f"{part['name']} tokenized with {options.tokenizer}, {identity}")
     whole = [part["name"] for part in parts if source["labels"] and not part["labels"]]
     if whole:
         lines.append(f"All tokens of {', '.join(whole)} are trained")
@@ -169,15 +171,15 @@ def _row_facts(summary: Mapping[str, Any], rows: PackedStats | None) -> list[lis
 
 
 def _group_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    options, groups = summary["options"], summary["totals"].get("groups")
+    options, groups = PackOptions.from_dict(summary["options"]), summary["totals"].get("groups")
     if groups is None:
         return []
     extra = summary["totals"]["packs"] - groups["packs_ungrouped"]
     cost = f"{count_of(extra, 'row')} more than ungrouped, {percent(extra / groups['packs_ungrouped'])}"
     free = groups["documents_without"]
-    held = f"{count_of(groups['groups'], 'group')} of {options['group_by']}"
+    held = f"{count_of(groups['groups'], 'group')} of {options.group_by}"
     held += f"; {count_of(free, 'document')} of none" if free else ""
-    mode = options.get("group_mode", "together")
+    mode = options.group_mode
     return [[f"  {mode}", f"{extra:+,}", f"{cost}; {held}"]]
 
 

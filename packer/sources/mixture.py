@@ -14,7 +14,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.plan.mixing import MixUnit, Take, interleave, mixture_targets, refuse_too_many, take_documents
+from packer.options.choices import MixUnit
+from packer.plan.mixing import Take, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
 from packer.sources.column_values import alike
