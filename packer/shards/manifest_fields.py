@@ -53,9 +53,13 @@ def _kind_of(option: Option) -> Any:
     return _or_null(kind) if option.is_optional else kind
 
 
-OPTIONS = {
-    name if option.is_required else f"{name}?": _kind_of(option) for name, option in options_of(PackOptions).items()
-}
+def option_kinds(declaration: type) -> dict[str, Any]:
+    """Kinds of declared options by name; "?" marks those that may be absent, which is all but the required ones."""
+    options = options_of(declaration)
+    return {name if option.is_required else f"{name}?": _kind_of(option) for name, option in options.items()}
+
+
+OPTIONS = option_kinds(PackOptions)
 """Kind of every option, by name; the name of one that may be absent ends in "?"."""
 
 SHARD = {
