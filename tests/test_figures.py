@@ -109,9 +109,8 @@ def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) 
         return value <= totals["segments"]
     if path[-1] == "lower_bound":
         # a solver may have proved as much
-        may_be = (
-            content["options"].get("group_mode") == "apart" or content["options"].get("algorithm", "auto") == "auto"
-        )
+        options = PackOptions.from_dict(content["options"])
+        may_be = options.group_mode == "apart" or options.algorithm == "auto"
         return may_be and totals["lower_bound"] < value <= totals["packs"]
     return path[-1] == "pool_packs" and value in np.cumsum([0, *(shard["rows"] for shard in content["shards"][::-1])])
 

@@ -420,7 +420,7 @@ def test_the_command_says_what_groups_cost(tmp_path):
     [
         ({"group_by": "source", "algorithm": "sequential"}, "keeps the order of the source: choose another algorithm"),
         ({"group_by": "source", "group_mode": "near"}, "group_mode is 'near': choose one of together, apart"),
-        ({"group_mode": "apart"}, "say with group_by which column"),
+        ({"group_mode": "apart"}, "name the column of groups with group_by"),
         ({"group_by": "input_ids"}, "a column of tokens: name one with a value per document"),
         ({"group_by": "nowhere"}, "nowhere"),
         ({"group_by": "empty"}, "is null in every document; name another"),
@@ -530,8 +530,8 @@ def test_a_pair_gives_each_side_its_share():
     [
         ({}, "pairs are never split: choose --long truncate, drop or error"),
         ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and wrapped cuts documents"),
-        ({"long": "drop", "max_segments": 1}, "a pair is two segments; allow 2 at least"),
-        ({"long": "drop", "align": 8}, "a pair takes 16 at least"),
+        ({"long": "drop", "max_segments": 1}, "a pair is two segments, so allow at least 2"),
+        ({"long": "drop", "align": 8}, "a pair takes at least 16"),
         ({"long": "drop", "untrained": "drop"}, "may leave out one side of a pair"),
     ],
 )

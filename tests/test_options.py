@@ -229,7 +229,7 @@ def test_limits_of_the_solver_are_numbers_and_for_optimal_alone(name, good, bad)
         with pytest.raises(packer.PackerError, match=f"{option} is {value!r}: it must be a number from 0"):
             PackOptions(max_len=8, algorithm="optimal", **{name: value})
     for algorithm in ("auto", "bfd", "sequential"):
-        with pytest.raises(packer.PackerError, match=rf"{option} is .*{algorithm} has no use for it: choose .*optimal"):
+        with pytest.raises(packer.PackerError, match=rf"{option} is .*{algorithm} does not use: choose .*optimal"):
             PackOptions(max_len=8, algorithm=algorithm, **{name: good[1]})
 
 

@@ -51,21 +51,21 @@ def _check_text(options: PackOptions) -> None:
             value = getattr(options, name)
             if value != declared[name].default:
                 raise PackerError(
-                    f"{declared[name].shown} is {str(value)[:40]!r}, and there is no tokenizer: give one by --tokenizer"
+                    f"{declared[name].shown} is {str(value)[:40]!r}, but there is no tokenizer: set --tokenizer"
                 )
         return
     if options.keep_tokens:
         raise PackerError(
-            f"--keep-tokens {options.keep_tokens[0]!r}: text has no values per token, the tokenizer makes the tokens; "
+            f"--keep-tokens {options.keep_tokens[0]!r}: text has no values per token; "
             "leave it out, or keep a value per document with --keep"
         )
     if options.pairs:
-        raise PackerError("pairs are read as tokens, and there is a tokenizer: tokenize both answers first")
+        raise PackerError("pairs are read as tokens, but there is a tokenizer: tokenize both answers first")
     for name in ("input_column", "labels_column"):
         if getattr(options, name) != declared[name].default:
             raise PackerError(
-                f"{declared[name].shown} is {getattr(options, name)}, and there is a tokenizer, which makes tokens "
-                "and labels of text: name the text with --text-column, or leave --tokenizer out"
+                f"{declared[name].shown} is {getattr(options, name)}, but tokens and labels come from the tokenizer: "
+                "name the text with --text-column, or leave --tokenizer out"
             )
 
 
@@ -78,9 +78,7 @@ def _check_solver_limits(options: PackOptions) -> None:
         value = getattr(options, name)
         if value is not None:
             shown = options_of(type(options))[name].shown
-            raise PackerError(
-                f"{shown} is {value!r}, and {algorithm.name} has no use for it: choose --algorithm optimal"
-            )
+            raise PackerError(f"{shown} is {value!r}, which {algorithm.name} does not use: choose --algorithm optimal")
 
 
 def _check_labels(options: PackOptions) -> None:
@@ -88,12 +86,10 @@ def _check_labels(options: PackOptions) -> None:
     if options.labels:
         return
     if options.untrained != "keep":
-        raise PackerError(f"--untrained is {options.untrained!r}: only labels say what is trained; leave them in")
+        raise PackerError(f"--untrained is {options.untrained!r}, which needs labels: leave them in")
     for name, value in (("overlap", options.overlap), ("align", options.align - 1)):
         if value:
-            raise PackerError(
-                f"--{name} is {getattr(options, name)}: only labels say what is not trained; leave them in"
-            )
+            raise PackerError(f"--{name} is {getattr(options, name)}, which needs labels: leave them in")
 
 
 def _check_kept_columns(options: PackOptions) -> None:
@@ -103,7 +99,7 @@ def _check_kept_columns(options: PackOptions) -> None:
         if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column):
             raise PackerError(f"--keep {name!r}: the rows have a column of that name; rename it in the source")
         if names.count(name) > 1:
-            raise PackerError(f"--keep {name!r}: it is given {names.count(name)} times; give it once")
+            raise PackerError(f"--keep {name!r}: it is named {names.count(name)} times; name it once")
 
 
 def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
@@ -124,7 +120,9 @@ def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
     if options.max_len % options.align:
         lower = options.max_len - options.max_len % options.align
         near = f"{lower} or {lower + options.align}" if lower else str(options.align)
-        raise PackerError(f"--align is {options.align}, and --max-len {options.max_len} no multiple of it: take {near}")
+        raise PackerError(
+            f"--align is {options.align}, and --max-len {options.max_len} is not a multiple of it: take {near}"
+        )
     if options.split_at == "turns":
         _check_turns(options, keeps_whole=keeps_whole)
     if not keeps_whole and (options.overlap or options.align > 1):
@@ -155,12 +153,12 @@ def _check_mixture(options: PackOptions) -> None:
     if not options.weights and (options.mix_unit != "tokens" or options.mix_tokens is not None):
         name = "mix_tokens" if options.mix_tokens is not None else "mix_unit"
         raise PackerError(
-            f"{options_of(type(options))[name].shown} is {getattr(options, name)}, and there is no mixture: "
+            f"{options_of(type(options))[name].shown} is {getattr(options, name)}, but there is no mixture: "
             "give sources with weights"
         )
     if options.mix_tokens is not None and options.mix_unit == "epochs":
         raise PackerError(
-            f"--mix-tokens is {options.mix_tokens}, and weights are epochs, which say it already: choose one of the two"
+            f"--mix-tokens is {options.mix_tokens}, but weights in epochs fix the size already: choose one of the two"
         )
 
 
@@ -173,9 +171,7 @@ def _check_groups(options: PackOptions, *, is_ordered: bool) -> None:
     """
     if options.group_by is None:
         if options.group_mode != "together":
-            raise PackerError(
-                f"--group-mode is {options.group_mode}: say with --group-by which column makes the groups"
-            )
+            raise PackerError(f"--group-mode is {options.group_mode}: name the column of groups with --group-by")
         return
     if is_ordered:
         raise PackerError(
@@ -190,14 +186,16 @@ def _check_pairs(options: PackOptions) -> None:
     if options.long == "split":
         raise PackerError("--long is split, and pairs are never split: choose --long truncate, drop or error")
     if options.keep_tokens or ROLE in options.keep:
-        raise PackerError(f"--keep: pairs have no column per token, and {ROLE!r} is written anyway; leave these out")
+        raise PackerError(
+            f"--keep: pairs cannot keep columns of tokens, and {ROLE!r} is always written; leave these out"
+        )
     if (options.input_column, options.labels_column) != ("input_ids", "labels"):
-        raise PackerError("pairs are read from chosen_input_ids and rejected_input_ids: name no other column")
+        raise PackerError("pairs are read from chosen_input_ids and rejected_input_ids: leave the names of columns out")
     if options.untrained == "drop":
         raise PackerError("--untrained is drop, which may leave out one side of a pair: choose keep or error")
     if options.max_segments is not None and options.max_segments < 2:
-        raise PackerError(f"--max-segments is {options.max_segments}: a pair is two segments; allow 2 at least")
+        raise PackerError(f"--max-segments is {options.max_segments}: a pair is two segments, so allow at least 2")
     if options.max_len < 2 * options.align:
         raise PackerError(
-            f"--max-len is {options.max_len}: a pair takes {2 * options.align} at least, twice the alignment"
+            f"--max-len is {options.max_len}: a pair takes at least {2 * options.align}, twice the alignment"
         )
