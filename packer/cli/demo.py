@@ -27,7 +27,7 @@ def demo(output: Path, max_len: int) -> None:
 
     It trains a byte-level BPE tokenizer on the files and runs stats, pack, verify and one batch of the loader.
     """
-    from packer.demo import run_demo
+    from packer.demo_corpus import run_demo
 
     with progress_bars() as progress:
         for text in run_demo(output, max_len=max_len, progress=progress):
