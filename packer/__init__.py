@@ -160,7 +160,7 @@ def pack(
     """
     from packer.options import pack_options
     from packer.pipeline import pack as run
-    from packer.pipeline.mixing import split_weights
+    from packer.pipeline.read_documents import split_weights
 
     with python_names():
         sources, weights = split_weights(source)

@@ -284,7 +284,7 @@ def test_batches_of_both_sides_need_not_end_together(values, ends, other_ends):
             tokens = table.input_ids.list_at(int(document)).to_pylist()
             assert len(tokens) == length
             assert table.labels.list_at(int(document)).to_pylist() == tokens
-            found.append((table.extra["role"][int(document)].as_py(), tokens))
+            found.append((table.extra["role"].at(np.array([document]))[0].as_py(), tokens))
     both = zip(values, others, strict=True)
     expected = [each for one, other in both for each in (("chosen", one), ("rejected", other))]
     assert found == [*expected, *expected]

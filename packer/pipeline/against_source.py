@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.packed_segments import PackedSegments, read_segments
+from packer.pipeline.reading import lists_of
 from packer.pipeline.recounting import SourceCounts
 from packer.pipeline.segment_differences import ExpectedSegments, TableDifferences
 from packer.pipeline.turns import split_at_turns
@@ -20,7 +21,7 @@ from packer.plan import Segments
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.sources import Source, TokenTable
-from packer.sources.taken import TakenInOrder
+from packer.sources.mixture_order import TakenInOrder
 
 _CUT_TOGETHER = 1 << 17  # documents; even, so that pairs are not separated
 
@@ -36,7 +37,7 @@ def compare_with_source(
     """Yield in what the rows differ from the source, a sentence each; nothing where they hold all of it, once.
 
     Where they do, the totals of the manifest are counted again. Resident memory does not grow with the documents, but
-    for groups and mixtures: the segments of the rows are read in buckets of about half a million, from a temporary file
+    for groups: the segments of the rows are read in buckets of about half a million, from a temporary file
     where there are more (`read_segments`).
 
     Args:
@@ -113,7 +114,7 @@ def _parts(table: TokenTable, borders: NDArray[np.int64]) -> Iterator[tuple[int,
                 replace(
                     table,
                     lengths=table.lengths[first:last],
-                    rows=np.arange(first, last) if table.rows is None else table.rows[first:last],
+                    rows=lists_of(table, np.arange(first, last)),
                     first_document=table.first_document + first,
                 ),
             )

@@ -71,8 +71,13 @@ def cut_lengths_of(
     )
 
 
-def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
     """Count the tokens of each document that reach the rows, each token once: int32, shape (documents,).
+
+    Args:
+        options: those of the pack.
+        lengths: (documents,) tokens of each.
+        first_document: number of the first of these documents in the source, for messages.
 
     Raises:
         SourceError: `long` is "error" and a document is longer than max_len.
@@ -83,7 +88,7 @@ def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32]) -> NDArray
     elif options.long == "drop":
         kept = np.where(lengths > options.max_len, np.int32(0), lengths)
     elif options.long == "error":
-        cut_lengths_of(options, lengths)
+        cut_lengths_of(options, lengths, first_document=first_document)
     return kept
 
 

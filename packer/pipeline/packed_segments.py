@@ -21,7 +21,7 @@ from packer.shards.kept import values_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.sources import Source
-from packer.sources.taken import TakenInOrder
+from packer.sources.mixture_order import TakenInOrder
 
 BUCKET = 1 << 19
 """Segments of a bucket, about: 12 MB of records, and as much again to sort them."""

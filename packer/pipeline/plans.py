@@ -19,11 +19,11 @@ from packer.options import PackOptions
 from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.group_plan import plan_groups
 from packer.pipeline.grouping import document_groups
-from packer.pipeline.mixing import Documents
 from packer.pipeline.order_plan import plan_in_order
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.planning import cut_by_policy
-from packer.pipeline.reading import LengthsReader, MappedDocuments, SegmentReader, SourceReader
+from packer.pipeline.read_documents import Documents
+from packer.pipeline.reading import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
 from packer.pipeline.surveying import survey
 from packer.pipeline.writing import Shards
 from packer.plan import Plan, Segments
@@ -180,7 +180,8 @@ def _plan_grouped(
     segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe, threads=workers)
     note = notes.load("plan")
     if note is None:
-        groups = document_groups(table.extra, table.rows, options)
+        lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
+        groups = document_groups(table.extra, lists, options)
         assert groups is not None
         plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard, threads=workers)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.gather import lengths_of
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
-from packer.pipeline.mixing import Documents
+from packer.pipeline.read_documents import Documents
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
@@ -84,7 +84,7 @@ class MappedDocuments:
     @cached_property
     def table(self) -> TokenTable:
         """The columns of all documents, made on first use; `lengths` is empty."""
-        return self.documents.source.table(np.zeros(0, np.int32))
+        return self.documents.table()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"documents": self.documents}

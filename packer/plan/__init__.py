@@ -6,7 +6,7 @@
 - `ordered`: rows in the order of the source, made again from where they begin
 - `deal`: plans that are held as a whole, for groups
 - `groups`, `apart`: rows of one group of documents only, or with no two of a group
-- `mixing`: what a mixture takes of its sources
+- `mixture_shares`: how much a mixture takes of its sources; `hash_sample`: samples of them that are not stored
 - `extents`, `kernels`: what is compiled; `permute`: their randomness
 - `account`: what became of every document and token
 """

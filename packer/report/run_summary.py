@@ -147,7 +147,7 @@ def _token_facts(totals: Mapping[str, Any], *, labels: bool) -> list[Fact]:
     if labels:
         note = f"{percent(totals['tokens_trained'] / totals['tokens_packed'])} of packed"
         if totals["segments_untrained"]:
-            note += f"; {count_of(totals['segments_untrained'], 'segment')} have none"
+            note += f"; none in {count_of(totals['segments_untrained'], 'segment')}"
         facts.append(["  trained", f"{totals['tokens_trained']:,}", note])
     facts += [["  truncated", f"{totals['tokens_truncated']:,}", ""], *_dropped_facts(totals["tokens_dropped"])]
     if totals["tokens_repeated"]:
@@ -162,7 +162,7 @@ def _dropped_facts(dropped: Mapping[str, int]) -> list[Fact]:
 def _row_facts(summary: Mapping[str, Any], rows: PackedStats | None) -> list[Fact]:
     totals, shards = summary["totals"], summary["shards"]
     packs, bound, pool = totals["packs"], totals["lower_bound"], totals["pool_packs"]
-    note = f"no packing needs fewer than {bound:,}"
+    note = f"lower bound {bound:,}"
     if packs > bound:
         note += f"; gap {percent((packs - bound) / bound)}"
     facts = [["rows", f"{packs:,}", note], *_group_facts(summary)]

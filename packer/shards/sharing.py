@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +18,25 @@ from packer.plan import NO_GROUP
 from packer.shards.columns import PADDING
 
 
-def group_values(column: pa.Array | pa.ChunkedArray, name: str) -> pa.DictionaryArray:
+class Chunks(Protocol):
+    """A column in chunks: a `pa.ChunkedArray`, or what decodes them one by one."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of all values."""
+
+    @property
+    def chunks(self) -> Iterable[pa.Array]:
+        """The values, in order."""
+
+
+def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
     """The values of a column that groups documents, each that occurs once: equal values have one index, null has none.
 
     Raises:
         SourceError: the column holds what cannot be compared.
     """
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    chunks = [column] if isinstance(column, pa.Array) else column.chunks
     try:
         encoded = [_encoded(chunk) for chunk in chunks]
         return pa.concat_arrays(encoded) if encoded else pc.dictionary_encode(pa.array([], column.type))
