@@ -1,7 +1,9 @@
 """Rows of one group, rows with no two of a group, and pairs that stay together."""
 
+import re
 from collections import Counter, defaultdict
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +15,12 @@ from hypothesis import strategies as st
 import packer
 from packer.algorithms import get_algorithm
 from packer.cli import cli
-from packer.cli.reading import GROUP_MODE_NAMES
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.planning import cut_lengths, make_plan
+from packer.options.choices import GroupMode
+from packer.pipeline.group_plan import plan_groups
+from packer.pipeline.planning import cut_by_policy
 from packer.plan import (
-    GROUP_MODES,
     NO_GROUP,
     Plan,
     apart,
@@ -374,7 +376,7 @@ def groups_on_disk(out):
 
 
 @pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
-@pytest.mark.parametrize("mode", GROUP_MODES)
+@pytest.mark.parametrize("mode", get_args(GroupMode))
 def test_a_column_of_the_source_groups_its_documents(kind, mode, tmp_path):
     columns = grouped_source()
     source = write(tmp_path, kind, columns)
@@ -401,27 +403,26 @@ def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
     manifest = packer.pack(source, tmp_path / "out", max_len=100, group_by="weight", group_mode="apart")
     assert manifest.totals["groups"]["packs_ungrouped"] == manifest.totals["packs"]
     assert "weight" not in packer.load(tmp_path / "out")[0]
-    assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).options
+    assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).to_dict()["options"]
 
 
 def test_the_command_says_what_groups_cost(tmp_path):
     source = write(tmp_path, "parquet", grouped_source())
     command = ["pack", str(source), "--max-len", "100", "-o", str(tmp_path / "out"), "--group-by", "source"]
-    done = CliRunner().invoke(cli, [*command, "together"])
+    done = CliRunner().invoke(cli, [*command, "--group-mode", "together"])
     assert done.exit_code == 0, done.output
     line = next(line for line in done.output.splitlines() if line.strip().startswith("together"))
-    assert "more than ungrouped" in line
-    assert "30 groups of source; 57 documents of none" in line
-    assert CliRunner().invoke(cli, [*command, "near"]).exit_code == 2
-    assert GROUP_MODE_NAMES == GROUP_MODES
+    assert "rows more than ungrouped, " in line
+    assert re.search(r"^  groups +30  of source; 57 documents in none$", done.output, re.MULTILINE)
+    assert CliRunner().invoke(cli, [*command, "--group-mode", "near"]).exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"group_by": "source", "algorithm": "sequential"}, "keeps the order of the source: choose another algorithm"),
-        ({"group_by": "source", "group_mode": "near"}, "choose together or apart"),
-        ({"group_mode": "apart"}, "say with group_by which column"),
+        ({"group_by": "source", "group_mode": "near"}, "group_mode is 'near': choose one of together, apart"),
+        ({"group_mode": "apart"}, "name the column of groups with group_by"),
         ({"group_by": "input_ids"}, "a column of tokens: name one with a value per document"),
         ({"group_by": "nowhere"}, "nowhere"),
         ({"group_by": "empty"}, "is null in every document; name another"),
@@ -470,32 +471,29 @@ def naive_pairs(pairs, max_len, long, side, align):
 @settings(deadline=None)
 @given(
     some_pairs, st.integers(2, 12), st.sampled_from(["truncate", "drop"]), st.sampled_from(["left", "right"]),
-    st.integers(1, 3), st.sampled_from(["bfd", "sequential"]), st.sampled_from([None, 2, 3, 4]),
-    st.sampled_from([None, "together", "apart"]), st.integers(0, 3),
+    st.integers(1, 3), st.sampled_from([None, 2, 3, 4]), st.sampled_from(["together", "apart"]), st.integers(0, 3),
 )  # fmt: skip
-def test_pairs_stand_side_by_side_and_are_treated_alike(
-    pairs, pieces, long, side, align, algorithm, max_segments, mode, seed
+def test_pairs_of_groups_stand_side_by_side_and_are_treated_alike(
+    pairs, pieces, long, side, align, max_segments, mode, seed
 ):
     max_len = pieces * align
     lengths = int32s([length for pair in pairs for length in pair])
     side = side if long == "truncate" else "right"
-    mode = mode if algorithm == "bfd" else None
     options = PackOptions(
-        max_len=max_len, long=long, truncate_side=side, align=align, algorithm=algorithm, max_segments=max_segments,
-        pairs=True, seed=seed, shard_size=3 * 8 * max_len, group_by="x" if mode else None,
-        group_mode=mode or "together",
+        max_len=max_len, long=long, truncate_side=side, align=align, algorithm="bfd", max_segments=max_segments,
+        pairs=True, seed=seed, group_by="x", group_mode=mode,
     )  # fmt: skip
     expected = naive_pairs(pairs, max_len, long, side, align)
     assume(expected)
-    cut = cut_lengths(lengths, options)
-    of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2) if mode else None
-    plan, totals = make_plan(cut, options, row_bytes=8 * max_len, groups=of_documents)
-    check_rows(cut.segments, plan, max_segments=max_segments, rows_per_shard=3)
+    segments = cut_by_policy(lengths, options)
+    of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2)
+    plan, totals = plan_groups(segments, of_documents, options, rows_per_shard=3)
+    check_rows(segments, plan, max_segments=max_segments, rows_per_shard=3)
     if long == "drop":
-        assert sorted(located(cut.segments, plan.slots)) == expected
+        assert sorted(located(segments, plan.slots)) == expected
     else:  # where both are cut, which has a token more is not said
         by_pair = defaultdict(list)
-        for document, start, length in located(cut.segments, plan.slots):
+        for document, start, length in located(segments, plan.slots):
             assert start == (lengths[document] - length if side == "left" else 0)
             by_pair[document // 2].append(length)
         assert sorted(by_pair) == sorted({document // 2 for document, _, _ in expected})
@@ -506,9 +504,8 @@ def test_pairs_stand_side_by_side_and_are_treated_alike(
     for row in rows_of(plan):
         assert all(document % 2 == 0 for document in row[::2])
         assert row[1::2] == [document + 1 for document in row[::2]]
-        if mode:
-            held = [document // 2 % 3 for document in row[::2]]
-            assert len(set(held)) == (1 if mode == "together" else len(held))
+        held = [document // 2 % 3 for document in row[::2]]
+        assert len(set(held)) == (1 if mode == "together" else len(held))
     dropped = totals["documents_dropped"]
     assert totals["documents"] == totals["segments"] + sum(dropped.values())
     assert totals["tokens"] == (
@@ -531,8 +528,8 @@ def test_a_pair_gives_each_side_its_share():
     [
         ({}, "pairs are never split: choose --long truncate, drop or error"),
         ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and wrapped cuts documents"),
-        ({"long": "drop", "max_segments": 1}, "a pair is two segments; allow 2 at least"),
-        ({"long": "drop", "align": 8}, "a pair takes 16 at least"),
+        ({"long": "drop", "max_segments": 1}, "a pair is two segments, so allow at least 2"),
+        ({"long": "drop", "align": 8}, "a pair takes at least 16"),
         ({"long": "drop", "untrained": "drop"}, "may leave out one side of a pair"),
     ],
 )
@@ -558,7 +555,7 @@ def paired_source(pairs=150, seed=0):
 
 
 @pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
-@pytest.mark.parametrize("mode", [None, *GROUP_MODES])
+@pytest.mark.parametrize("mode", [None, *get_args(GroupMode)])
 def test_pairs_of_a_source_stand_side_by_side(kind, mode, tmp_path):
     columns = paired_source()
     types = {name: pa.string() if name == "source" else pa.list_(pa.int32()) for name in columns}

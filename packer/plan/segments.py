@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.options.choices import LongPolicy
 from packer.plan.extents import BLOCK, number_pieces, piece_extents
-
-LongPolicy = Literal["split", "truncate", "drop", "error"]
-LONG_POLICIES: tuple[str, ...] = get_args(LongPolicy)
-TruncateSide = Literal["left", "right"]
-TRUNCATE_SIDES: tuple[str, ...] = get_args(TruncateSide)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +119,8 @@ class Segments:
 
     def numbers_in_order(self) -> NDArray[np.uint32] | NDArray[np.int64]:
         """The numbers of all segments that have tokens, in the order of the source."""
-        numbers = np.empty(int(self.histogram.sum()), np.uint32 if self.count < 2**32 else np.int64)
+        count = np.count_nonzero(self.tails) + len(self.head_documents)
+        numbers = np.empty(count, np.uint32 if self.count < 2**32 else np.int64)
         number_pieces(self.tails, self.head_documents, numbers)
         return numbers
 
