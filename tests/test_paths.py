@@ -77,7 +77,7 @@ def test_tokenizers_and_templates_take_it(home):
     run("verify", "~/chats-packed-64", "--source", "~/chats.jsonl", "--tokenizer", "~/tokenizer")
     run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer/tokenizer.json")
     run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer")
-    assert packer.load("~/chats-packed-64").manifest.options["tokenizer"] == "tokenizer"
+    assert packer.load("~/chats-packed-64").manifest.options.tokenizer == "tokenizer"
     assert (home / "tokens").is_dir()
 
 
