@@ -8,8 +8,8 @@
 Documents are tiny, 1 to 7 tokens of uint16 with labels of int32, so that what is held for each of them shows. They are
 saved in record batches of 1,000, as `datasets` writes them. Every command is a process of its own with two workers.
 Memory is the peak of RssAnon, looked at every 5 ms; pages of mapped files are not counted. The first line is a run that
-is not counted, in which the kernels are compiled. With --mixture, as many documents are taken of two sources: half of those of one that
-has so many, and twice those of one that has a quarter.
+is not counted, in which the kernels are compiled. With --mixture, as many documents are taken of two sources: half of
+those of one that has so many, and twice those of one that has a quarter.
 """
 
 from __future__ import annotations
