@@ -46,8 +46,7 @@ def pairs(folder):
 
 
 def mixture(folder):
-    first, second = folder / "first.arrow", folder / "second.arrow"
-    return [(save_arrow(first, documents(600, 90)), 0.6), (save_arrow(second, documents(600, 40, seed=1)), 0.4)]
+    return [(as_file(folder), 0.4), (shuffled(folder), 1.3)]
 
 
 CASES = {
@@ -59,8 +58,8 @@ CASES = {
     "shuffled, in order, untrained dropped": (shuffled, {"algorithm": "sequential", "untrained": "drop"}),
     "pairs": (pairs, {"algorithm": "mixed", "pairs": True, "long": "drop"}),
     "pairs in order": (pairs, {"algorithm": "sequential", "pairs": True, "long": "drop"}),
-    "a mixture": (mixture, {"algorithm": "mixed"}),
-    "a mixture in order": (mixture, {"algorithm": "sequential"}),
+    "mixture": (mixture, {"algorithm": "mixed", "mix_unit": "epochs"}),
+    "mixture in order": (mixture, {"algorithm": "sequential", "mix_unit": "epochs"}),
     "groups": (shuffled, {"algorithm": "bfd", "group_by": "name", "group_mode": "apart"}),
 }
 
