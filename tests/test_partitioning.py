@@ -248,9 +248,11 @@ def test_another_seed_is_another_packing_of_about_as_many_rows():
     assert len(together[0] & together[1]) < len(together[0]) / 10
 
 
-def test_a_plan_goes_on_from_its_notes_to_the_same_rows():
+@pytest.mark.parametrize("algorithm", ["auto", "bfd"])
+def test_a_plan_goes_on_from_its_notes_to_the_same_rows(monkeypatch, algorithm):
+    monkeypatch.setattr(partitioning, "REGION", 3)
     lengths = like_real(20_000)
-    options = PackOptions(max_len=2048)
+    options = PackOptions(max_len=2048, algorithm=algorithm)
     reader = LengthsReader(lengths=lengths, options=options)
     surveyed = survey(reader, options, rows_per_shard=300)
 
