@@ -212,6 +212,10 @@ class Input(Protocol):
         """What its documents come to, or a little more; None where only reading tells."""
 
     @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of its other columns, as the file declares them; empty where only reading tells."""
+
+    @property
     def places(self) -> Places:
         """What names its documents, also when a decoded copy is read in its place."""
 

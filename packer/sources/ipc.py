@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -62,6 +62,12 @@ class CompressedIpc:
             done += len(batch)
             share = self.file.bytes * done // max(self.rows, 1)
             yield Batch.of(batch, self.columns, share, has_labels=self.has_labels)
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns."""
+        schema = schema_of(map_file(self.path))
+        return {name: schema.field(name).type for name in self.columns.extra} if self.rows else {}
 
     @property
     def places(self) -> Places:
@@ -163,8 +169,8 @@ class _Index:
         )
 
 
-def schema_names(path: Path, name: str) -> list[str]:
-    """The names of the columns of a stream or file."""
+def column_names(path: Path, name: str) -> list[str]:
+    """Return the names of the columns of a stream or file."""
     with reading(name):
         return list(schema_of(map_file(path)).names) if path.stat().st_size else []
 

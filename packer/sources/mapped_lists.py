@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,12 @@ class MappedLists:
     def decoded(self) -> DecodedSize | None:
         """Nothing is to be decoded."""
         return DecodedSize(0, 0)
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns; empty without documents."""
+        stores = [store for store in self.stores if len(store.ends)]
+        return {name: stores[0].type_of(name) for name in self.extra} if stores else {}
 
     @property
     def places(self) -> Places:

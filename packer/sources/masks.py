@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -102,6 +102,11 @@ class Masked:
             if len(wrong):
                 fault = fault_of_row(batch, good, int(lengths[good]), self.columns)
                 raise DocumentError(row, fault.message)
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns, masks included."""
+        return self.given.declared_types
 
     @property
     def places(self) -> Places:
