@@ -106,8 +106,8 @@ def ending_of(name: str) -> str:
 def format_of(path: Path, name: str) -> InputFormat:
     """Return the format of a file.
 
-    The first bytes decide, except for a format without any, which is recognised by its name. A file with the first bytes
-    of no format is what its name says.
+    The first bytes decide, except for a format that has none: it is recognised by its name. A file that begins like no
+    format is what its name says.
 
     Args:
         path: the file.

@@ -25,7 +25,6 @@ from packer.sources.documents import (
     MASKS,
     Batch,
     Columns,
-    DecodedSize,
     DocumentError,
     Input,
     Places,
@@ -51,7 +50,7 @@ class _Parsed(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JsonLines:
+class JsonLines(Input):
     """A file with one JSON object on each line, or some of its lines; blank ones are skipped, other fields ignored."""
 
     file: SourceFile
@@ -66,10 +65,6 @@ class JsonLines:
 
     stop: int | None = None
     """Where the last line ends; None: with the file, as where the file is compressed."""
-
-    rows: int | None = None
-    mapped: bool = False
-    decoded: DecodedSize | None = None
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut a plain file at the newlines next to multiples of `size`."""
@@ -114,11 +109,6 @@ class JsonLines:
             yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
             row += len(tokens)
             line += block.count(b"\n")
-
-    @property
-    def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Only reading tells."""
-        return {}
 
     @property
     def places(self) -> Places:

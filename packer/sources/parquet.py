@@ -19,7 +19,7 @@ _ROWS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParquetFile:
+class ParquetFile(Input):
     """A Parquet file, or a run of its row groups."""
 
     groups: RowGroups
@@ -27,7 +27,6 @@ class ParquetFile:
 
     has_labels: bool
     columns: Columns
-    mapped: bool = False
 
     @property
     def file(self) -> SourceFile:
@@ -69,10 +68,6 @@ class ParquetFile:
     def places(self) -> Places:
         """What names the documents."""
         return self.groups.places
-
-    def place(self, row: int) -> str:
-        """Name the row."""
-        return self.places.place(row)
 
     def _decoded(self, group: RowGroup) -> DecodedSize:
         return DecodedSize.of(group.size, group.rows, has_labels=self.has_labels)

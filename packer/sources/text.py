@@ -20,7 +20,6 @@ from packer.sources.crew import Crew
 from packer.sources.documents import (
     TURN_STARTS,
     Batch,
-    DecodedSize,
     DocumentError,
     Input,
     Places,
@@ -43,16 +42,13 @@ _THREADS = 2  # where nobody helps; the tokenizer has its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextInput:
+class TextInput(Input):
     """A file of text, or a piece of one; its documents are tokenized whenever they are read."""
 
     reader: RecordReader
     encoder: Encoder
     kept: tuple[str, ...] = ()
     """Columns that are handed on beside the tokens."""
-
-    mapped: bool = False
-    decoded: DecodedSize | None = None
 
     @property
     def file(self) -> SourceFile:
@@ -100,10 +96,6 @@ class TextInput:
     def places(self) -> Places:
         """What names the documents."""
         return self.reader.places
-
-    def place(self, row: int) -> str:
-        """Name the line or row."""
-        return self.places.place(row)
 
     def _batches(self, crew: Crew) -> Iterator[Batch]:
         row = 0
