@@ -77,16 +77,16 @@ def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
 @jit
 def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
     """Stacks for the keys 0 to capacity, with nothing in them but the untouched packs at key `untouched`."""
-    keys = len(histogram)
-    words = (keys + 63) >> 6
-    packs = OpenPacks(
-        new_groups(histogram),
-        np.full(keys, NONE),
-        np.zeros(words, np.uint64),
-        np.zeros((words + 63) >> 6, np.uint64),
-    )
+    packs = no_packs(new_groups(histogram), len(histogram))
     push(packs, untouched, 0)
     return packs
+
+
+@jit
+def no_packs(groups: NDArray[np.int64], keys: int) -> OpenPacks:
+    """Stacks for the keys 0 to keys - 1 with nothing in them; `groups` are those that may be laid on them."""
+    words = (keys + 63) >> 6
+    return OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
 
 
 @jit

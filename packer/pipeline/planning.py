@@ -124,7 +124,6 @@ def make_plan(
     *,
     row_bytes: int,
     groups: NDArray[np.int32] | None = None,
-    threads: int = 1,
     progress: Progress = silent,
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan, and the totals of the manifest: every document and token accounted for.
@@ -134,7 +133,6 @@ def make_plan(
         options: what shapes the bytes.
         row_bytes: bytes of a row, so that shards are no larger than they should be.
         groups: (documents,) the group of each, NO_GROUP for none, where `options.group_by` asks for it.
-        threads: to plan with; the plan is the same for any number.
         progress: told of "plan" in segments.
     """
     rows_per_shard = max(1, options.shard_size // row_bytes)
@@ -147,7 +145,7 @@ def make_plan(
         patterns = options.solve(cut.items.histogram)
         packs = patterns.packs
         bound = cut.lower_bound(options.max_items, patterns.lower_bound)
-        plan, bound = _dealt(cut.items, patterns, bound, options, rows_per_shard, of_items, threads, progress)
+        plan, bound = _dealt(cut.items, patterns, bound, options, rows_per_shard, of_items, progress)
     if options.pairs:
         plan = with_both_of_each(plan, cut.segments)
     totals = _totals(cut.segments, plan, bound, options)
@@ -161,7 +159,6 @@ def _dealt(
     options: PackOptions,
     rows_per_shard: int,
     groups: NDArray[np.int32] | None,
-    threads: int,
     progress: Progress,
 ) -> tuple[Plan, int]:
     """Deal items to rows as groups ask for it; return the plan and packs that it cannot go below."""
@@ -187,7 +184,6 @@ def _dealt(
         max_segments=options.max_items,
         rows_per_shard=rows_per_shard,
         seed=options.seed,
-        threads=threads,
     )
     return apart, max(bound, least)
 
