@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import packer
-from packer.loader.formats import FORMATS
+from packer.loader.batch_formats import FORMATS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_pack import installed
@@ -55,7 +55,7 @@ def packed_epoch(packed: packer.PackedDataset, *, rows: int, format: str, epoch:
     if unit is not None:
         continuations = np.arange(VOCABULARY) % 4 == 0
         mlm = packer.MaskedLM(
-            mask_id=3, vocabulary=VOCABULARY, special_ids=[0, 1, 2], continuations=continuations, unit=unit
+            mask_id=3, vocab_size=VOCABULARY, special_ids=[0, 1, 2], continuations=continuations, unit=unit
         )
     begun = time.perf_counter()
     for _ in packer.batches(packed, rows=rows, seed=0, epoch=epoch, format=format, mlm=mlm):

@@ -54,17 +54,22 @@ def spfhp(lengths, capacity, max_segments=None):
     return min(len(variant(lengths, capacity, limit)) for variant in variants for limit in limits)
 
 
+def next_fit(items, max_len, max_segments=None, align=1):
+    """Rows of items, lists of (document, start, length), in order: one that does not fit the open row closes it."""
+    rows, limit = [], max_segments or max_len
+    for item in items:
+        open_row = rows[-1] if rows else []
+        place = sum(-(-length // align) * align for _, _, length in [*open_row, *item])
+        if open_row and place <= max_len and len(open_row) + len(item) <= limit:
+            open_row.extend(item)
+        else:
+            rows.append(list(item))
+    return rows
+
+
 def sequential(lengths, max_len, max_segments=None):
     """Rows of (document, start, length), in source order: a piece that does not fit the open row closes it."""
-    rows = []
-    for piece in cut_documents(lengths, max_len, "split"):
-        open_row = rows[-1] if rows else []
-        fits = sum(length for _, _, length in open_row) + piece[2] <= max_len
-        if open_row and fits and len(open_row) < (max_segments or max_len):
-            open_row.append(piece)
-        else:
-            rows.append([piece])
-    return rows
+    return next_fit([[piece] for piece in cut_documents(lengths, max_len, "split")], max_len, max_segments)
 
 
 def wrapped(lengths, max_len, max_segments=None):
@@ -510,7 +515,7 @@ def masked_segment(tokens, document, start, *, mlm, epoch):
         for word in unit:
             if len(chosen) < count:
                 chosen |= {place: unit[0][0] if mlm.unit == "span" else place for place in word}
-    ordinary = [token for token in range(mlm.vocabulary) if token not in [*mlm.special_ids, mlm.mask_id]]
+    ordinary = [token for token in range(mlm.vocab_size) if token not in [*mlm.special_ids, mlm.mask_id]]
     hidden, labels = list(tokens), [-100] * len(tokens)
     for place, deciding in chosen.items():
         labels[place] = tokens[place]
@@ -686,7 +691,7 @@ def draw_rows(
 
 
 def within_row_share(rows: list[list[int]]) -> float:
-    """Within-row share of the variance of log length, by tokens: see `packer.stats.mixing`; 1 where there is none."""
+    """Within-row share of the variance of log length, by tokens (`packer.stats.row_mixing`); 1 if there is none."""
 
     def mean(lengths: list[int]) -> float:
         return sum(length * log(length) for length in lengths) / sum(lengths)

@@ -20,8 +20,9 @@ from click.testing import CliRunner, Result
 import packer
 from packer.cli import cli
 from packer.notes import NotesInFolder
+from packer.output.output_folder import OutputFolder
+from packer.output.packed_output import PackedOutput
 from packer.shards.files import HashingFile
-from packer.workspace import Workspace
 from tests.test_pack import hashes, made_documents, save_arrow
 
 GOOD = [[5, 6, 7], [1], [8, 9], [3, 3, 3, 3], [2]]
@@ -303,14 +304,14 @@ def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
     """Make the next pack stop when so many shards are committed."""
-    commit, count = Workspace.commit, iter(range(10**6))
+    commit, count = PackedOutput.commit, iter(range(10**6))
 
     def limited(self, temporary, entry):
         if next(count) >= shards:
             raise KeyboardInterrupt
         commit(self, temporary, entry)
 
-    monkeypatch.setattr(Workspace, "commit", limited)
+    monkeypatch.setattr(PackedOutput, "commit", limited)
 
 
 @contextlib.contextmanager
@@ -532,11 +533,11 @@ REFUSALS = {
 SEAMS = {
     "a shard": (HashingFile, "write", 5),
     "a shard's sync": (HashingFile, "sync", 2),
-    "a small file": (Workspace, "write_file", 3),
-    "the request": (Workspace, "write_file", 0),
+    "a small file": (OutputFolder, "write_file", 3),
+    "the request": (OutputFolder, "write_file", 0),
     "a note": (NotesInFolder, "save", 2),
-    "a commit": (Workspace, "commit", 2),
-    "the end": (Workspace, "finish", 0),
+    "a commit": (PackedOutput, "commit", 2),
+    "the end": (OutputFolder, "finish", 0),
 }
 
 

@@ -16,9 +16,10 @@ from packer.pipeline import partitioning
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.plans import plan_lengths
 from packer.pipeline.reading import LengthsReader
+from packer.pipeline.regions import Regions
 from packer.pipeline.surveying import survey
 from packer.plan import cut_documents
-from packer.stats.mixing import RowSums, shuffled_share
+from packer.stats.row_mixing import RowSums, shuffled_share
 from tests import naive
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
@@ -177,15 +178,53 @@ def test_shards_of_partitions_are_alike_where_documents_have_few_lengths():
     assert max(depths) < 1.05 * min(depths)
 
 
-def test_many_partitions_have_regions_between(monkeypatch):
-    monkeypatch.setattr(partitioning, "REGION", 4)
-    lengths = np.random.default_rng(0).integers(5, 200, 60_000)
-    plan, shards = planned(lengths, 512, rows_per_shard=1200)
-    notes = plan.shards.pool
-    assert len(plan.shards.job.partitions) > 8
-    assert len(notes) > 3  # regions, and the last rest
-    assert sum(len(shard.lengths) for shard in shards) == len(lengths)
-    assert plan.packs <= plan.lower_bound + 1
+@pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
+def test_many_partitions_have_regions_between_and_regions_of_regions(monkeypatch, algorithm):
+    monkeypatch.setattr(partitioning, "REGION", 3)
+    read = Counter()
+
+    class Counted(Regions):
+        def notes_of(self, region):
+            found = list(super().notes_of(region))
+            read[self.stage] = max(read[self.stage], len(found))
+            return iter(found)
+
+    monkeypatch.setattr(partitioning, "Regions", Counted)
+    lengths = np.random.default_rng(0).integers(5, 200, 20_000)
+    plan, shards = planned(lengths, 512, rows_per_shard=120, algorithm=algorithm)
+    assert len(plan.shards.job.partitions) > 3**3
+    levels = {name.rpartition("-")[0] for name in plan.shards.pool}
+    assert len(levels) >= 4  # three levels of regions, and the last rest
+    assert max(read.values()) <= 3
+    assert sum(plan.shards.pool_rows) == plan.shards.pool_packs
+    segments = [segment for shard in shards for row in rows_of(shard) for segment in row]
+    assert sorted(segments) == [(document, 0, length) for document, length in enumerate(lengths.tolist())]
+    if algorithm == "bfd":
+        solved = get_algorithm("bfd").solve(np.bincount(lengths, minlength=513))
+        assert pattern_counts(shards) == {
+            tuple(solved.extents[first:last].tolist()): count
+            for first, last, count in zip(solved.offsets, solved.offsets[1:], solved.counts.tolist(), strict=False)
+        }
+
+
+def pattern_counts(shards):
+    """How many rows hold segments of the same lengths."""
+    return Counter(tuple(sorted((length for _, _, length in row), reverse=True)) for shard in shards
+                   for row in rows_of(shard))  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
+def test_a_region_for_all_partitions_is_what_one_region_was(algorithm):
+    # up to 256 partitions there is one region; the rows of the pool are drawn with streams that follow the partitions'
+    lengths = np.random.default_rng(0).integers(5, 200, 20_000)
+    plan, _ = planned(lengths, 512, rows_per_shard=400, algorithm=algorithm)
+    count = len(plan.shards.job.partitions)
+    assert count > 8
+    expected = {
+        "mixed": (f"drawn-{count}-level1-0", f"drawn-{count}-rest-0"),
+        "bfd": (f"pool-{count}-0",),
+    }
+    assert plan.shards.pool == expected[algorithm]
 
 
 def test_another_seed_is_another_packing_of_about_as_many_rows():

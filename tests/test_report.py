@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.options import byte_size
-from packer.report import (
-    can_draw_blocks,
-    duration,
-    number,
-    percent,
-    render_bars,
-    render_manifest_summary,
-    render_packed_stats,
-    render_stats,
-    render_table,
-)
+from packer.report import render_manifest_summary, render_packed_stats, render_stats
+from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
 from packer.stats import DatasetStats, RowArrays, dataset_stats, packed_stats
 
 
@@ -202,6 +193,24 @@ def test_packed_stats_show_rows_padding_and_attention() -> None:
     assert line_with(text, "padding  ").split()[:3] == ["padding", "16.7%", "0.67"]
     assert line_with(text, "lower bound").split()[2] == "2"
     assert line_with(text, "attention  ").split()[1] == "70.8%"
+
+
+def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
+    rows = RowArrays(
+        row_offsets=np.array([0, 2, 3]),
+        seq_lengths=np.array([90_000, 110_000, 200_000], np.int32),
+        doc_ids=np.array([0, 1, 2]),
+    )
+    stats = packed_stats(documents=3, lower_bound=2, max_len=200_000, rows=[rows])
+    grouped = {"groups": 12_345, "packs_ungrouped": 3300, "documents_without": 1_234_567}
+    many = {"documents": 1_255_190, "tokens": 999_999_999, "documents_untrained": 100, "documents_straddling": 100}
+    totals = MANIFEST["totals"] | many | {"segments_untrained": 1_234_567, "groups": grouped}
+    summary = MANIFEST | {"options": MANIFEST["options"] | {"group_by": "source"}, "totals": totals}
+    for text in (
+        render_packed_stats(stats, unicode=False),
+        render_manifest_summary(summary, rows=stats, output="OUT", seconds=1),
+    ):
+        assert max(map(len, text.splitlines())) <= 80, text
 
 
 # The summary of a pack

@@ -264,9 +264,9 @@ def test_what_is_complete_is_known_again_and_how_it_differs_is_told(tmp_path, to
 
 
 def test_the_room_that_tokenizing_takes_is_asked_for_before_it_begins(tmp_path, tokenizer, sources, monkeypatch):
-    from packer.pipeline import room
+    from packer.pipeline import disk_space
 
-    monkeypatch.setattr(room, "_free", lambda claimed: 1000)
+    monkeypatch.setattr(disk_space, "_free", lambda claimed: 1000)
     encoded = []
     spilled = TextInput.cut
     monkeypatch.setattr(TextInput, "cut", lambda self, size: encoded.append(size) or spilled(self, size))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer.algorithms.patterns import Patterns
-    from packer.algorithms.sequential import OrderedRows
+    from packer.algorithms.sequential import OpenRow, OrderedRows
 
 
 class Solver(Protocol):
@@ -37,11 +37,17 @@ class Solver(Protocol):
 class Arranger(Protocol):
     """What packs documents in their order."""
 
-    def __call__(self, lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None) -> OrderedRows:
+    def __call__(
+        self,
+        lengths: NDArray[np.int32],
+        max_len: int,
+        max_segments: int | None = None,
+        open_row: OpenRow | None = None,
+    ) -> OrderedRows:
         """Arrange documents of `lengths` tokens, 0 where none are placed, in rows of `max_len` tokens.
 
         Lengths are int32, shape (documents,), and may be above max_len. No row holds more than `max_segments` pieces;
-        None sets no limit.
+        None sets no limit. `open_row` is the row that earlier documents left open; None where these are the first.
         """
         ...
 
@@ -105,9 +111,11 @@ def _in_file(module: str, function: str) -> Solver:
 def _in_order(module: str, function: str) -> Arranger:
     """Name an arranger that is imported on its first use."""
 
-    def arrange(lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None) -> OrderedRows:
+    def arrange(
+        lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None
+    ) -> OrderedRows:
         arranger: Arranger = getattr(import_module(f"packer.algorithms.{module}"), function)
-        return arranger(lengths, max_len, max_segments)
+        return arranger(lengths, max_len, max_segments, open_row)
 
     return arrange
 

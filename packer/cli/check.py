@@ -30,13 +30,14 @@ def check(model: str, attn: str | None, position_offset: int, as_json: bool, deb
     those of the documents alone. Exits with 1 when no implementation is safe.
     """
     with one_line_errors(debug=debug):
-        from packer.attention.isolation import installed, probe
-        from packer.attention.opening import open_model
-        from packer.report.attention import render_verdicts
+        from packer.attention.implementations import installed_implementations
+        from packer.attention.isolation import probe
+        from packer.attention.load_model import load_small_model
+        from packer.report.verdict_table import render_verdicts
 
         _quiet()
-        opened = open_model(model)
-        names = installed()
+        opened = load_small_model(model)
+        names = installed_implementations()
         asked_for = [*names, *([attn] if attn and attn not in names else [])]
         verdicts = probe(opened.model, asked_for, position_offset=position_offset)
     content = {

@@ -21,7 +21,7 @@ def demo(output: Path, max_len: int, debug: bool) -> None:
     A byte-level BPE tokenizer is trained on them in place; then stats, pack, verify and one batch of the loader.
     """
     with one_line_errors(debug=debug, resumes=True), progress_bars() as progress:
-        from packer.demo import run_demo
+        from packer.demo_corpus import run_demo
 
         for text in run_demo(output, max_len=max_len, progress=progress):
             click.echo(text)

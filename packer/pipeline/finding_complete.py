@@ -1,4 +1,4 @@
-"""Whether an output that looks complete is: its files against their record, and its source against the time of it."""
+"""Check a complete output: its files against the record, and the times of its source files against the record's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ _REMEDY = "restore it, or make all of it again with --overwrite"
 
 
 def check_files(record: Path, shards: Iterable[Mapping[str, Any]], small_files: Mapping[str, str]) -> None:
-    """Raise a PackerError unless every file that a record names is there as it was written.
+    """Check that every file named in a record is there as it was written.
 
-    Shards are compared by size, and by hash where they were written to after the record; small files by hash.
+    Shards are compared by size, and also by hash if they changed after the record; small files by hash.
 
     Args:
-        record: manifest.json or tokenized.json, the last file that was written.
-        shards: "file", "bytes" and "xxh3_128" of each.
+        record: manifest.json or tokenized.json, the file that was written last.
+        shards: "file", "bytes" and "xxh3_128" of each shard.
         small_files: xxh3-128 of other files, by name.
+
+    Raises:
+        PackerError: a file is missing or differs.
     """
     for shard in shards:
         path = record.parent / shard["file"]
@@ -38,12 +41,12 @@ def check_files(record: Path, shards: Iterable[Mapping[str, Any]], small_files: 
 
 
 def changed_since(record: Path, paths: Iterable[Path], *, in_content: bool = False) -> Path | None:
-    """The first of these files that was written to, renamed or copied after a record; None where none was.
+    """Return the first file that was written to, renamed or copied after the record, or None.
 
     Args:
-        record: the last file that was written.
+        record: the file that was written last.
         paths: files that were there before it.
-        in_content: look at the time of the content alone, which copies and renames may keep.
+        in_content: compare only the time of the last write, which renames keep, and copies may.
     """
     written = record.stat().st_mtime_ns
     for path in paths:

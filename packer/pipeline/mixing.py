@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.opening import open_with
+from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
 from packer.sources import Source, identify, scan
 from packer.sources.mixture import Mixture, Recipe, distinct_names

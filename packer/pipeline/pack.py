@@ -11,29 +11,30 @@ from typing import Any
 
 import xxhash
 
-from packer import replacing, workspace
-from packer.errors import PackerError, SourceError
+from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.notes import Note, NotesInFolder
 from packer.options import PackOptions
-from packer.paths import expanded, output_folder
+from packer.output.output_folder import claim
+from packer.output.packed_output import PACKED, PackedOutput
+from packer.output.replace_folder import restore
+from packer.output.request import difference
+from packer.paths import expanded, output_path
+from packer.pipeline.disk_space import check_decoding, check_writing
 from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.mixing import Given, open_sources, read_documents
-from packer.pipeline.opening import names_and_sizes, source_files, text_identity, text_totals
-from packer.pipeline.plans import makes_own_rows, plan_documents
-from packer.pipeline.room import check_decoding, check_writing
+from packer.pipeline.open_inputs import names_and_sizes, source_files, text_identity, text_totals
+from packer.pipeline.plans import plan_documents
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watching import Watch
 from packer.pipeline.writing import ShardMaker, write_shards
 from packer.progress import Progress, silent
-from packer.request import difference
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
 from packer.sources.file_search import ENDINGS
 from packer.sources.mixture import Mixture
 from packer.system_errors import system_errors
-from packer.workspace import PACKED, Workspace
 
 log = logging.getLogger(__name__)
 
@@ -85,30 +86,23 @@ def pack(
     watch = Watch.of(opened)
     if options.pad_id is None:
         options = replace(options, pad_id=opened.pad_id or 0)
-    out = output_folder(output if output is not None else default_output(source, options))
+    out = output_path(output if output is not None else default_output(source, options))
     for each in source if isinstance(source, (list, tuple)) else [source]:
         refuse_inside(each, out)
     request: dict[str, Any] = {"options": options.to_dict(), "files": source_files(opened)}
     if opened.tokenized is not None:
         request["text"] = dict(opened.tokenized.identity)
     with system_errors(out, resumes=True):
-        replacing.restore(out, PACKED)
-        target = out
+        restore(out, PACKED)
         if is_packed(out):
             if not overwrite:
                 return _find_complete(out, opened, request, progress)
-            read_manifest(out)  # what it names is going to be replaced
-            target = replacing.beside(out, PACKED)
-        with workspace.claim(target, request, sync=sync, fresh=overwrite) as claimed:
-            try:
-                manifest = _pack_into(
-                    claimed, opened, watch, options, workers or available_workers(), progress, overwrite=overwrite
-                )
-            except SourceError:
-                claimed.discard()
-                raise
-            if target != out:
-                replacing.swap(out, target, PACKED, sync=sync)
+            read_manifest(out)  # only a readable manifest is replaced
+        with claim(out, PACKED, request, sync=sync, overwrite=overwrite) as folder:
+            claimed = PackedOutput.of(folder)
+            manifest = _pack_into(
+                claimed, opened, watch, options, workers or available_workers(), progress, overwrite=overwrite
+            )
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
@@ -180,7 +174,7 @@ def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any],
 
 
 def _pack_into(
-    claimed: Workspace,
+    claimed: PackedOutput,
     opened: Source | Mixture,
     watch: Watch,
     options: PackOptions,
@@ -197,18 +191,16 @@ def _pack_into(
         watch.check()
         watch = watch.of_mapped(mapped)
     notes = NotesInFolder(claimed)
-    documents = read_documents(mapped, progress, hold_lengths=not makes_own_rows(options))
+    documents = read_documents(mapped, progress, hold_lengths=options.group_by is not None)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     planned = plan_documents(documents, options, notes=notes, workers=workers, progress=progress)
     watch.check()
     check_writing(claimed, planned.totals["packs"] * planned.row_format.row_bytes)
     maker = ShardMaker(
-        source=documents.source,
-        table=planned.table,
+        mapped=planned.mapped,
         shards=planned.shards,
         row_format=planned.row_format,
         overlap=planned.overlap,
-        origins=documents.origins,
     )
     entries = write_shards(claimed, maker, watch, workers, progress)
     watch.check()
@@ -225,11 +217,11 @@ def _pack_into(
         shards=tuple(entries),
         files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
     )
-    claimed.finish(manifest, files)
+    claimed.finish(manifest.to_bytes(), files)
     return manifest
 
 
-def _refuse_changed(claimed: Workspace, notes: NotesInFolder, identity: dict[str, Any], *, overwrite: bool) -> None:
+def _refuse_changed(claimed: PackedOutput, notes: NotesInFolder, identity: dict[str, Any], *, overwrite: bool) -> None:
     """Refuse to go on with another source than that of the notes, or begin again."""
     begun = notes.load("source")
     if begun is not None and begun.facts != identity:

@@ -1,11 +1,11 @@
-"""The rows that a partition makes of its own documents, and those that are made of what partitions leave over.
+"""The rows that a partition makes of its own documents.
 
-Each function is a task: a pure function of a job and a number, which any worker can run, twice if need be.
+`note_rows` and `take_share` are tasks: pure functions of a job and a number, which any process can run, twice if need
+be. A job can be pickled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.patterns import Patterns
-from packer.notes import Note, Notes
+from packer.notes import Note
 from packer.options import PackOptions
+from packer.pipeline.pattern_shares import Shares
 from packer.pipeline.reading import SegmentReader, documents_of
 from packer.plan import Segments, items_of
 from packer.plan.partitions import Partitions
-from packer.plan.pieces import Located, ShardRows, extents_of_pieces, pieces_of
+from packer.plan.pieces import Located, ShardRows, pieces_of
 from packer.plan.rows import PlacedRows, RowExtents, both_of_each, drawn_rows, place_rows, segments_left
 from packer.plan.shares import Share, even_share
 
 OWN_RESERVE = 1 / 256
 """The share of its tokens that a partition does not draw, so that what it leaves is like the corpus, not the dregs."""
 
-LAST_RESERVE, FEW_ROWS = 0.02, 64
-"""The share that the last drawing leaves to the solver, which makes up for what drawing could not fill. Of the rest of
-partitions, it leaves half where that is less than FEW_ROWS rows."""
+LAST_RESERVE = 0.02
+"""The share that the last drawing leaves to the solver, which makes up for what drawing could not fill."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,10 +131,10 @@ class _OwnRows:
         return Located(documents=documents, starts=starts, lengths=lengths, row_starts=row_starts - row_starts[0])
 
 
-def note_rows(job: PartitionJob, partition: int, share: Share | None = None) -> Note:
+def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
     """Note how many rows a partition makes, drawn or by its share of the patterns, and which segments it leaves."""
     part = job.part(partition)
-    rows, left = job.row_extents(part, partition, share)
+    rows, left = job.row_extents(part, partition, None if shares is None else shares.share(partition))
     numbers = segments_left(part.extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
     if job.options.pairs:
         numbers = both_of_each(numbers)
@@ -155,65 +155,4 @@ def take_share(job: PartitionJob, partition: int) -> Note:
         most_rows=job.most_rows,
         seed=job.options.seed,
     )
-    kinds = np.flatnonzero(share.left)
-    arrays: dict[str, NDArray[Any]] = {
-        "given": share.given,
-        "packs": share.packs,
-        "left_extents": kinds,
-        "left_counts": share.left[kinds],
-    }
-    return Note(facts={"rows": share.rows}, arrays=arrays)
-
-
-def draw_rest(options: PackOptions, notes: Notes, names: Sequence[str], *, stream: int) -> Note:
-    """Draw rows from what the tasks of some notes left, and note them, and what is left again.
-
-    Args:
-        options: what shapes the rows.
-        notes: where the notes are.
-        names: of the notes.
-        stream: number of these draws, beyond those of the partitions.
-    """
-    pieces = read_left(notes, names)
-    extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
-    share = min(0.5, FEW_ROWS * options.max_len / max(1, int(extents.sum(dtype=np.int64))))
-    rows, _ = drawn_rows(
-        extents,
-        options.max_len,
-        options.max_items,
-        reserve=max(LAST_RESERVE, share),
-        seed=options.seed,
-        stream=stream,
-    )
-    return rows_of_pieces(options, pieces, extents, rows, stream=stream)
-
-
-def solve_rest(options: PackOptions, notes: Notes, names: Sequence[str], *, stream: int) -> Note:
-    """Pack all that the tasks of some notes left, by the algorithm; arguments as of `draw_rest`."""
-    pieces = read_left(notes, names)
-    extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
-    rows = RowExtents(extents=np.zeros(0, np.int32), starts=np.zeros(1, np.int64))
-    if len(extents):
-        rows = RowExtents.of_patterns(options.solve(np.bincount(extents, minlength=options.max_len + 1)))
-    return rows_of_pieces(options, pieces, extents, rows, stream=stream)
-
-
-def rows_of_pieces(
-    options: PackOptions, pieces: NDArray[Any], extents: NDArray[np.int32], rows: RowExtents, *, stream: int
-) -> Note:
-    """Give rows the pieces that they ask for, and note both, and what is left."""
-    placed = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
-    if options.pairs:
-        placed = placed.of_pairs()
-    arrays = {"pieces": pieces[placed.slots], "row_starts": placed.row_starts, "left": pieces[placed.left]}
-    return Note(facts={"rows": len(rows)}, arrays=arrays)
-
-
-def read_left(notes: Notes, names: Sequence[str]) -> NDArray[Any]:
-    """The pieces that the tasks of some notes left, one note after the other: an array of PIECE."""
-    parts = []
-    for name in names:
-        note = notes.load(name)
-        assert note is not None
-        parts.append(note.arrays["left"])
-    return np.concatenate(parts)
+    return Note(facts={"rows": share.rows}, arrays=share.arrays())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 
 from packer.gather import lengths_of
 from packer.options import PackOptions
+from packer.pipeline.mixing import Documents
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
 from packer.sources import TokenTable
 
+CHUNK = 1 << 19
+"""Documents that a pass over all of them looks at together; even, so that pairs are not separated."""
+
 _LOOKED_UP = 1 << 18  # documents
 
 
 class SegmentReader(Protocol):
-    """What tells how the documents of a source are cut."""
+    """Cuts the documents of a source, which are known by their numbers. Can be pickled."""
 
     @property
     def documents(self) -> int:
@@ -35,9 +39,19 @@ class SegmentReader(Protocol):
         """
 
 
+def chunks(reader: SegmentReader) -> range:
+    """The first document of every chunk."""
+    return range(0, reader.documents, CHUNK)
+
+
+def read_chunk(reader: SegmentReader, first: int) -> Segments:
+    """Cut the documents of the chunk that begins with document `first`."""
+    return reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LengthsReader:
-    """Documents of which the lengths are all that is known: an array, in memory or mapped from a file."""
+    """Documents known by their lengths alone: an array, in memory or mapped from a file."""
 
     lengths: NDArray[np.int32]
     """(documents,) tokens of each."""
@@ -57,21 +71,37 @@ class LengthsReader:
         return self.options.cut(lengths, threads=threads, first_document=int(ranges[0, 0]) if len(ranges) else 0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MappedDocuments:
+    """Documents of a mapped source and their columns by address; addresses hold in one process and are not pickled."""
+
+    documents: Documents
+    """Every document, checked."""
+
+    @cached_property
+    def table(self) -> TokenTable:
+        """The columns of all documents, made on first use; `lengths` is empty."""
+        return self.documents.source.table(np.zeros(0, np.int32))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"documents": self.documents}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TableReader:
+class SourceReader:
     """The documents of a mapped source, whose lengths are looked up where they lie."""
 
-    table: TokenTable
-    """The columns of the whole source, by address; its `lengths` are not read."""
-
-    documents: int
-    """The number of documents."""
+    mapped: MappedDocuments
+    """The documents."""
 
     options: PackOptions
     """How they are cut."""
 
-    describe: Callable[[int], str]
-    """Names a document for a message."""
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        count: int = self.mapped.documents.identity["documents"]
+        return count
 
     def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
         """Cut the documents of some ranges; see `SegmentReader`.
@@ -86,30 +116,25 @@ class TableReader:
         if self.options.split_at == "tokens" and self.options.untrained == "keep":
             return segments
         documents = documents_of(ranges, np.arange(len(lengths)))
-        part = TokenTable(
-            input_ids=self.table.input_ids,
-            labels=self.table.labels,
-            lengths=lengths,
-            rows=lists_of(self.table, documents),
-            extra=self.table.extra,
-            first_document=0,
-        )
+        table = self.mapped.table
+        part = replace(table, lengths=lengths, rows=lists_of(table, documents), first_document=0)
 
         def describe(local: int) -> str:
-            return self.describe(int(documents[local]))
+            return self.mapped.documents.describe(int(documents[local]))
 
         segments = split_at_turns(segments, part, self.options, describe)
         return without_untrained(segments, part, self.options, describe)
 
     def _lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
         """Look up the lengths of documents, some at a time: 4 bytes each are held, and not their 8-byte numbers."""
+        table = self.mapped.table
         lengths = np.empty(int(np.diff(ranges).sum()), np.int32)
         done = 0
         for begin, end in ranges.tolist():
             for first in range(begin, end, _LOOKED_UP):
                 documents = np.arange(first, min(first + _LOOKED_UP, end))
                 out = lengths[done : done + len(documents)]
-                lengths_of(self.table.input_ids.addresses, lists_of(self.table, documents), out)
+                lengths_of(table.input_ids.addresses, lists_of(table, documents), out)
                 done += len(documents)
         return lengths
 

@@ -14,8 +14,9 @@ from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.arrow import as_arrow
 from packer.errors import SourceError
 from packer.options import PackOptions
+from packer.pipeline.group_plan import group_facts
 from packer.pipeline.packed_segments import PackedSegments
-from packer.pipeline.planning import account_of, group_facts
+from packer.pipeline.planning import account_of
 from packer.plan import Account, Segments, cut_documents, together_bound
 from packer.shards.figures import differences
 from packer.shards.kept import KeptValues

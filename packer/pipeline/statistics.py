@@ -12,7 +12,7 @@ from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.measuring import measure
+from packer.pipeline.measure_source import measure
 from packer.pipeline.mixing import Given
 from packer.pipeline.plans import plan_lengths
 from packer.plan import Segments

@@ -12,7 +12,7 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.mixing import Given, open_sources
-from packer.pipeline.opening import text_totals
+from packer.pipeline.open_inputs import text_totals
 from packer.pipeline.recounting import identity_faults
 from packer.progress import Progress, silent
 from packer.shards.figures import differences

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,8 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.executors import run_tasks
 from packer.gather import NO_LOSS, TokenColumn
-from packer.pipeline.reading import lists_of
+from packer.output.packed_output import PackedOutput
+from packer.pipeline.reading import MappedDocuments, lists_of
 from packer.pipeline.watching import Watch
 from packer.plan.pieces import Located, ShardRows
 from packer.plan.segments import context_of
@@ -22,13 +23,15 @@ from packer.shards.columns import RowFormat
 from packer.shards.kept import KeptValues
 from packer.shards.manifest import ShardEntry, shard_name
 from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
-from packer.sources import Source, TokenTable, value_message
+from packer.sources import TokenTable, value_message
 from packer.sources.origins import Origins
-from packer.workspace import Workspace
+
+Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
+"""Record batches, and what is in each."""
 
 
 class Shards(Protocol):
-    """A plan, as the rows of each shard."""
+    """A plan, as the rows of each shard. Can be pickled."""
 
     @property
     def shard_rows(self) -> list[int]:
@@ -40,13 +43,10 @@ class Shards(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardMaker:
-    """All that the bytes of the shards depend on."""
+    """All that the bytes of the shards depend on. Can be pickled, and makes the same bytes in any process."""
 
-    source: Source
-    """Named in messages."""
-
-    table: TokenTable
-    """The columns of all documents, by address."""
+    mapped: MappedDocuments
+    """The documents."""
 
     shards: Shards
     """Which segment stands where."""
@@ -57,10 +57,17 @@ class ShardMaker:
     overlap: int
     """Tokens with which a piece of a document repeats the end of the piece before it."""
 
-    origins: Origins | None
-    """Which document of which source each document is; None where there is one source."""
+    @property
+    def table(self) -> TokenTable:
+        """The columns of all documents, by address."""
+        return self.mapped.table
 
-    def batches(self, shard: int) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+    @property
+    def origins(self) -> Origins | None:
+        """Which document of which source each document is; None where there is one source."""
+        return self.mapped.documents.origins
+
+    def batches(self, shard: int) -> Batches:
         """Yield (record batch, what is in it) of a shard, in order.
 
         Raises:
@@ -117,29 +124,67 @@ class ShardMaker:
             if not 0 <= value < 2**31 and value not in allowed
         )
         document = int(block.documents[bad.segment])
+        source = self.mapped.documents.source
         if self.origins is None or block.source_ids is None:
-            where = self.source.describe(document)
+            where = source.describe(document)
         else:
             where = self.origins.describe(int(block.source_ids[bad.segment]), document)
-        name = self.source.columns.labels if bad.column == "labels" else self.source.columns.input_ids
+        name = source.columns.labels if bad.column == "labels" else source.columns.input_ids
         return f"{where}: {value_message(name, value, start + position, label=bad.column == 'labels')}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardTask:
+    """Writes any shard by itself, and commits it. Can be pickled, so any process can write it, twice if need be."""
+
+    claimed: PackedOutput
+    """The output."""
+
+    maker: ShardMaker
+    """Makes the rows."""
+
+    watch: Watch
+    """Files that must stay as they are."""
+
+    shards: int
+    """The number of shards, which is part of their names."""
+
+    def __call__(self, shard: int, seen: Callable[[Batches], Batches] = iter) -> ShardEntry:
+        """Write a shard.
+
+        Args:
+            shard: its number.
+            seen: takes the record batches, and yields them as they are.
+
+        Raises:
+            SourceError: a token or label of the source is out of range, or a file changed.
+            OSError: the disk is full, or anything else that the system refuses.
+        """
+        self.watch.check()
+        name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
+        with self.claimed.temporary(name) as temporary:
+            batches = seen(self.maker.batches(shard))
+            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.sync)
+            self.claimed.commit(temporary, entry)
+        return entry
+
+
 def write_shards(
-    claimed: Workspace, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
+    claimed: PackedOutput, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
 ) -> list[ShardEntry]:
     """Write the shards that are not there yet, while the watched files stay as they are; return the entries of all."""
     shard_rows = maker.shards.shard_rows
+    task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(shard_rows))
     names = [shard_name(shard, len(shard_rows)) for shard in range(len(shard_rows))]
     entries = _intact_shards(claimed, names, workers, progress)
     total = sum(shard_rows)
     done = sum(entry.rows for entry in entries.values())
     counting = threading.Lock()
-    max_len, schema = maker.row_format.max_len, maker.row_format.schema
+    max_len = maker.row_format.max_len
 
-    def counted(shard: int, go_on: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+    def counted(batches: Batches, go_on: Callable[[], None]) -> Batches:
         nonlocal done
-        for batch, counts in maker.batches(shard):
+        for batch, counts in batches:
             go_on()
             yield batch, counts
             with counting:
@@ -147,13 +192,7 @@ def write_shards(
                 progress("write", done * max_len, total * max_len)
 
     def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
-        name = names[shard]
-        watch.check()
-        with claimed.temporary(name) as temporary:
-            batches = counted(shard, go_on)
-            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=claimed.sync)
-            claimed.commit(temporary, entry)
-        return entry
+        return task(shard, lambda batches: counted(batches, go_on))
 
     missing = [shard for shard in range(len(shard_rows)) if names[shard] not in entries]
     for entry in run_tasks(write, missing, workers):
@@ -161,7 +200,7 @@ def write_shards(
     return [entries[name] for name in names]
 
 
-def _intact_shards(claimed: Workspace, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
+def _intact_shards(claimed: PackedOutput, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
     """The entries of the shards that were committed before and still match their hash, by name."""
     noted = [entry for name in names if (entry := claimed.committed(name)) is not None]
     done, total = 0, sum(entry.bytes for entry in noted)

@@ -3,7 +3,8 @@
 - `cutting`, `segments`: documents cut at max_len; `items` makes one of the two documents of a preference pair
 - `partitions`: documents in blocks, dealt at random to partitions of a shard's size
 - `rows`: rows drawn at random, or by patterns, and the segments that fill them; `shares`: patterns to partitions
-- `deal`, `ordered`: plans that are held as a whole: for groups, and in the order of the source
+- `ordered`: rows in the order of the source, made again from where they begin
+- `deal`: plans that are held as a whole, for groups
 - `groups`, `apart`: rows of one group of documents only, or with no two of a group
 - `mixing`: what a mixture takes of its sources
 - `extents`, `kernels`: what is compiled; `permute`: their randomness
@@ -16,7 +17,6 @@ from packer.plan.cutting import cut_documents, cuts_between
 from packer.plan.deal import Plan, deal
 from packer.plan.groups import GROUP_MODES, NO_GROUP, GroupMode, apart_bound, deal_together, together_bound
 from packer.plan.items import cut_pairs, items_of, with_both_of_each
-from packer.plan.ordered import plan_in_order
 from packer.plan.segments import LONG_POLICIES, Segments
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "deal_together",
     "items_of",
     "keep_apart",
-    "plan_in_order",
     "together_bound",
     "with_both_of_each",
 ]

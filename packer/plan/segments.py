@@ -124,7 +124,8 @@ class Segments:
 
     def numbers_in_order(self) -> NDArray[np.uint32] | NDArray[np.int64]:
         """The numbers of all segments that have tokens, in the order of the source."""
-        numbers = np.empty(int(self.histogram.sum()), np.uint32 if self.count < 2**32 else np.int64)
+        count = np.count_nonzero(self.tails) + len(self.head_documents)
+        numbers = np.empty(count, np.uint32 if self.count < 2**32 else np.int64)
         number_pieces(self.tails, self.head_documents, numbers)
         return numbers
 

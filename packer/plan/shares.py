@@ -6,6 +6,7 @@ left of both, patterns and segments, is for all partitions together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,18 @@ class Share:
     def rows(self) -> int:
         """All packs."""
         return int(self.packs.sum())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The share as arrays of its size, for a note; `from_arrays` reads them back."""
+        kinds = np.flatnonzero(self.left)
+        return {"given": self.given, "packs": self.packs, "left_extents": kinds, "left_counts": self.left[kinds]}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], max_len: int) -> Share:
+        """Read a share back."""
+        left = np.zeros(max_len + 1, np.int64)
+        left[arrays["left_extents"]] = arrays["left_counts"]
+        return cls(given=arrays["given"], packs=arrays["packs"], left=left)
 
 
 def even_share(

@@ -8,11 +8,15 @@ dies of that with a traceback. `queue.SimpleQueue` waits in C, where nothing str
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from queue import SimpleQueue
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_AHEAD = 3
+"""Calls begun for each thread before their results are taken, its own included."""
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
@@ -21,15 +25,17 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item], thread
 
 
 def each_in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """As `in_threads`, one result after the other."""
+    """As `in_threads`, one result after the other; those that nobody has taken yet are few, however many items."""
     if threads == 1:
         yield from map(function, items)
         return
+    coming = iter(items)
     with ThreadPoolExecutor(threads) as pool:
-        futures = deque(pool.submit(function, item) for item in items)
+        futures = deque(pool.submit(function, item) for item in islice(coming, _AHEAD * threads))
         try:
             while futures:
                 yield result_of(futures.popleft())
+                futures.extend(pool.submit(function, item) for item in islice(coming, 1))
         finally:
             for future in futures:
                 future.cancel()

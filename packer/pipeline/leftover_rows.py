@@ -1,0 +1,93 @@
+"""Rows made of what partitions leave over, region by region, and of what regions leave.
+
+Each function is a task: a pure function of its arguments, the last of which is the number of a region. Any process can
+run it, twice if need be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.patterns import Patterns
+from packer.notes import Note
+from packer.options import PackOptions
+from packer.pipeline.partition_rows import LAST_RESERVE
+from packer.pipeline.regions import Regions, load
+from packer.plan.pieces import extents_of_pieces
+from packer.plan.rows import RowExtents, drawn_rows, place_rows
+
+FEW_ROWS = 64
+"""Drawing leaves LAST_RESERVE of what it has, or half where that is less than so many rows."""
+
+
+def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: int) -> Note:
+    """Draw rows from what a region has, and note them, and what is left again.
+
+    Args:
+        options: what shapes the rows.
+        below: the tasks that left something.
+        first_stream: number of the draws of region 0, beyond those of the level below.
+        region: the number of the region.
+    """
+    pieces = _left_in(below, region)
+    extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
+    share = min(0.5, FEW_ROWS * options.max_len / max(1, int(extents.sum(dtype=np.int64))))
+    stream = first_stream + region
+    rows, _ = drawn_rows(
+        extents,
+        options.max_len,
+        options.max_items,
+        reserve=max(LAST_RESERVE, share),
+        seed=options.seed,
+        stream=stream,
+    )
+    return _rows_of_pieces(options, pieces, extents, rows, stream)
+
+
+def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: int) -> Note:
+    """Pack all that a region has by the algorithm, and note the rows; arguments as for `draw_rest`."""
+    pieces = _left_in(below, region)
+    extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
+    rows = RowExtents(extents=np.zeros(0, np.int32), starts=np.zeros(1, np.int64))
+    if len(extents):
+        rows = RowExtents.of_patterns(options.solve(np.bincount(extents, minlength=options.max_len + 1)))
+    return _rows_of_pieces(options, pieces, extents, rows, first_stream + region)
+
+
+def fill_rest(
+    options: PackOptions, patterns: Patterns, shares: str, below: Regions, first_stream: int, region: int
+) -> Note:
+    """Fill the packs that a region was given, and note the rows, and what is left again.
+
+    Args:
+        options: what shapes the rows.
+        patterns: the solution that packs are of.
+        shares: stage under which the packs of each region are noted.
+        below: the tasks that left something.
+        first_stream: the same as for `draw_rest`.
+        region: the number of the region.
+    """
+    share = load(below.notes, f"{shares}-{region}")
+    pieces = _left_in(below, region)
+    extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
+    rows = RowExtents.of_patterns(patterns, share.arrays["given"], share.arrays["packs"])
+    return _rows_of_pieces(options, pieces, extents, rows, first_stream + region)
+
+
+def _left_in(below: Regions, region: int) -> NDArray[Any]:
+    """What the tasks of a region left, one task after the other: an array of PIECE."""
+    return np.concatenate([note.arrays["left"] for note in below.notes_of(region)])
+
+
+def _rows_of_pieces(
+    options: PackOptions, pieces: NDArray[Any], extents: NDArray[np.int32], rows: RowExtents, stream: int
+) -> Note:
+    """Give rows the pieces that they ask for, and note both, and what is left."""
+    placed = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
+    if options.pairs:
+        placed = placed.of_pairs()
+    arrays = {"pieces": pieces[placed.slots], "row_starts": placed.row_starts, "left": pieces[placed.left]}
+    return Note(facts={"rows": len(rows)}, arrays=arrays)
