@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer import loader
 from packer.gather import (
-    NO_LOSS,
     TokenColumn,
     any_trained,
     count_trained,
@@ -22,6 +20,7 @@ from packer.gather import (
     restart_positions,
 )
 from packer.gather.columns import VALUE_TYPES
+from packer.labels import NO_LOSS
 from tests import naive
 
 
@@ -123,7 +122,3 @@ def test_every_label_but_no_loss_counts_as_trained_token_0_too():
     assert count_trained(places, lengths, labels) == (3, 1)
     any_trained(places, lengths, labels, found)
     assert found.tolist() == [True, False, True]
-
-
-def test_the_loader_means_the_same_by_no_loss():
-    assert loader.NO_LOSS == NO_LOSS  # it cannot import this one without Numba

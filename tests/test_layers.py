@@ -13,8 +13,10 @@ PACKAGE = Path(__file__).parent.parent / "packer"
 FLOORS = {
     "arrow": 0,
     "errors": 0,
+    "labels": 0,
     "paths": 0,
     "progress": 0,
+    "random_purposes": 0,
     "system_errors": 0,
     "algorithms": 0,
     "gather": 1,

@@ -18,7 +18,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.mixing import open_sources
 from packer.plan.mixing import interleave, mixture_targets, take_documents
-from packer.plan.permute import MIXTURE, permute, stream_key
+from packer.plan.permute import permute, stream_key
+from packer.random_purposes import MIXTURE
 from packer.sources.sizing import SpillSize
 from packer.sources.taken import TakenInOrder
 from tests import naive

@@ -16,7 +16,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.gather import NO_LOSS, TokenColumn, gather
+from packer.gather import TokenColumn, gather
+from packer.labels import NO_LOSS
 from packer.sources import Source, TokenTable, open_source, scan
 from packer.sources import ipc as ipc_module
 from packer.sources import jsonl as jsonl_module

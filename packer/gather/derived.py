@@ -7,9 +7,6 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 
-NO_LOSS = -100
-"""The label that every trainer reads as "no loss here" (the ignore_index of cross-entropy)."""
-
 
 @jit
 def fill_gaps(

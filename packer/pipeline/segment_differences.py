@@ -11,7 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import written
-from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
+from packer.gather import TokenColumn, gather, mask_context
+from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.pipeline.packed_segments import PackedSegments
 from packer.pipeline.reading import lists_of

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.errors import SourceError
-from packer.gather import NO_LOSS, any_trained, gather, mask_context
+from packer.gather import any_trained, gather, mask_context
+from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.plan import Segments
 from packer.sources import TokenTable

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import COUNT, SEGMENTS, detach, next_key, no_packs, push
-from packer.plan.permute import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW, permute, stream_key
+from packer.plan.permute import permute, stream_key
+from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 
 class GroupedSegments(NamedTuple):

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.plan.permute import EQUAL_LENGTHS, SEGMENTS_IN_ROW, permute, stream_key
+from packer.plan.permute import permute, stream_key
+from packer.random_purposes import EQUAL_LENGTHS, SEGMENTS_IN_ROW
 
 
 @jit

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.errors import PackerError
-from packer.plan.permute import MIXTURE, permute, stream_key
+from packer.plan.permute import permute, stream_key
+from packer.random_purposes import MIXTURE
 
 MixUnit = Literal["tokens", "epochs"]
 _DOCUMENT_BYTES = 32  # of memory for each: its number, copy and length, and its place in the plan

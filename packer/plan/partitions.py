@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.plan.permute import BLOCKS, permute, stream_key
+from packer.plan.permute import permute, stream_key
+from packer.random_purposes import BLOCKS
 
 BLOCK_PLACE = 1 << 18
 """Tokens of a block: 1 MiB of int32."""

@@ -12,7 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
-from packer.gather import NO_LOSS, TokenColumn, count_trained, fill_gaps, gather, mask_context, restart_positions
+from packer.gather import TokenColumn, count_trained, fill_gaps, gather, mask_context, restart_positions
+from packer.labels import NO_LOSS
 from packer.shards.columns import PADDING, SEGMENT_COLUMNS, RowFormat
 from packer.shards.files import HashingFile
 from packer.shards.kept import KeptValues, tokens_at
