@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.gather import (
+    RowLayout,
+    Spans,
     TokenColumn,
     any_trained,
     count_trained,
@@ -33,7 +35,7 @@ def read_back(column: TokenColumn, lists: list[list[int]], allowed: int = 0) -> 
     places = np.cumsum(lengths) - lengths
     out = np.full(int(lengths.sum()), -7, np.int32)
     rows = np.arange(len(lists), dtype=np.int64)
-    assert gather(column.addresses, rows, np.zeros_like(rows), lengths, places, allowed, out) == -1
+    assert gather(column.addresses, Spans(rows, np.zeros_like(rows), lengths, places), allowed, out) == -1
     return [out[place : place + length].tolist() for place, length in zip(places, lengths, strict=True)]
 
 
@@ -66,7 +68,8 @@ def test_fixed_size_lists_count_from_their_slice():
 def test_segments_land_where_they_are_placed():
     column = TokenColumn.from_arrow([pa.array([[7, 8, 9], [5]], pa.list_(pa.int32()))])
     out = np.full(6, -1, np.int32)
-    assert gather(column.addresses, int64s(1, 0), int64s(0, 1), int64s(1, 2), int64s(0, 3), 0, out) == -1
+    spans = Spans(lists=int64s(1, 0), starts=int64s(0, 1), lengths=int64s(1, 2), places=int64s(0, 3))
+    assert gather(column.addresses, spans, 0, out) == -1
     assert out.tolist() == [5, -1, -1, 8, 9, -1]
 
 
@@ -74,8 +77,9 @@ def test_segments_land_where_they_are_placed():
 def test_a_negative_token_is_refused_with_its_segment(value_type):
     column = TokenColumn.from_arrow([pa.array([[1], [2, -5]], pa.list_(pa.from_numpy_dtype(value_type)))])
     out = np.zeros(3, np.int32)
-    assert gather(column.addresses, int64s(0, 1), int64s(0, 0), int64s(1, 2), int64s(0, 1), 0, out) == 1
-    assert gather(column.addresses, int64s(0, 1), int64s(0, 0), int64s(1, 2), int64s(0, 1), -5, out) == -1
+    spans = Spans(lists=int64s(0, 1), starts=int64s(0, 0), lengths=int64s(1, 2), places=int64s(0, 1))
+    assert gather(column.addresses, spans, 0, out) == 1
+    assert gather(column.addresses, spans, -5, out) == -1
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ def test_a_negative_token_is_refused_with_its_segment(value_type):
 )
 def test_a_token_above_int32_is_refused(value, value_type):
     column = TokenColumn.from_arrow([pa.array([[value]], pa.list_(pa.from_numpy_dtype(value_type)))])
-    assert gather(column.addresses, *[int64s(n) for n in (0, 0, 1, 0)], NO_LOSS, np.zeros(1, np.int32)) == 0
+    assert gather(column.addresses, Spans(*[int64s(n) for n in (0, 0, 1, 0)]), NO_LOSS, np.zeros(1, np.int32)) == 0
 
 
 def test_offsets_that_run_backwards_or_outside_are_refused():
@@ -108,7 +112,7 @@ def test_labels_and_positions_equal_the_naive_twins(rows, spare, align, most_con
     context = np.minimum(lengths, most_context)
     labels = np.arange(len(rows) * max_len, dtype=np.int32)
     expected = naive.masked_labels(labels.reshape(len(rows), max_len).tolist(), rows, align, most_context)
-    fill_gaps(places, lengths, taken, ends, max_len, NO_LOSS, labels)
+    fill_gaps(RowLayout(places, lengths, taken, ends), max_len, NO_LOSS, labels)
     mask_context(places, context, NO_LOSS, labels)
     assert labels.reshape(len(rows), max_len).tolist() == expected
     positions = np.full(len(rows) * max_len, -1, np.int32)

@@ -216,6 +216,41 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
 
 
 @jit
+def best_fit(out: OpenPacks, used: int, out_links: Links, length: int, left: int, limit: int) -> tuple[int, Links]:
+    """Place `left` segments of one length, each in the pack with the least room for it; stacks are kept by residual.
+
+    A pack with residual r that took a segment of length l has r - l left. No other pack had room between l and r, so
+    it takes the next segment of l as well, while it can: 3 of length 30 go into a residual of 100. At most one pack of
+    a group is left with fewer, when the segments run out.
+
+    Args:
+        out: the packs that take segments; all longer segments have been placed.
+        used: groups of `out` in use.
+        out_links: what the packs hold.
+        length: of each segment.
+        left: segments to be placed.
+        limit: the most segments in a pack.
+
+    Returns:
+        The groups in use, and the links.
+    """
+    groups = out.groups
+    while left > 0:
+        residual = next_key(out, length)
+        top = out.tops[residual]
+        repeat = min(residual // length, limit - groups[top, SEGMENTS], left)
+        taken = min(groups[top, COUNT], left // repeat)
+        group = detach(out, residual, taken, used)
+        used += group == used
+        out_links = add_segments(groups, group, length, repeat, out_links)
+        left -= repeat * taken
+        residual -= repeat * length
+        if residual > 0 and groups[group, SEGMENTS] < limit:
+            push(out, residual, group)
+    return used, out_links
+
+
+@jit
 def unrolled(links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
     """Write every chain out: the chain ending in link `chains[i]` fills extents[offsets[i]:offsets[i + 1]]."""
     extents = np.empty(offsets[-1], np.int32)

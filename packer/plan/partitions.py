@@ -58,9 +58,15 @@ class BlockMarker:
             if self._count == self._most:
                 self._merge()
             self._count, self._open_place, step = _mark(
-                places[done:], self._target, self._open_place, self._count, self._starts, self._places,
-                self._documents, documents_each,
-            )  # fmt: skip
+                places[done:],
+                self._target,
+                self._open_place,
+                self._count,
+                self._starts,
+                self._places,
+                self._documents,
+                documents_each,
+            )
             done += step
             self._documents += step * documents_each
 

@@ -12,9 +12,8 @@ from packer.algorithms.open_packs import (
     Links,
     OpenPacks,
     add_segments,
-    detach,
+    best_fit,
     new_links,
-    next_key,
     no_packs,
     push,
     to_patterns,
@@ -72,20 +71,8 @@ def _fill(
             used += 1
             packs_left -= alike
 
-    # best fit, as in best_fit.py, with packs that are open already
     for length in range(capacity, 0, -1):
-        while left[length] > 0:
-            residual = next_key(packs, length)
-            top = packs.tops[residual]
-            repeat = min(residual // length, limit - packs.groups[top, SEGMENTS], left[length])
-            taken = min(packs.groups[top, COUNT], left[length] // repeat)
-            group = detach(packs, residual, taken, used)
-            used += group == used
-            links = add_segments(packs.groups, group, length, repeat, links)
-            left[length] -= repeat * taken
-            residual -= repeat * length
-            if residual > 0 and packs.groups[group, SEGMENTS] < limit:
-                push(packs, residual, group)
+        used, links = best_fit(packs, used, links, length, left[length], limit)
     return packs.groups[:used], links.rows[: links.used]
 
 
