@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil, log
 
 # ---- packing: lengths -> packs, each a list of lengths in the order in which they were put in ----
@@ -195,8 +195,8 @@ def account(lengths, pieces, placed, long):
     }
 
 
-def permutation(size, *, seed, purpose, stream):
-    """Fisher and Yates with SplitMix64 draws, in Python integers."""
+def draws(size, *, seed, purpose, stream):
+    """SplitMix64 draws 0..size-1 of a stream, in Python integers."""
     mask = 2**64 - 1
     golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -208,9 +208,15 @@ def permutation(size, *, seed, purpose, stream):
     key = mixed(seed + golden & mask)
     key = mixed(key ^ (purpose * golden & mask))
     key = mixed(key ^ (stream * factor_1 & mask))
+    return [mixed(key + i * golden & mask) for i in range(size)]
+
+
+def permutation(size, *, seed, purpose, stream):
+    """Fisher and Yates with SplitMix64 draws."""
+    bits = draws(size, seed=seed, purpose=purpose, stream=stream)
     numbers = list(range(size))
     for i in range(size - 1, 0, -1):
-        j = int((mixed(key + i * golden & mask) >> 11) * 2.0**-53 * (i + 1))
+        j = int((bits[i] >> 11) * 2.0**-53 * (i + 1))
         numbers[i], numbers[j] = numbers[j], numbers[i]
     return numbers
 
@@ -534,7 +540,7 @@ def take_documents(kept, target, order):
     """How often each document comes: all as often as they fit, then those of `order` up to nearest to `target`."""
     times = [int(target // sum(kept))] * len(kept)
     rest = round(target - times[0] * sum(kept))
-    sums = [sum(kept[document] for document in order[:count]) for count in range(len(kept) + 1)]
+    sums = list(accumulate((kept[document] for document in order), initial=0))
     count = next(count for count, done in enumerate(sums) if done >= rest)
     if count and sums[count] - rest >= rest - sums[count - 1]:
         count -= 1
@@ -543,6 +549,17 @@ def take_documents(kept, target, order):
     for document in order[:count]:
         times[document] += 1
     return times
+
+
+def numbered(times):
+    """(source, document, copy) of what is taken, by number: source by source, copy by copy, in the source's order."""
+    return [
+        (source, document, copy)
+        for source, each in enumerate(times)
+        for copy in range(max(each))
+        for document in range(len(each))
+        if copy < each[document]
+    ]
 
 
 def interleave(kept, times):

@@ -330,7 +330,7 @@ def refusal(family, *, changes=None, **options):
 def test_tokens_that_a_mask_hides_are_refused():
     mask = torch.ones(1, TOKENS)
     mask[0, -3:] = 0
-    assert "attention_mask hides 3 tokens" in refusal("llama3", changes={"attention_mask": mask})
+    assert "attention_mask masks 3 tokens" in refusal("llama3", changes={"attention_mask": mask})
 
 
 def test_a_mask_of_four_dimensions_is_refused():
@@ -346,12 +346,12 @@ def test_a_cache_that_holds_tokens_is_refused():
 
 
 def test_dropout_is_refused_in_training_and_ignored_in_evaluation():
-    assert "drops out 0.1 of its attention" in refusal("llama3", attention_dropout=0.1)
+    assert "has an attention dropout of 0.1" in refusal("llama3", attention_dropout=0.1)
     packer.attention.use(tiny_model("llama3", attention_dropout=0.1)).eval()(**batch_of())
 
 
 def test_chunks_are_refused_where_a_segment_is_longer():
-    assert f"chunked to {WINDOW} tokens" in refusal("llama4_text")
+    assert f"attends in chunks of {WINDOW} tokens" in refusal("llama4_text")
     short = batch_of([WINDOW, 3, WINDOW])
     found = packer.attention.use(tiny_model("llama4_text"))(**short).logits
     expected = tiny_model("llama4_text", attention="sdpa")(**short).logits

@@ -109,6 +109,7 @@ def test_a_pass_is_one_graph_that_is_compiled_once(monkeypatch, checkpointing):
 
 @pytest.mark.slow
 def test_the_trainer_with_torch_compile_trains_as_on_documents_alone(tmp_path):
+    pytest.importorskip("accelerate")
     example = make_example(tmp_path / "source", make_source("first token trained"))
     expected = train_alone(tiny_llama(), example.pieces)
     arguments = transformers.TrainingArguments(

@@ -183,7 +183,7 @@ def test_batches_that_accelerate_would_dispatch_are_refused(prepared):
 
 @pytest.mark.slow
 def test_the_trainer_shows_the_sampler_s_batches_and_resumes_from_a_checkpoint(dataset, tmp_path):
-    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
     from tests.trainers import train_with_trainer
 
     expected = [

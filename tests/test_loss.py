@@ -231,6 +231,7 @@ def test_the_trainer_on_two_ranks_resumes_in_the_epoch_that_it_left(two_ranks, p
 @pytest.fixture(scope="module")
 def two_ranks(packed, tmp_path_factory) -> Path:
     """Folder of what two processes left that trained together; see tests/two_ranks.py."""
+    pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("ranks")
     root = Path(__file__).parent.parent
     running = []

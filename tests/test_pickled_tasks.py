@@ -45,6 +45,10 @@ def pairs(folder):
     return datasets.Dataset(pa.table(columns))
 
 
+def mixture(folder):
+    return [(as_file(folder), 0.4), (shuffled(folder), 1.3)]
+
+
 CASES = {
     "drawn": (as_file, {"algorithm": "mixed"}),
     "by patterns": (as_file, {"algorithm": "bfd"}),
@@ -54,6 +58,8 @@ CASES = {
     "shuffled, in order, untrained dropped": (shuffled, {"algorithm": "sequential", "untrained": "drop"}),
     "pairs": (pairs, {"algorithm": "mixed", "pairs": True, "long": "drop"}),
     "pairs in order": (pairs, {"algorithm": "sequential", "pairs": True, "long": "drop"}),
+    "mixture": (mixture, {"algorithm": "mixed", "mix_unit": "epochs"}),
+    "mixture in order": (mixture, {"algorithm": "sequential", "mix_unit": "epochs"}),
     "groups": (shuffled, {"algorithm": "bfd", "group_by": "name", "group_mode": "apart"}),
 }
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from packer.gather import Spans, TokenColumn, gather
 from packer.labels import NO_LOSS
 from packer.sources import Source, TokenTable, open_source, scan
-from packer.sources import ipc as ipc_module
 from packer.sources import jsonl as jsonl_module
+from packer.sources import mapped_lists as mapped_lists_module
 from packer.sources import source as source_module
 
 DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]
@@ -280,7 +280,7 @@ def test_splits(tmp_path):
 
 
 def test_chunks_and_slices_of_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(ipc_module, "_DOCUMENTS", 4)
+    monkeypatch.setattr(mapped_lists_module, "_DOCUMENTS", 4)
     documents = [[i] * (i % 5) for i in range(33)]
     for rows in (1, 3, 33):
         write_ipc(tmp_path / "a.arrow", arrow_table(documents, documents), rows=rows)

@@ -15,13 +15,13 @@ from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorith
 from packer.algorithms.bounds import lower_bound
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
+from packer.options.choices import LongPolicy
 from packer.paths import expanded
 from packer.pipeline.measure_source import Measured, measure
-from packer.pipeline.mixing import Given
 from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.plans import plan_lengths
+from packer.pipeline.read_documents import Given
 from packer.plan import Segments, apart_bound, items_of, together_bound
-from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
 from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, compare_outcomes
@@ -198,7 +198,8 @@ def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: Pac
         _warm_up(algorithm)
     else:
         algorithm.arrange(np.array([3, 9, 2], np.int32), 4, 2)  # compiles it
-    planned, seconds = _timed(partial(plan_lengths, measured.lengths, options, groups=measured.groups))
+    lengths = measured.lengths_for(options)
+    planned, seconds = _timed(partial(plan_lengths, lengths, options, groups=measured.groups))
     shards = (planned.shards.shard(number) for number in range(len(planned.shards.shard_rows)))
     located = (shard.located(0, len(shard)) for shard in shards)
     if isinstance(algorithm, OrderAlgorithm):

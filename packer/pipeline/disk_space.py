@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from packer.errors import PackerError
 from packer.options import PackOptions, byte_size
 from packer.output.packed_output import PackedOutput
+from packer.shards.columns import RowFormat
 from packer.sources import Source
 from packer.sources.mixture import Mixture
 
@@ -27,7 +30,7 @@ def check_decoding(claimed: PackedOutput, source: Source | Mixture, options: Pac
     spill = source.spill_size(claimed.spill)
     if not spill.bytes:
         return
-    rows = spill.tokens * options.row_format.row_bytes // options.max_len
+    rows = spill.tokens * RowFormat.of(options).row_bytes // options.max_len
     free = _free(claimed)
     about = "about" if spill.sampled else "up to"
     if spill.bytes + rows >= _WORTH_A_LINE:
@@ -84,6 +87,23 @@ def check_writing(claimed: PackedOutput, rows: int) -> None:
             f"{claimed.out}: the rows to be written need {byte_size(needed)}, {byte_size(free)} are free: "
             "free some space and repeat the same command, or choose an --output with more"
         )
+
+
+def check_mixture(claimed: PackedOutput, identity: Mapping[str, Any], options: PackOptions) -> None:
+    """Check that rows for what a mixture takes can fit, before its documents are looked through: it may repeat them.
+
+    Args:
+        claimed: the unfinished output.
+        identity: what the manifest says of the source; anything but a mixture passes.
+        options: what shapes the rows.
+
+    Raises:
+        PackerError: they cannot fit.
+    """
+    if options.untrained == "drop":  # how much of it stays is known later
+        return
+    kept = sum(part["taken"]["tokens_kept"] for part in identity.get("mixture", ()))
+    check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes)
 
 
 def _free(claimed: PackedOutput) -> int:

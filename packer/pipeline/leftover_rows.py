@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note
 from packer.options import PackOptions
+from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.partition_rows import LAST_RESERVE
 from packer.pipeline.regions import Regions, load
 from packer.plan.pieces import extents_of_pieces
@@ -53,7 +54,7 @@ def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: 
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
     rows = RowExtents(extents=np.zeros(0, np.int32), starts=np.zeros(1, np.int64))
     if len(extents):
-        rows = RowExtents.of_patterns(options.solve(np.bincount(extents, minlength=options.max_len + 1)))
+        rows = RowExtents.of_patterns(solve_histogram(options, np.bincount(extents, minlength=options.max_len + 1)))
     return _rows_of_pieces(options, pieces, extents, rows, first_stream + region)
 
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.grouping import document_groups
-from packer.pipeline.mixing import Given, open_sources
+from packer.pipeline.plans import makes_own_rows
+from packer.pipeline.read_documents import Given, open_sources
 from packer.progress import Progress, silent
 from packer.sources import scan
+from packer.sources.draw_mixture import Drawn, draw_mixture
 from packer.sources.mixture import Mixture
 from packer.sources.pairs import Pairs, interleaved
 
@@ -24,13 +26,24 @@ class Measured:
     """Lengths and groups of documents, in the order in which they are packed."""
 
     lengths: NDArray[np.int32]
-    """(documents,) number of tokens of each document."""
+    """(documents,) number of tokens of each document. A mixture without groups is in the order for histogram
+    algorithms; see `lengths_for`."""
 
     groups: NDArray[np.int32] | None
     """(documents,) group of each document, NO_GROUP for none; None without groups."""
 
     mixture: tuple[dict[str, Any], ...] = ()
     """Share taken of each source of a mixture, as in the manifest; empty for a single source."""
+
+    drawn: Drawn | None = None
+    """The mixture; None for a single source, or if its sources are interleaved already."""
+
+    def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
+        """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
+        if self.drawn is None or makes_own_rows(options):
+            return self.lengths
+        lengths: NDArray[np.int32] = self.lengths[self.drawn.order(self.lengths)]
+        return lengths
 
 
 def measure(source: Given | Sequence[Given], options: PackOptions, progress: Progress = silent) -> Measured:
@@ -47,11 +60,7 @@ def measure(source: Given | Sequence[Given], options: PackOptions, progress: Pro
     opened = open_sources(expanded(source), options)
     is_grouped = options.group_by is not None
     if isinstance(opened, Mixture):
-        drawn = opened.draw(progress, with_extra=is_grouped)
-        numbers, _, lengths = drawn.order()
-        extra = {name: drawn.column(name) for name in (options.group_by,) if name is not None}
-        groups = document_groups(extra, drawn.lists(numbers), options)
-        return Measured(lengths=lengths, groups=groups, mixture=tuple(drawn.identities))
+        return _measure_mixture(draw_mixture(opened, progress, with_extra=is_grouped), options)
     if isinstance(opened, Pairs) and not opened.mapped:
         sides = [scan(side, progress, with_extra=is_grouped) for side in opened.sides]
         lists = interleaved(*opened.sides)
@@ -59,3 +68,13 @@ def measure(source: Given | Sequence[Given], options: PackOptions, progress: Pro
         return Measured(lengths=lengths, groups=document_groups(sides[0].extra, np.repeat(lists[::2], 2), options))
     scanned = scan(opened, progress, with_extra=is_grouped)
     return Measured(lengths=scanned.lengths, groups=document_groups(scanned.extra, opened.indices, options))
+
+
+def _measure_mixture(drawn: Drawn, options: PackOptions) -> Measured:
+    lengths, mixture = drawn.lengths(), tuple(drawn.identities)
+    if options.group_by is None:
+        return Measured(lengths=lengths, groups=None, mixture=mixture, drawn=drawn)
+    order = drawn.order(lengths)
+    lists = drawn.origins(order)[np.arange(len(order))]
+    groups = document_groups({options.group_by: drawn.column(options.group_by)}, lists, options)
+    return Measured(lengths=lengths[order], groups=groups, mixture=mixture)

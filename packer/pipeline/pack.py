@@ -20,11 +20,11 @@ from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.replace_folder import restore
 from packer.output.request import difference
 from packer.paths import expanded, output_path
-from packer.pipeline.disk_space import check_decoding, check_writing
+from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
 from packer.pipeline.finding_complete import changed_since, check_files
-from packer.pipeline.mixing import Given, open_sources, read_documents
 from packer.pipeline.open_inputs import names_and_sizes, source_files, text_identity, text_totals
-from packer.pipeline.plans import plan_documents
+from packer.pipeline.plans import makes_own_rows, plan_documents
+from packer.pipeline.read_documents import Given, open_sources, read_documents
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watching import Watch
 from packer.pipeline.writing import ShardMaker, write_shards
@@ -149,7 +149,7 @@ def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any],
         PackerError: it is of another request or source, or damaged.
     """
     manifest = read_manifest(out)
-    there = {"options": dict(manifest.options), "files": names_and_sizes(manifest.source["files"])}
+    there = {"options": manifest.options.to_dict(), "files": names_and_sizes(manifest.source["files"])}
     asked = {**request, "files": names_and_sizes(request["files"])}
     text = text_identity(manifest.source)
     if text is not None:
@@ -191,8 +191,10 @@ def _pack_into(
         watch.check()
         watch = watch.of_mapped(mapped)
     notes = NotesInFolder(claimed)
-    documents = read_documents(mapped, progress, hold_lengths=options.group_by is not None)
+    is_grouped, is_in_order = options.group_by is not None, not makes_own_rows(options)
+    documents = read_documents(mapped, progress, hold_lengths=is_grouped, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
+    check_mixture(claimed, documents.identity, options)
     planned = plan_documents(documents, options, notes=notes, workers=workers, progress=progress)
     watch.check()
     check_writing(claimed, planned.totals["packs"] * planned.row_format.row_bytes)
@@ -206,7 +208,7 @@ def _pack_into(
     watch.check()
     files = datasets_files(documents.identity, [entry.file for entry in entries])
     manifest = Manifest(
-        options=options.to_dict(),
+        options=options,
         source=documents.identity,
         totals={
             **planned.totals,

@@ -21,6 +21,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note, Notes, run_stage
 from packer.options import PackOptions
+from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.leftover_rows import draw_rest, fill_rest, solve_rest
 from packer.pipeline.partition_plan import PartitionPlan
 from packer.pipeline.partition_rows import PartitionJob, note_rows, take_share
@@ -93,7 +94,7 @@ def _solved(surveyed: Survey, options: PackOptions, notes: Notes) -> Patterns:
     """The solution for all documents; kept, because one that a time limit ends may be another the next time."""
     note = notes.load("solved")
     if note is None:
-        patterns = options.solve(surveyed.histogram)
+        patterns = solve_histogram(options, surveyed.histogram)
         arrays: dict[str, NDArray[Any]] = {
             "offsets": patterns.offsets,
             "extents": patterns.extents,
@@ -184,9 +185,12 @@ class _Planner:
         left = extents_of_pieces(note.arrays["left"], self.options.align, paired=self.options.pairs)
         rows = int(note.facts["rows"])
         if len(left):
-            rows += self.options.solve(np.bincount(left, minlength=self.options.max_len + 1)).packs
+            rows += solve_histogram(self.options, np.bincount(left, minlength=self.options.max_len + 1)).packs
         least = lower_bound(histogram, self.options.max_items)
-        return rows > least * (1 + HOPELESS) + 1 and rows > self.options.solve(histogram).packs * (1 + HOPELESS) + 1
+        return (
+            rows > least * (1 + HOPELESS) + 1
+            and rows > solve_histogram(self.options, histogram).packs * (1 + HOPELESS) + 1
+        )
 
     def by_patterns(self, patterns: Patterns) -> PartitionPlan:
         """Share out the solver's patterns; what partitions cannot fill is filled from what regions of them leave."""

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.notes import Note, Notes, NotesInMemory
 from packer.options import PackOptions
+from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.group_plan import plan_groups
 from packer.pipeline.grouping import document_groups
-from packer.pipeline.mixing import Documents
 from packer.pipeline.order_plan import plan_in_order
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.planning import cut_by_policy
-from packer.pipeline.reading import LengthsReader, MappedDocuments, SegmentReader, SourceReader
+from packer.pipeline.read_documents import Documents
+from packer.pipeline.reading import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
 from packer.pipeline.surveying import survey
 from packer.pipeline.writing import Shards
 from packer.plan import Plan, Segments
@@ -72,7 +73,7 @@ def plan_documents(
         SourceError: a document cannot be packed as the options say, or there is nothing to pack.
     """
     mapped = MappedDocuments(documents=documents)
-    row_format = options.row_format_of(mapped.table.extra)
+    row_format = row_format_of(options, mapped.table.extra)
     rows_per_shard = _rows_per_shard(options, row_format)
     shards: Shards
     if options.group_by is not None:
@@ -121,7 +122,7 @@ def plan_lengths(
     Raises:
         SourceError: there is nothing to pack, or a document is longer than max_len and that is an error.
     """
-    rows_per_shard = _rows_per_shard(options, options.row_format)
+    rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
     if groups is not None:
@@ -179,7 +180,8 @@ def _plan_grouped(
     segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe, threads=workers)
     note = notes.load("plan")
     if note is None:
-        groups = document_groups(table.extra, table.rows, options)
+        lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
+        groups = document_groups(table.extra, lists, options)
         assert groups is not None
         plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}

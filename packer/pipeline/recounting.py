@@ -17,6 +17,7 @@ from packer.options import PackOptions
 from packer.pipeline.group_plan import group_facts
 from packer.pipeline.packed_segments import PackedSegments
 from packer.pipeline.planning import account_of
+from packer.pipeline.reading import lists_of
 from packer.plan import Account, Segments, cut_documents, together_bound
 from packer.shards.figures import differences
 from packer.shards.kept import KeptValues
@@ -70,7 +71,7 @@ class SourceCounts:
         self._policy += policy.histogram
         name = self._options.group_by
         if name is not None:
-            lists = np.arange(len(table.lengths)) if table.rows is None else table.rows.astype(np.int64)
+            lists = lists_of(table, np.arange(len(table.lengths)))
             values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
             self._groups.append(group_values(values, name))
             self._grouped.append(  # copies, as views would hold the whole bucket

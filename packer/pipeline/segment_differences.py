@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import written
-from packer.gather import Spans, TokenColumn, gather, mask_context
+from packer.gather import Spans, gather, mask_context
 from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.pipeline.packed_segments import PackedSegments
@@ -20,7 +20,7 @@ from packer.plan import Segments
 from packer.shards.kept import KeptValues, same_values, tokens_at
 from packer.sources import Source, TokenTable
 from packer.sources.column_types import cast, join
-from packer.sources.taken import TakenInOrder
+from packer.sources.mixture_order import TakenInOrder
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 
@@ -233,7 +233,7 @@ class _Pieces:
             expected = values.column(name, self.lists, np.zeros(len(self.lists), bool))
             return expected, self.packed.kept[name][self.numbers.start : self.numbers.stop]
         packed, value_type = self.packed.kept_tokens[name]
-        origin = TokenColumn.from_arrow(column.chunks)
+        origin = column.addresses()
         return (
             tokens_at(origin, column.type.value_type, self.in_source, self.size),
             tokens_at(packed, value_type, self.in_rows, self.size),

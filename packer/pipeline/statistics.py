@@ -13,8 +13,8 @@ from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.measure_source import measure
-from packer.pipeline.mixing import Given
 from packer.pipeline.plans import plan_lengths
+from packer.pipeline.read_documents import Given
 from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
@@ -43,9 +43,10 @@ def dataset_statistics(
         PackerError: the source cannot be read, or there is nothing in it to pack.
     """
     measured = measure(source, options, progress)
-    planned = plan_lengths(measured.lengths, options, groups=measured.groups, progress=progress)
+    lengths = measured.lengths_for(options)
+    planned = plan_lengths(lengths, options, groups=measured.groups, progress=progress)
     return dataset_stats(
-        lengths=measured.lengths,
+        lengths=lengths,
         histogram=_tokens_of_segments(planned.segments),
         packs=planned.packs,
         lower_bound=planned.lower_bound,

@@ -11,8 +11,8 @@ from packer.errors import OtherSourceError, PackerError
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
-from packer.pipeline.mixing import Given, open_sources
 from packer.pipeline.open_inputs import text_totals
+from packer.pipeline.read_documents import Given, open_sources
 from packer.pipeline.recounting import identity_faults
 from packer.progress import Progress, silent
 from packer.shards.figures import differences
@@ -20,8 +20,9 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.shards.verify import verify_packed
 from packer.sources import IdentityCounter, Source
+from packer.sources.draw_mixture import draw_mixture
 from packer.sources.mixture import Mixture
-from packer.sources.taken import TakenInOrder
+from packer.sources.mixture_order import TakenInOrder
 from packer.text import LIBRARIES
 
 
@@ -82,13 +83,13 @@ def compare_opened(folder: Path, manifest: Manifest, opened: Source | Mixture, p
         if texts:
             yield from texts
             return
-        drawn = opened.draw()
+        drawn = draw_mixture(opened)
         others = [f for pair in zip(drawn.identities, manifest.source["mixture"], strict=True) if (f := _other(*pair))]
         if others:
             yield from others
             return
         is_same = yield from compare_with_source(folder, manifest, TakenInOrder(drawn), progress)
-        identity = drawn.identity(drawn.order()[2]) if is_same else None
+        identity = drawn.identity if is_same else None
     else:
         difference = _other_text(manifest.source, opened)
         if difference:
@@ -117,7 +118,7 @@ def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOpt
     Raises:
         PackerError: it is not known, or there was none.
     """
-    options = PackOptions.from_dict(manifest.options)
+    options = manifest.options
     if tokenizer is None:
         name = options.tokenizer
         if name is not None and "/" not in name and not Path(name).exists():

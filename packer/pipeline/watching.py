@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packer.errors import SourceError
 from packer.sources import Source
-from packer.sources.ipc import MappedLists
+from packer.sources.mapped_lists import MappedLists
 from packer.sources.mixture import Mixture
 
 State = tuple[int, int, int]

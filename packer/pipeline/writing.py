@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from packer.errors import SourceError
 from packer.executors import run_tasks
-from packer.gather import TokenColumn
 from packer.labels import NO_LOSS
 from packer.output.packed_output import PackedOutput
 from packer.pipeline.reading import MappedDocuments, lists_of
@@ -102,7 +101,7 @@ class ShardMaker:
         )
 
     def _columns(self) -> SourceColumns:
-        kept = {name: TokenColumn.from_arrow(self.table.extra[name].chunks) for name in self.row_format.kept_tokens}
+        kept = {name: self.table.extra[name].addresses() for name in self.row_format.kept_tokens}
         return SourceColumns(input_ids=self.table.input_ids, labels=self.table.labels, kept_tokens=kept)
 
     def _kept(self, rows: ShardRows) -> KeptValues:

@@ -6,7 +6,7 @@
 - `ordered`: rows in the order of the source, made again from where they begin
 - `deal`: plans that are held as a whole, for groups
 - `groups`, `apart`: rows of one group of documents only, or with no two of a group
-- `mixing`: what a mixture takes of its sources
+- `mixture_shares`: how much a mixture takes of its sources; `hash_sample`: samples of them that are not stored
 - `extents`, `kernels`: what is compiled; `permute`: their randomness
 - `account`: what became of every document and token
 """
@@ -15,16 +15,13 @@ from packer.plan.account import Account
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents, cuts_between
 from packer.plan.deal import Plan, deal
-from packer.plan.groups import GROUP_MODES, NO_GROUP, GroupMode, apart_bound, deal_together, together_bound
+from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
 from packer.plan.items import cut_pairs, items_of, with_both_of_each
-from packer.plan.segments import LONG_POLICIES, Segments
+from packer.plan.segments import Segments
 
 __all__ = [
-    "GROUP_MODES",
-    "LONG_POLICIES",
     "NO_GROUP",
     "Account",
-    "GroupMode",
     "Plan",
     "Segments",
     "apart_bound",

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.options.choices import LongPolicy, TruncateSide
 from packer.plan.extents import (
     BLOCK,
     DROP,
@@ -17,7 +18,7 @@ from packer.plan.extents import (
     fill_pieces,
     survey,
 )
-from packer.plan.segments import LongPolicy, Segments, TruncateSide
+from packer.plan.segments import Segments
 from packer.plan.threads import in_threads
 
 _KERNEL_POLICY = {"split": SPLIT, "truncate": TRUNCATE, "drop": DROP, "error": DROP}

@@ -42,9 +42,15 @@ def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
 
 
 @jit
+def draw_bits(key: Any, index: int | np.int64) -> Any:
+    """Draw number `index` of a stream: 64 bits, uint64; no two draws of a stream are equal."""
+    return mixed(key + np.uint64(index) * _GOLDEN)
+
+
+@jit
 def draw_below(key: Any, index: int, limit: int) -> Any:
     """Draw number `index` of a stream: an integer in 0..limit-1, uniform to 2^-53 times limit."""
-    bits = mixed(key + np.uint64(index) * _GOLDEN)
+    bits = draw_bits(key, index)
     return np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
 
 

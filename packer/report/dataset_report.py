@@ -62,8 +62,8 @@ def mixing_facts(stats: PackedStats) -> list[list[str]]:
     share, shuffled = f"{stats.mixing.within_row_share:.2f}", f"{stats.shuffled_share:.2f}"
     spread, peak = f"{stats.mixing.attention_spread:.2f}", f"{stats.mixing.attention_peak:.2f}"
     return [
-        ["mixed", share, f"length variance within rows; if shuffled, {shuffled}"],
-        ["  work", spread, f"attention per row: std / mean; max / mean {peak}"],
+        ["mixed", share, f"length variance within rows; shuffled {shuffled}"],
+        ["  work", spread, f"attention: std / mean; max / mean {peak}"],
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,13 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
 from packer.gather import Spans, TokenColumn, gather_bytes
+
+
+class ValuesByRow(Protocol):
+    """A column of values that are looked up where they lie."""
+
+    def at(self, rows: NDArray[np.int64]) -> pa.Array:
+        """The values at these rows, ascending."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,10 +33,10 @@ class KeptValues:
     """The value of each, by column."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, pa.ChunkedArray], lists: NDArray[np.int64]) -> KeptValues:
+    def of(cls, columns: Mapping[str, ValuesByRow], lists: NDArray[np.int64]) -> KeptValues:
         """Look up the values of these lists, in any order and as often as they come."""
         found = np.unique(lists)
-        return cls(lists=found, values={name: values_at(column, found) for name, column in columns.items()})
+        return cls(lists=found, values={name: column.at(found) for name, column in columns.items()})
 
     def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_]) -> pa.Array:
         """The values of segments: at padding 0 where they are numbers, else null.

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources import ipc
-from packer.sources.documents import SourceFile, reading
+from packer.sources.documents import Places, RowPlaces, SourceFile, reading
 from packer.sources.hugging_face import STATE, Found
+from packer.sources.record_batches import map_file, schema_of
 from packer.sources.records import ROWS, Reader, rows_at_once, with_columns
 
 
@@ -51,7 +52,7 @@ class ArrowRecords:
         """
 
         def read(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            fields = ipc.schema_of(buffer).names
+            fields = schema_of(buffer).names
             there = tuple(column for column in columns if column in fields)
             yield from ipc.record_batches(buffer, name, there, only=there if whole else None)
 
@@ -59,8 +60,8 @@ class ArrowRecords:
             file = SourceFile(name=name, bytes=path.stat().st_size)
             if not file.bytes:
                 raise SourceError(f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it")
-            buffer = ipc.map_file(path)
-            fields = ipc.schema_of(buffer)
+            buffer = map_file(path)
+            fields = schema_of(buffer)
             rows, whole = 0, False
             for batch in ipc.record_batches(buffer, name, ()):
                 rows += len(batch)
@@ -76,8 +77,8 @@ class ArrowRecords:
         Raises:
             SourceError: the mapping reaches beyond the rows.
         """
-        if found.table is not None:
-            table: pa.Table = found.table
+        table: pa.Table = found.table.table if found.table is not None else None
+        if table is not None:
             file, path, fields, rows = SourceFile(name=found.name, bytes=table.nbytes), None, table.schema, len(table)
         else:
             (first, *_), rows = files, sum(one.rows for one in files)
@@ -85,8 +86,8 @@ class ArrowRecords:
             path, fields = Path(found.name) / STATE, first.fields
 
         def read(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            if found.table is not None:
-                yield from found.table.select([column for column in columns if column in fields.names]).to_batches()
+            if table is not None:
+                yield from table.select([column for column in columns if column in fields.names]).to_batches()
             for one in files:
                 yield from one.read(columns)
 
@@ -126,10 +127,10 @@ class ArrowRecords:
         """They are Arrow's already; a column that is not there is null throughout."""
         return with_columns(block, columns)
 
-    def place(self, row: int) -> str:
-        """Name the row."""
-        row += self.first_row
-        return f"{self.file.name} row {row if self.indices is None else self.indices[row]}"
+    @property
+    def places(self) -> Places:
+        """What names the records."""
+        return RowPlaces(self.file.name, self.first_row, self.indices)
 
     def _in_order(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         skip, left = self.first_row, self.rows

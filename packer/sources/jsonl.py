@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from packer.errors import PackerError
+from packer.sources.column_checks import check_per_token, require_column
 from packer.sources.column_types import join
 from packer.sources.column_values import infer, shown
 from packer.sources.crew import Crew
@@ -27,11 +28,10 @@ from packer.sources.documents import (
     DecodedSize,
     DocumentError,
     Input,
+    Places,
     SourceFile,
-    check_per_token,
     null_message,
     reading,
-    require_column,
     value_message,
 )
 from packer.sources.json_blocks import Block, count_lines, parse_block
@@ -135,6 +135,11 @@ class JsonLines:
             yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
             row += len(tokens)
             line += block.count(b"\n")
+
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return self
 
     def place(self, row: int) -> str:
         """Name the line, counting again from the first."""

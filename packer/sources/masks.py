@@ -15,9 +15,19 @@ from packer.arrow import as_arrow
 from packer.gather import list_lengths
 from packer.labels import NO_LOSS
 from packer.sources.crew import Crew
-from packer.sources.documents import ATTENTION, MASKS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
-from packer.sources.ipc import MappedLists
+from packer.sources.documents import (
+    ATTENTION,
+    MASKS,
+    Batch,
+    Columns,
+    DecodedSize,
+    DocumentError,
+    Input,
+    Places,
+    SourceFile,
+)
 from packer.sources.lengths import document_lengths, fault_of_row, runs, values_of
+from packer.sources.mapped_lists import MappedLists
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +76,8 @@ class Masked:
         size = self.given.decoded
         if size is None or not isinstance(self.given, MappedLists):
             return size
-        tokens = sum(int(list_lengths(chunk).sum()) for chunk in self.given.input_ids)
+        chunks = self.given.chunks(self.given.input_ids)
+        tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
         return DecodedSize.of(tokens, self.given.rows, has_labels=bool(self.has_labels))
 
     def cut(self, size: int) -> Sequence[Input]:
@@ -92,6 +103,11 @@ class Masked:
             if len(wrong):
                 fault = fault_of_row(batch, good, int(lengths[good]), self.columns)
                 raise DocumentError(row, fault.message)
+
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return self.given.places
 
     def place(self, row: int) -> str:
         """Where the input has it."""
@@ -199,18 +215,13 @@ def apply_masks(inputs: Sequence[Input], columns: Columns, read: Columns) -> tup
     if len(mapped) == len(inputs):
         masks = [name for name in masks if not all(_is_idle(given, name) for given in mapped)]
     kept = columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
-    inputs = tuple(_only(given, kept) if isinstance(given, MappedLists) else given for given in inputs)
+    inputs = tuple(replace(given, extra=kept.extra) if isinstance(given, MappedLists) else given for given in inputs)
     return tuple(Masked(given=given, columns=kept, masks=tuple(masks)) for given in inputs) if masks else inputs
 
 
 def _is_idle(given: MappedLists, name: str) -> bool:
     """Whether a mask of a mapped input masks nothing."""
-    pairs = list(zip(given.extra[name], given.input_ids, strict=True))
-    return masks_nothing([mask for mask, _ in pairs]) and all(_as_long(*pair) for pair in pairs)
-
-
-def _only(given: MappedLists, columns: Columns) -> MappedLists:
-    return replace(given, extra={name: given.extra[name] for name in columns.extra})
+    return all(masks_nothing([mask]) and _as_long(mask, tokens) for mask, tokens in given.chunks(name, given.input_ids))
 
 
 def masks_nothing(lists: Sequence[pa.Array]) -> bool:

@@ -8,22 +8,24 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
-from packer.sources.column_types import as_plain
-from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
+from packer.sources.column_checks import check_types, find_columns
+from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
 from packer.sources.file_search import ENDINGS, files_in, matches_of
 from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset, no_splits
+from packer.sources.mapped_lists import MappedLists
 from packer.sources.masks import apply_masks, with_masks
 from packer.sources.pairs import open_pairs
+from packer.sources.record_batches import MAGIC
 from packer.sources.regular_files import require_regular
-from packer.sources.source import Source, check_types
+from packer.sources.source import Source
 from packer.sources.split_names import files_of_split, splits_of
+from packer.sources.table_in_memory import TableInMemory
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from datasets import Dataset, DatasetDict
 
 _MANIFEST, _UNFINISHED = "manifest.json", ".packer"
@@ -161,16 +163,16 @@ def _found(name: str, root: Path, files: Sequence[Path]) -> Found:
     return Found(name, named)
 
 
-def _open_table(table: pa.Table, name: str, columns: Columns) -> ipc.MappedLists:
-    has_labels = find_columns(table.schema, name, columns)
-    table = table.select(list(columns.wanted(has_labels=has_labels)))
-    batches = table.to_batches()  # aligns the chunks of both columns without copying
-    return ipc.MappedLists(
-        file=SourceFile(name=name, bytes=table.nbytes),
+def _open_table(table: Any, name: str, columns: Columns) -> MappedLists:
+    has_labels = find_columns(table.table.schema, name, columns)
+    wanted = columns.wanted(has_labels=has_labels)
+    return MappedLists(
+        file=SourceFile(name=name, bytes=table.table.select(list(wanted)).nbytes),
         path=None,
-        input_ids=tuple(batch.column(0) for batch in batches),
-        labels=tuple(batch.column(1) for batch in batches) if has_labels else None,
-        extra={name: tuple(as_plain(batch.column(name)) for batch in batches) for name in columns.extra},
+        stores=(TableInMemory.of(table, wanted, wanted[: 1 + has_labels]),),
+        input_ids=columns.input_ids,
+        labels=columns.labels if has_labels else None,
+        extra=columns.extra,
     )
 
 
@@ -185,7 +187,7 @@ def _open_file(path: Path, name: str, columns: Columns) -> Input:
 def _names_in(found: Found) -> list[str]:
     """The names of the columns of the first file that has any, as far as its beginning tells."""
     if found.table is not None:
-        return list(found.table.column_names)
+        return list(found.table.table.column_names)
     if not found.files:
         return []
     names = (_names_of(path, name, ipc if found.saved else format_of(path, name)) for path, name in found.files)
@@ -208,10 +210,10 @@ def format_of(path: Path, name: str) -> ModuleType:
     if ending and ending[1].startswith(("json", "ndjson")):
         return jsonl
     with reading(name), path.open("rb") as file:
-        start = file.read(len(ipc.MAGIC))
+        start = file.read(len(MAGIC))
     if start.startswith(parquet.MAGIC) or path.suffix == ".parquet":
         return parquet
-    if ending or start == ipc.MAGIC or start.startswith(b"\xff\xff\xff\xff"):
+    if ending or start == MAGIC or start.startswith(b"\xff\xff\xff\xff"):
         return ipc
     raise PackerError(f"{name}: unknown format (it begins with {start!r}); taken are {_FORMATS}")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from packer.sources.column_checks import find_columns
 from packer.sources.crew import Crew
-from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile, find_columns, reading
+from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile, reading
 from packer.sources.row_groups import RowGroup, RowGroups
 
 MAGIC = b"PAR1"
@@ -77,9 +78,14 @@ class ParquetFile:
         for batch, done in self.groups.batches(self.columns.wanted(has_labels=self.has_labels), at_once):
             yield Batch.of(batch, self.columns, done, has_labels=self.has_labels)
 
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return self.groups.places
+
     def place(self, row: int) -> str:
         """Name the row."""
-        return self.groups.place(row)
+        return self.places.place(row)
 
     def _decoded(self, group: RowGroup) -> DecodedSize:
         return DecodedSize.of(group.size, group.rows, has_labels=self.has_labels)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.errors import SourceError
-from packer.sources.documents import Columns, DocumentError, SourceFile, reading
+from packer.sources.documents import Columns, DocumentError, Places, SourceFile, reading
 from packer.sources.jsonl import JsonLines
 from packer.sources.lines import filled_lines, first_line, read_record
 from packer.sources.row_groups import RowGroups
@@ -48,8 +48,9 @@ class Reader(Protocol):
     def records(self, block: Any, columns: Sequence[str]) -> pa.Table | list[dict[str, Any]]:
         """Decode a stretch; raises `DocumentError` with a row of it."""
 
-    def place(self, row: int) -> str:
-        """Where a user finds this row."""
+    @property
+    def places(self) -> Places:
+        """What names the records."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,9 +109,10 @@ class JsonRecords:
                 raise DocumentError(len(records), str(error)) from None
         return records
 
-    def place(self, row: int) -> str:
-        """Name the line."""
-        return self.lines.place(row)
+    @property
+    def places(self) -> Places:
+        """What names the records."""
+        return self.lines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,9 +167,10 @@ class ParquetRecords:
         """They are Arrow's already; a column that is not there is null throughout."""
         return with_columns(block, columns)
 
-    def place(self, row: int) -> str:
-        """Name the row."""
-        return self.groups.place(row)
+    @property
+    def places(self) -> Places:
+        """What names the records."""
+        return self.groups.places
 
 
 def rows_at_once(file: SourceFile, rows: int) -> int:

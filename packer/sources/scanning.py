@@ -67,7 +67,7 @@ def scan(source: Source, progress: Progress = silent, *, with_extra: bool = Fals
         documents = end
     lengths.resize(documents, refcheck=False)
     if not documents:
-        raise _empty(source)
+        raise empty_source(source)
     extra = {}
     if with_extra:
         extra = source.extra() if source.mapped else {name: _column(source, name, seen[name]) for name in seen}
@@ -102,7 +102,7 @@ def identify(source: Source, progress: Progress = silent) -> dict[str, Any]:
     for table in source.tables(progress):
         seen.add(table.lengths)
     if not seen.documents:
-        raise _empty(source)
+        raise empty_source(source)
     return seen.identity()
 
 
@@ -142,7 +142,8 @@ class IdentityCounter:
         return _identity(self._source, rows, tokens, self._digest.hexdigest())
 
 
-def _empty(source: Source) -> SourceError:
+def empty_source(source: Source) -> SourceError:
+    """The error for a source without documents."""
     return SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
 
 

@@ -15,6 +15,7 @@ import xxhash
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.sources import ipc, jsonl, parquet
 from packer.sources.arrow_records import ArrowRecords
+from packer.sources.column_checks import check_kept, check_types
 from packer.sources.column_types import as_plain
 from packer.sources.column_values import infer
 from packer.sources.crew import Crew
@@ -24,14 +25,14 @@ from packer.sources.documents import (
     DecodedSize,
     DocumentError,
     Input,
+    Places,
     SourceFile,
     Tokenized,
-    check_kept,
 )
 from packer.sources.hugging_face import Found
 from packer.sources.opening import find, format_of, refuse_masks
 from packer.sources.records import JsonRecords, ParquetRecords, Reader
-from packer.sources.source import Source, check_types
+from packer.sources.source import Source
 from packer.sources.streams import COLUMNS
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
 from packer.text.records import OF_CHATS
@@ -90,9 +91,14 @@ class TextInput:
         with closing(Crew(_THREADS)) as own, own.working():
             yield from self._batches(own)
 
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return self.reader.places
+
     def place(self, row: int) -> str:
         """Name the line or row."""
-        return self.reader.place(row)
+        return self.places.place(row)
 
     def _batches(self, crew: Crew) -> Iterator[Batch]:
         row = 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.pipeline.apply_options import kept_lengths_of
 from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
-from packer.sources import Source, identify, scan
+from packer.sources import Source, TokenTable, identify, scan
+from packer.sources.draw_mixture import draw_mixture
 from packer.sources.mixture import Mixture, Recipe, distinct_names
 from packer.sources.origins import Origins
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 Given = Union[str, Path, "Dataset", "DatasetDict"]
-"""What names a source."""
+"""A path, glob or Hub id, or a `datasets` object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,19 +34,24 @@ class Documents:
     """The documents to be packed, in order."""
 
     source: Source
-    """Where they are."""
+    """The source of all lists; of a mixture, its sources one after the other."""
 
     identity: dict[str, Any]
     """What tells the source from others; for the manifest."""
 
     lengths: NDArray[np.int32] | None
-    """(documents,) tokens of each; None where they are looked up when they are needed."""
+    """(documents,) tokens of each; None if they are looked up when needed."""
 
     origins: Origins | None
-    """Which document of which source each one is; None where there is one source."""
+    """Which document of which source each document of a mixture is; None for one source."""
+
+    def table(self) -> TokenTable:
+        """The columns of all documents by address, for a mapped source; `lengths` is empty."""
+        table = self.source.table(np.zeros(0, np.int32))
+        return table if self.origins is None else replace(table, rows=self.origins)
 
     def describe(self, document: int) -> str:
-        """Name a document for a message: "document 17 (rows.jsonl line 18)", of a mixture also " of code"."""
+        """Name a document for a message: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
         if self.origins is None:
             return self.source.describe(document)
         sources, ids, _ = self.origins.of(np.array([document]))
@@ -51,10 +59,10 @@ class Documents:
 
 
 def split_weights(source: Given | Sequence[tuple[Given, float]]) -> tuple[Given | list[Given], tuple[float, ...]]:
-    """(sources, weights) of pairs of them; one source is returned as it is, without weights.
+    """Split pairs into (sources, weights); a single source is returned as it is, without weights.
 
     Raises:
-        PackerError: it is a list of something else, or empty.
+        PackerError: the list is empty, or holds something else than pairs.
     """
     if not isinstance(source, (list, tuple)):
         return source, ()
@@ -66,10 +74,10 @@ def split_weights(source: Given | Sequence[tuple[Given, float]]) -> tuple[Given 
 
 
 def open_sources(source: Given | Sequence[Given], options: PackOptions) -> Source | Mixture:
-    """Open a source, or those of a mixture, as the options say.
+    """Open a source, or the sources of a mixture, as the options say.
 
     Raises:
-        PackerError: one is not there, not readable, or lacks a column; or there are not as many as weights.
+        PackerError: a source is missing, unreadable or lacks a column; or the number of sources is not that of weights.
     """
     if not isinstance(source, (list, tuple)):
         if options.weights:
@@ -90,29 +98,43 @@ def open_sources(source: Given | Sequence[Given], options: PackOptions) -> Sourc
             unit=options.mix_unit,
             tokens=options.mix_tokens,
             seed=options.seed,
-            kept=options.kept_lengths,
+            kept=partial(kept_lengths_of, options),
         ),
     )
 
 
-def read_documents(opened: Source | Mixture, progress: Progress = silent, *, hold_lengths: bool = False) -> Documents:
-    """Check every document and, of a mixture, decide which come how often and in which order.
+def read_documents(
+    opened: Source | Mixture, progress: Progress = silent, *, hold_lengths: bool = False, interleaved: bool = False
+) -> Documents:
+    """Check every document, and decide which documents of a mixture are taken how often.
 
     Args:
         opened: a source or a mixture.
-        progress: called with "lengths", "decode" or "tokenize", in bytes of the files.
-        hold_lengths: keep the length of every document; those of a mixture are held in any case.
+        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
+        hold_lengths: keep the length of every document.
+        interleaved: put the documents of a mixture in an order in which every stretch has the shares of the whole. The
+            order is held.
 
     Raises:
         SourceError: a source holds no document, or a document or file is wrong.
+        PackerError: a mixture has more documents than can be numbered, or held.
     """
     if isinstance(opened, Source):
         if not hold_lengths:
             return Documents(source=opened, identity=identify(opened, progress), lengths=None, origins=None)
         scanned = scan(opened, progress)
         return Documents(source=opened, identity=scanned.identity, lengths=scanned.lengths, origins=None)
-    source, scanned, origins = opened.draw(progress).arrange()
-    return Documents(source=source, identity=scanned.identity, lengths=scanned.lengths, origins=origins)
+    drawn = draw_mixture(opened, progress)
+    lengths = drawn.lengths() if hold_lengths or interleaved else None
+    order = drawn.order(lengths) if lengths is not None and interleaved else None
+    if lengths is not None and order is not None:
+        lengths = lengths[order]
+    return Documents(
+        source=drawn.source,
+        identity=drawn.identity,
+        lengths=lengths if hold_lengths else None,
+        origins=drawn.origins(order),
+    )
 
 
 def _refuse_twice(sources: Sequence[Given]) -> None:
@@ -125,7 +147,7 @@ def _refuse_twice(sources: Sequence[Given]) -> None:
 
 
 def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
-    """Refuse options of text that fit no source."""
+    """Refuse options for text that apply to no source."""
     texts = [part.tokenized.identity for part in parts if part.tokenized is not None]
     if options.tokenizer is not None and not texts:
         raise PackerError(
@@ -142,7 +164,7 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
 
 
 def _name(source: Given) -> str:
-    """The last part of a path; a Hub id as it is."""
+    """Name a source: the last part of its path, or its Hub id."""
     if not isinstance(source, (str, Path)):
         return "dataset"
     path = Path(source)
