@@ -19,7 +19,8 @@ from packer.options import PackOptions
 from packer.pipeline.read_documents import open_sources
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import interleave, mixture_targets, take_documents
-from packer.plan.permute import MIXTURE, key_of
+from packer.plan.permute import key_of
+from packer.random_purposes import MIXTURE
 from packer.sources.sizing import SpillSize
 from tests import naive
 from tests.packed_rows import rows_on_disk
