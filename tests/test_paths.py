@@ -82,6 +82,7 @@ def test_tokenizers_and_templates_take_it(home):
 
 
 def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from packer import demo_corpus
     from packer.attention.load_model import _text_config
