@@ -41,3 +41,9 @@ def output_path(path: str | Path) -> Path:
     if os.path.islink(out):  # noqa: PTH114
         raise PackerError(f"{out} is a link that leads in a circle: choose another --output")
     return out
+
+
+def tokenizer_name(path_or_id: str) -> str:
+    """Name of a tokenizer without its path: "/data/qwen3/" -> "qwen3"; an id on the Hub stays as it is."""
+    path = Path(expanded(path_or_id))
+    return path.resolve().name if path.exists() else path_or_id

@@ -1,4 +1,4 @@
-"""Runs pickled tasks in another process, for tests/test_pickled_tasks.py: `python -m tests.run_pickled PICKLED FOLDER`."""
+"""Runs pickled tasks in another process, for test_pickled_tasks.py: `python -m tests.run_pickled PICKLED FOLDER`."""
 
 import json
 import pickle

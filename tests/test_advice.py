@@ -72,8 +72,8 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
         (["--gap", 0.1], "choose --algorithm optimal"),
         (["--split-at", "turns", "--long", "drop"], "--split-at is turns, which does not go with --long drop"),
         (["--mix-tokens", 5], "give sources with weights"),
-        (["--text-column", "t"], "--text-column is 't', and there is no tokenizer: give one by --tokenizer"),
-        (["--align", 3], "--align is 3, and --max-len 8 no multiple of it: take 6 or 9"),
+        (["--text-column", "t"], "--text-column is 't', but there is no tokenizer: set --tokenizer"),
+        (["--align", 3], "--align is 3, and --max-len 8 is not a multiple of it: take 6 or 9"),
         (["--keep", "input_ids"], "--keep 'input_ids': the rows have a column of that name"),
     ],
 )
@@ -85,7 +85,7 @@ def test_in_python_options_are_called_as_the_arguments_are(rows):
     for options, words in [
         ({"pairs": True}, "choose long truncate, drop or error"),
         ({"split_at": "turns", "long": "drop"}, "split_at is turns, which does not go with long drop"),
-        ({"text_column": "t"}, "text_column is 't', and there is no tokenizer: give one by tokenizer"),
+        ({"text_column": "t"}, "text_column is 't', but there is no tokenizer: set tokenizer"),
         ({"input_column": "nothing"}, "name the tokens' column with input_column"),
     ]:
         with pytest.raises(PackerError) as caught:

@@ -427,7 +427,7 @@ def test_another_or_a_changed_source_is_refused(tmp_path, name):
     refused("pack", source, "-o", out, "--max-len", 64, words=("has changed since", "--overwrite"))
     assert state_of(out) == before
     succeeded("pack", source, "-o", out, "--max-len", 64, "--overwrite")
-    assert "is right" in succeeded("verify", out, "--source", source)
+    assert "is verified" in succeeded("verify", out, "--source", source)
 
 
 def test_lengths_that_change_within_a_file_of_the_same_size_are_noticed(tmp_path, complete):
@@ -570,7 +570,7 @@ def test_a_full_disk_while_decoding_is_one_line_and_the_rerun_resumes(tmp_path, 
         refused("pack", source, "--max-len", 64, words=("No space left on device", "free"))
     assert not (tmp_path / "rows-packed-64" / "manifest.json").exists()
     succeeded("pack", source, "--max-len", 64)
-    assert "is right" in succeeded("verify", tmp_path / "rows-packed-64", "--source", source)
+    assert "is verified" in succeeded("verify", tmp_path / "rows-packed-64", "--source", source)
 
 
 def test_a_lack_of_memory_is_one_line(source, tmp_path, monkeypatch):

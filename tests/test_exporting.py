@@ -133,7 +133,7 @@ def test_megatron_refuses_labels_that_are_not_the_tokens(tmp_path):
 
 
 def test_aligned_extents_reach_megatron_as_they_are(tmp_path):
-    packed = make(tmp_path, max_len=16, align=4, position_ids=False)
+    packed = make(tmp_path, max_len=16, align=4, emit=[])
     packer.export(packed, tmp_path / "out", to="megatron")
     packer.export(packed, tmp_path / "all", to="parquet")
     assert read(tmp_path / "all") == rows_on_disk(packed)

@@ -20,16 +20,15 @@ from click.testing import CliRunner
 import packer
 from packer import pipeline
 from packer.cli import cli
-from packer.cli.shared import TRAIN_NAMES
 from packer.errors import PackerError
-from packer.options import TRAIN_CHOICES, PackOptions
+from packer.options import PackOptions, options_of
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
 from packer.sources import spill as spill_module
 from packer.sources import text_records as records_module
 from packer.sources.hugging_face import REPORT
 from packer.sources.text import TextInput
-from packer.text import open_tokenizer
+from packer.text import TRAIN_ON, open_tokenizer
 from tests import naive
 from tests.chat_templates import EXACT, REWRITING, WORDS, save_tokenizer, trained
 from tests.test_spill import with_free
@@ -163,7 +162,7 @@ def test_rows_hold_what_each_document_alone_gives(tmp_path, tokenizer, kind, sma
     manifest = pack(write_lines(tmp_path / "rows.jsonl", records), tmp_path / "out", tokenizer)
     assert_rows_hold(tmp_path / "out", records, open_tokenizer(tokenizer), CHATML)
     assert manifest.totals["documents"] == len(records)
-    assert manifest.options["pad_id"] == trained().token_to_id("<|endoftext|>")
+    assert manifest.options.pad_id == trained().token_to_id("<|endoftext|>")
     assert not list(packer.verify(tmp_path / "out", tmp_path / "rows.jsonl", tokenizer=tokenizer))
 
 
@@ -180,7 +179,7 @@ def test_real_corpora_are_in_the_rows_as_each_document_alone(tmp_path, shared_da
     template = CHATML if "messages" in records[0] else None
     manifest = pack(source, tmp_path / "out", real, max_len=1024, chat_template=template)
     assert_rows_hold(tmp_path / "out", records, open_tokenizer(real), template, max_len=1024)
-    assert manifest.options["tokenizer"] == name
+    assert manifest.options.tokenizer == name
     assert not list(packer.verify(tmp_path / "out", source, tokenizer=real))
 
 
@@ -521,8 +520,8 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(tmp_path, tokeni
     assert "train_on assistant does not fit documents of text" in refused(text, tokenizer, train_on="assistant")
     assert "train_on is 'me': choose one of all, completion, assistant" in refused(text, tokenizer, train_on="me")
     assert "or give tokenizer to pack text" in refused(text, None)
-    assert "text_column is 'body', and there is no tokenizer: give one" in refused(text, None, text_column="body")
-    assert "eos is 'False', and there is no tokenizer" in refused(text, None, eos=False)
+    assert "text_column is 'body', but there is no tokenizer: set" in refused(text, None, text_column="body")
+    assert "eos is 'False', but there is no tokenizer" in refused(text, None, eos=False)
     assert "input_column is ids, and there is a tokenizer" in refused(text, tokenizer, input_column="ids")
     both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1], "text": "a"}])
     assert "tokenized already; take it without tokenizer" in refused(both, tokenizer)
@@ -556,8 +555,9 @@ def test_a_template_file_that_is_not_there_is_a_usage_error(tmp_path):
     assert done.exit_code == 2
 
 
-def test_the_command_knows_what_can_be_trained():
-    assert set(TRAIN_NAMES) == set(TRAIN_CHOICES)
+def test_every_kind_of_text_has_a_default_among_the_choices():
+    choices = options_of(PackOptions)["train_on"].choices
+    assert {choice for fitting in TRAIN_ON.values() for choice in fitting} == set(choices)
 
 
 def test_tokens_that_cannot_fit_are_refused_before_a_text_is_tokenized(tmp_path, tokenizer, monkeypatch):

@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +15,12 @@ from hypothesis import strategies as st
 import packer
 from packer.algorithms import get_algorithm
 from packer.cli import cli
-from packer.cli.reading import GROUP_MODE_NAMES
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.options.choices import GroupMode
 from packer.pipeline.group_plan import plan_groups
 from packer.pipeline.planning import cut_by_policy
 from packer.plan import (
-    GROUP_MODES,
     NO_GROUP,
     Plan,
     apart,
@@ -376,7 +376,7 @@ def groups_on_disk(out):
 
 
 @pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
-@pytest.mark.parametrize("mode", GROUP_MODES)
+@pytest.mark.parametrize("mode", get_args(GroupMode))
 def test_a_column_of_the_source_groups_its_documents(kind, mode, tmp_path):
     columns = grouped_source()
     source = write(tmp_path, kind, columns)
@@ -403,27 +403,26 @@ def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
     manifest = packer.pack(source, tmp_path / "out", max_len=100, group_by="weight", group_mode="apart")
     assert manifest.totals["groups"]["packs_ungrouped"] == manifest.totals["packs"]
     assert "weight" not in packer.load(tmp_path / "out")[0]
-    assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).options
+    assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).to_dict()["options"]
 
 
 def test_the_command_says_what_groups_cost(tmp_path):
     source = write(tmp_path, "parquet", grouped_source())
     command = ["pack", str(source), "--max-len", "100", "-o", str(tmp_path / "out"), "--group-by", "source"]
-    done = CliRunner().invoke(cli, [*command, "together"])
+    done = CliRunner().invoke(cli, [*command, "--group-mode", "together"])
     assert done.exit_code == 0, done.output
     line = next(line for line in done.output.splitlines() if line.strip().startswith("together"))
     assert "rows more than ungrouped, " in line
     assert re.search(r"^  groups +30  of source; 57 documents in none$", done.output, re.MULTILINE)
-    assert CliRunner().invoke(cli, [*command, "near"]).exit_code == 2
-    assert GROUP_MODE_NAMES == GROUP_MODES
+    assert CliRunner().invoke(cli, [*command, "--group-mode", "near"]).exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"group_by": "source", "algorithm": "sequential"}, "keeps the order of the source: choose another algorithm"),
-        ({"group_by": "source", "group_mode": "near"}, "choose together or apart"),
-        ({"group_mode": "apart"}, "say with group_by which column"),
+        ({"group_by": "source", "group_mode": "near"}, "group_mode is 'near': choose one of together, apart"),
+        ({"group_mode": "apart"}, "name the column of groups with group_by"),
         ({"group_by": "input_ids"}, "a column of tokens: name one with a value per document"),
         ({"group_by": "nowhere"}, "nowhere"),
         ({"group_by": "empty"}, "is null in every document; name another"),
@@ -529,8 +528,8 @@ def test_a_pair_gives_each_side_its_share():
     [
         ({}, "pairs are never split: choose --long truncate, drop or error"),
         ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and wrapped cuts documents"),
-        ({"long": "drop", "max_segments": 1}, "a pair is two segments; allow 2 at least"),
-        ({"long": "drop", "align": 8}, "a pair takes 16 at least"),
+        ({"long": "drop", "max_segments": 1}, "a pair is two segments, so allow at least 2"),
+        ({"long": "drop", "align": 8}, "a pair takes at least 16"),
         ({"long": "drop", "untrained": "drop"}, "may leave out one side of a pair"),
     ],
 )
@@ -556,7 +555,7 @@ def paired_source(pairs=150, seed=0):
 
 
 @pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
-@pytest.mark.parametrize("mode", [None, *GROUP_MODES])
+@pytest.mark.parametrize("mode", [None, *get_args(GroupMode)])
 def test_pairs_of_a_source_stand_side_by_side(kind, mode, tmp_path):
     columns = paired_source()
     types = {name: pa.string() if name == "source" else pa.list_(pa.int32()) for name in columns}

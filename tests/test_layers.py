@@ -12,6 +12,8 @@ PACKAGE = Path(__file__).parent.parent / "packer"
 
 FLOORS = {
     "arrow": 0,
+    "column_names": 0,
+    "options": 0,
     "errors": 0,
     "paths": 0,
     "progress": 0,
@@ -23,7 +25,6 @@ FLOORS = {
     "sources": 2,
     "shards": 2,
     "text": 2,
-    "options": 3,
     "output": 3,
     "notes": 3,
     "executors": 3,

@@ -147,6 +147,7 @@ def by_place(dataset, batch):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_document_is_masked_alike_in_any_row_and_batch_and_anew_in_another_epoch(tmp_path, unit):
+    pytest.importorskip("torch")
     found = []
     options = {"max_id": 100_000}
     continuations = np.arange(options["max_id"]) % 3 == 0

@@ -389,7 +389,7 @@ def test_copies_and_sources_are_documents_of_their_own_in_the_loader(tmp_path):
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "0.5", None, True])
 def test_a_weight_is_a_number_above_0(tmp_path, weight):
-    with pytest.raises(PackerError, match=r"a source has weight .*: it must be a number above 0"):
+    with pytest.raises(PackerError, match=r"the weight of a source is .*: it must be a number above 0"):
         packer.pack([(save(tmp_path, 0, 5), weight), (save(tmp_path, 1, 5), 1)], tmp_path / "out", max_len=32)
 
 
@@ -410,8 +410,8 @@ def test_sources_that_cannot_be_mixed_are_refused(tmp_path):
     refused([(one, 1), (other, 1)], "mix_tokens is 0", mix_tokens=0)
     refused([(one, 1), (other, 1)], "mix_tokens is 9, and weights are epochs", mix_tokens=9, mix_unit="epochs")
     refused([(one, 1), (other, 1)], "mix_unit is 'rows': choose one of tokens, epochs", mix_unit="rows")
-    refused(one, "mix_unit is epochs, and there is no mixture", mix_unit="epochs")
-    refused(one, "mix_tokens is 9, and there is no mixture", mix_tokens=9)
+    refused(one, "mix_unit is epochs, but there is no mixture", mix_unit="epochs")
+    refused(one, "mix_tokens is 9, but there is no mixture", mix_tokens=9)
     refused([(one, 1e-9), (other, 1e-9)], "nothing", mix_unit="epochs")
     refused([(one, 1), (other, 1)], "pairs are not mixed", pairs=True, long="drop")
     refused([(one, 1), (other, 1)], "all 2 sources have the column 'input_ids'", tokenizer="any")
@@ -475,8 +475,8 @@ def test_the_command_refuses_what_is_no_mixture(tmp_path):
         ([], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),
         ([str(source), "--source", str(source)], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),
         (["--source", f"{source}:x"], 1, "'x' is no weight; write PATH:WEIGHT, as in web:0.7"),
-        (["--source", f"{source}:0"], 1, "a source has weight 0.0: it must be a number above 0"),
-        (["--source", f"{source}:nan"], 1, "a source has weight nan: it must be a number above 0"),
+        (["--source", f"{source}:0"], 1, "the weight of a source is 0.0: it must be a number above 0"),
+        (["--source", f"{source}:nan"], 1, "the weight of a source is nan: it must be a number above 0"),
     ):
         done = CliRunner().invoke(cli, ["pack", *arguments, "--max-len", "32", "-o", str(tmp_path / "out")])
         assert (done.exit_code, words in done.output) == (code, True), done.output

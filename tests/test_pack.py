@@ -41,7 +41,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def segments_in(dataset: packer.PackedDataset):
     """(document, start, tokens, labels) of every segment, from the rows alone."""
-    pad_id = dataset.manifest.options["pad_id"]
+    pad_id = dataset.manifest.options.pad_id
     for row in dataset:
         place = 0
         lengths = row.get("seq_tokens", np.where(row["doc_ids"] < 0, 0, row["seq_lengths"]))
@@ -193,7 +193,7 @@ def test_format_version_1_is_written_and_read_as_it_was(tmp_path, name, algorith
     """A golden folder is a packed dataset of format version 1; new bytes need a new version and a new folder."""
     golden = GOLDEN / name
     source = save_arrow(tmp_path / "source.arrow", made_documents(40, longest=30))
-    options = {"max_len": 32, "algorithm": algorithm, "position_ids": True, "shard_size": "6KB", "pad_id": 3}
+    options = {"max_len": 32, "algorithm": algorithm, "emit": ["position_ids"], "shard_size": "6KB", "pad_id": 3}
     packer.pack(source, tmp_path / "out", **options)
     assert list(packer.verify(golden, source)) == []
     assert sorted(segments_in(packer.load(golden))) == sorted(segments_in(packer.load(tmp_path / "out")))

@@ -77,11 +77,12 @@ def test_tokenizers_and_templates_take_it(home):
     run("verify", "~/chats-packed-64", "--source", "~/chats.jsonl", "--tokenizer", "~/tokenizer")
     run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer/tokenizer.json")
     run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer")
-    assert packer.load("~/chats-packed-64").manifest.options["tokenizer"] == "tokenizer"
+    assert packer.load("~/chats-packed-64").manifest.options.tokenizer == "tokenizer"
     assert (home / "tokens").is_dir()
 
 
 def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from packer import demo_corpus
     from packer.attention.load_model import _text_config

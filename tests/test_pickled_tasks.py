@@ -45,6 +45,10 @@ def pairs(folder):
     return datasets.Dataset(pa.table(columns))
 
 
+def mixture(folder):
+    return [(as_file(folder), 0.4), (shuffled(folder), 1.3)]
+
+
 CASES = {
     "drawn": (as_file, {"algorithm": "mixed"}),
     "by patterns": (as_file, {"algorithm": "bfd"}),
@@ -54,6 +58,8 @@ CASES = {
     "shuffled, in order, untrained dropped": (shuffled, {"algorithm": "sequential", "untrained": "drop"}),
     "pairs": (pairs, {"algorithm": "mixed", "pairs": True, "long": "drop"}),
     "pairs in order": (pairs, {"algorithm": "sequential", "pairs": True, "long": "drop"}),
+    "mixture": (mixture, {"algorithm": "mixed", "mix_unit": "epochs"}),
+    "mixture in order": (mixture, {"algorithm": "sequential", "mix_unit": "epochs"}),
     "groups": (shuffled, {"algorithm": "bfd", "group_by": "name", "group_mode": "apart"}),
 }
 
@@ -96,14 +102,17 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(tmp_pat
         assert found["child"]["chunk"] == summary(found["surveyor"](0))
 
 
-def test_addresses_are_not_pickled(tmp_path, monkeypatch):
+@pytest.mark.parametrize("algorithm", ["mixed", "bfd", "sequential"])
+def test_neither_addresses_nor_tokens_nor_notes_are_pickled(tmp_path, monkeypatch, algorithm):
     kept = []
     monkeypatch.setattr(pack_module, "write_shards", lambda claimed, maker, *rest: kept.append(maker) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        packer.pack(as_file(tmp_path), tmp_path / "out", max_len=100, shard_size="40KB")
+        packer.pack(as_file(tmp_path), tmp_path / "out", max_len=100, shard_size="40KB", algorithm=algorithm)
     (maker,) = kept
     assert maker.table.input_ids.addresses.values.any()
-    again = pickle.loads(pickle.dumps(maker))
+    pickled = pickle.dumps(maker)
+    assert len(pickled) < 50_000 < (tmp_path / "source.arrow").stat().st_size / 3
+    again = pickle.loads(pickled)
     assert isinstance(again.mapped, MappedDocuments)
     assert set(vars(again.mapped)) == {"documents"}
     assert again.mapped is again.shards.job.reader.mapped  # one table for both

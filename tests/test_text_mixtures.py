@@ -91,7 +91,7 @@ def test_the_padding_is_that_of_the_tokenizer(tmp_path, tokenizer, sources):
     other.pad_token = other.eos_token
     other.save_pretrained(tmp_path / "other")
     manifest = pack(weighed(sources), tmp_path / "out", tmp_path / "other")
-    assert manifest.options["pad_id"] == other.eos_token_id != 0
+    assert manifest.options.pad_id == other.eos_token_id != 0
 
 
 def test_real_corpora_mix_to_the_rows_of_each_tokenized_alone(tmp_path, shared_data):

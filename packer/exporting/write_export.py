@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +17,7 @@ from packer.errors import PackerError
 from packer.executors import available_workers, run_tasks
 from packer.exporting.targets import TARGETS, Target
 from packer.loader import load
+from packer.options.choices import Compression
 from packer.output.output_folder import claim
 from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
@@ -28,7 +29,7 @@ from packer.shards.reader import check_batch, open_shard
 from packer.system_errors import system_errors
 
 EXPORT_VERSION = 1
-COMPRESSIONS = ("zstd", "snappy", "none")
+COMPRESSIONS: tuple[str, ...] = get_args(Compression)
 
 RECORD = "_export.json"
 """Says what an export is. Readers of Parquet folders pass over names with an underscore."""

@@ -101,7 +101,7 @@ class PackedDataset:
     @property
     def pad_id(self) -> int:
         """Token id of the padding."""
-        return int(self.manifest.options["pad_id"])
+        return self.manifest.row_format.pad_id
 
     @property
     def fingerprint(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packer.options import PackOptions, options_of
+
 
 def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
     """Describe the first difference between an output and a request: "with max_len 2048, not 4096".
@@ -19,11 +21,13 @@ def difference(begun: Mapping[str, Any], request: Mapping[str, Any]) -> str:
     if one != other and begun.get("options", {}).get("weights") == request.get("options", {}).get("weights"):
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
         return "of other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
-    for part in ("options", "text"):
+    defaults = {name: option.default for name, option in options_of(PackOptions).items()}
+    for part, unnamed in (("options", defaults), ("text", {})):
         asked, made = _flat(request.get(part, {})), _flat(begun.get(part, {}))
         for name in dict.fromkeys([*asked, *made]):
             if made.get(name) != asked.get(name):
-                return f"with {name} {_short(made.get(name))}, not {_short(asked.get(name))}"
+                found, wanted = (facts.get(name, unnamed.get(name)) for facts in (made, asked))
+                return f"with {name} {_short(found)}, not {_short(wanted)}"
     return "of other source files" if one != other else "of a source that has changed since"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
-from packer.options import PackOptions
+from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.packed_segments import PackedSegments, read_segments
 from packer.pipeline.reading import lists_of
 from packer.pipeline.recounting import SourceCounts
@@ -53,7 +53,7 @@ def compare_with_source(
     Raises:
         PackerError: a document of the source is wrong, a file cannot be read, or the temporary file not be written.
     """
-    options = PackOptions.from_dict(manifest.options)
+    options = manifest.options
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
     counts = SourceCounts(options, keeps_whole=keeps_whole)
@@ -64,7 +64,7 @@ def compare_with_source(
             for bucket, part in _parts(table, buckets.borders):
                 packed = buckets.at(bucket)
                 first = seen - buckets.passed  # below 0 where the buckets before have more than the source
-                policy = options.cut(part.lengths, first_document=part.first_document)
+                policy = cut_lengths_of(options, part.lengths, first_document=part.first_document)
                 policy = split_at_turns(policy, part, options, source.describe)
                 policy = segments = without_untrained(policy, part, options, source.describe)
                 if not keeps_whole:

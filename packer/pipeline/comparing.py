@@ -15,13 +15,13 @@ from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorith
 from packer.algorithms.bounds import lower_bound
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
+from packer.options.choices import LongPolicy
 from packer.paths import expanded
 from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.plans import plan_lengths
 from packer.pipeline.read_documents import Given
 from packer.plan import Segments, apart_bound, items_of, together_bound
-from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
 from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, compare_outcomes

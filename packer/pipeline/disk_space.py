@@ -11,6 +11,7 @@ from typing import Any
 from packer.errors import PackerError
 from packer.options import PackOptions, byte_size
 from packer.output.packed_output import PackedOutput
+from packer.shards.columns import RowFormat
 from packer.sources import Source
 from packer.sources.mixture import Mixture
 
@@ -29,7 +30,7 @@ def check_decoding(claimed: PackedOutput, source: Source | Mixture, options: Pac
     spill = source.spill_size(claimed.spill)
     if not spill.bytes:
         return
-    rows = spill.tokens * options.row_format.row_bytes // options.max_len
+    rows = spill.tokens * RowFormat.of(options).row_bytes // options.max_len
     free = _free(claimed)
     about = "about" if spill.sampled else "up to"
     if spill.bytes + rows >= _WORTH_A_LINE:
@@ -102,7 +103,7 @@ def check_mixture(claimed: PackedOutput, identity: Mapping[str, Any], options: P
     if options.untrained == "drop":  # how much of it stays is known later
         return
     kept = sum(part["taken"]["tokens_kept"] for part in identity.get("mixture", ()))
-    check_writing(claimed, kept // options.max_len * options.row_format.row_bytes)
+    check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes)
 
 
 def _free(claimed: PackedOutput) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import Patterns
 from packer.options import PackOptions
+from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.planning import account_of
 from packer.plan import (
     NO_GROUP,
@@ -43,7 +45,7 @@ def plan_groups(
     """
     items = items_of(segments) if options.pairs else segments
     of_items = groups[::2] if options.pairs else groups
-    patterns = options.solve(items.histogram)
+    patterns = solve_histogram(options, items.histogram)
     plan, bound = _dealt(items, of_items, patterns, options, rows_per_shard=rows_per_shard, threads=threads)
     if options.pairs:
         plan = with_both_of_each(plan, segments)
@@ -73,7 +75,7 @@ def _dealt(
         together = deal_together(
             items,
             groups,
-            options.solve,
+            partial(solve_histogram, options),
             max_segments=options.max_items,
             rows_per_shard=rows_per_shard,
             seed=options.seed,

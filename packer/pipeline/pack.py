@@ -149,7 +149,7 @@ def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any],
         PackerError: it is of another request or source, or damaged.
     """
     manifest = read_manifest(out)
-    there = {"options": dict(manifest.options), "files": names_and_sizes(manifest.source["files"])}
+    there = {"options": manifest.options.to_dict(), "files": names_and_sizes(manifest.source["files"])}
     asked = {**request, "files": names_and_sizes(request["files"])}
     text = text_identity(manifest.source)
     if text is not None:
@@ -208,7 +208,7 @@ def _pack_into(
     watch.check()
     files = datasets_files(documents.identity, [entry.file for entry in entries])
     manifest = Manifest(
-        options=options.to_dict(),
+        options=options,
         source=documents.identity,
         totals={
             **planned.totals,

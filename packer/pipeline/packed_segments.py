@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
 from packer.gather import TokenColumn
-from packer.options import PackOptions
 from packer.pipeline.segment_buckets import Buckets, distributed
 from packer.shards.columns import PADDING
 from packer.shards.kept import values_at
@@ -106,7 +105,7 @@ class _Rows:
         self._batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
         self._max_len = manifest.max_len
         self._source = source
-        schema, options = self._batches[0].schema, PackOptions.from_dict(manifest.options)
+        schema, options = self._batches[0].schema, manifest.options
         self._columns = {name: self._tokens(name) for name in ("input_ids", "labels") if name in schema.names}
         self._kept_tokens = {
             name: (self._tokens(name), schema.field(name).type.value_type) for name in options.keep_tokens

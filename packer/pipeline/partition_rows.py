@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note
 from packer.options import PackOptions
+from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.pattern_shares import Shares
 from packer.pipeline.reading import SegmentReader, documents_of
 from packer.plan import Segments, items_of
@@ -82,7 +83,7 @@ class PartitionJob:
             stream=partition,
         )
         if is_only and left.any():
-            rows, left = rows + RowExtents.of_patterns(options.solve(left)), np.zeros_like(left)
+            rows, left = rows + RowExtents.of_patterns(solve_histogram(options, left)), np.zeros_like(left)
         return rows, left
 
     def shard(self, partition: int, share: Share | None) -> ShardRows:

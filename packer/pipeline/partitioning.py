@@ -21,6 +21,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note, Notes, run_stage
 from packer.options import PackOptions
+from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.leftover_rows import draw_rest, fill_rest, solve_rest
 from packer.pipeline.partition_plan import PartitionPlan
 from packer.pipeline.partition_rows import PartitionJob, note_rows, take_share
@@ -93,7 +94,7 @@ def _solved(surveyed: Survey, options: PackOptions, notes: Notes) -> Patterns:
     """The solution for all documents; kept, because one that a time limit ends may be another the next time."""
     note = notes.load("solved")
     if note is None:
-        patterns = options.solve(surveyed.histogram)
+        patterns = solve_histogram(options, surveyed.histogram)
         arrays: dict[str, NDArray[Any]] = {
             "offsets": patterns.offsets,
             "extents": patterns.extents,
@@ -159,12 +160,19 @@ class _Planner:
         if count > 1 and allowed is not None and self._is_hopeless(job, load(self.notes, f"{stage}-0")):
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
-        pool = self._drawn_pool(stage, count) if count > 1 else _Pool()
-        plan = self._plan(job, own, None, pool)
+        plan = self._plan(job, own, None, self._drawn_pool(stage, count) if count > 1 else _Pool())
+        if allowed is not None and count > 1 and plan.packs > allowed:
+            plan = self._plan(job, own, None, self._drawn_pool(stage, count, proves=True))
         return None if allowed is not None and plan.packs > allowed else plan
 
-    def _drawn_pool(self, drawn: str, partitions: int) -> _Pool:
-        """Draw rows of what the partitions of each region left, as often as it takes, and solve what is left then."""
+    def _drawn_pool(self, drawn: str, partitions: int, *, proves: bool = False) -> _Pool:
+        """Draw rows of what the partitions of each region left, as often as it takes, and solve what is left then.
+
+        Args:
+            drawn: stage in which the partitions drew theirs.
+            partitions: how many there are.
+            proves: solve the rest to the optimum, where the algorithm would stop a row above its bound.
+        """
         pool, below, stream = _Pool(), self._regions(drawn, partitions), partitions
         while len(below) > 1 or not pool.stages:
             stage = f"{drawn}-level{len(pool.stages) + 1}"
@@ -172,8 +180,9 @@ class _Planner:
             pool.add(stage, self.run(stage, len(below), task, silently=True))
             stream += len(below)
             below = self._regions(stage, len(below))
-        stage = f"{drawn}-rest"
-        pool.add(stage, self.run(stage, 1, partial(solve_rest, self.options, below, stream), silently=True))
+        stage = f"{drawn}-{'proved-rest' if proves else 'rest'}"
+        task = partial(solve_rest, self.options, below, stream, proves=proves)
+        pool.add(stage, self.run(stage, 1, task, silently=True))
         return pool
 
     def _is_hopeless(self, job: PartitionJob, note: Note) -> bool:
@@ -184,9 +193,12 @@ class _Planner:
         left = extents_of_pieces(note.arrays["left"], self.options.align, paired=self.options.pairs)
         rows = int(note.facts["rows"])
         if len(left):
-            rows += self.options.solve(np.bincount(left, minlength=self.options.max_len + 1)).packs
+            rows += solve_histogram(self.options, np.bincount(left, minlength=self.options.max_len + 1)).packs
         least = lower_bound(histogram, self.options.max_items)
-        return rows > least * (1 + HOPELESS) + 1 and rows > self.options.solve(histogram).packs * (1 + HOPELESS) + 1
+        return (
+            rows > least * (1 + HOPELESS) + 1
+            and rows > solve_histogram(self.options, histogram).packs * (1 + HOPELESS) + 1
+        )
 
     def by_patterns(self, patterns: Patterns) -> PartitionPlan:
         """Share out the solver's patterns; what partitions cannot fill is filled from what regions of them leave."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.options import PackOptions
+from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Account, Segments
@@ -35,7 +36,7 @@ def cut_by_policy(
     Raises:
         SourceError: a document cannot be packed as the options say; or nothing is left to pack.
     """
-    policy = options.cut(lengths, threads=threads)
+    policy = cut_lengths_of(options, lengths, threads=threads)
     if table is not None:
         policy = split_at_turns(policy, table, options, describe)
     segments = policy if table is None else without_untrained(policy, table, options, describe)

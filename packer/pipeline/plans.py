@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.notes import Note, Notes, NotesInMemory
 from packer.options import PackOptions
+from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.group_plan import plan_groups
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.order_plan import plan_in_order
@@ -72,7 +73,7 @@ def plan_documents(
         SourceError: a document cannot be packed as the options say, or there is nothing to pack.
     """
     mapped = MappedDocuments(documents=documents)
-    row_format = options.row_format_of(mapped.table.extra)
+    row_format = row_format_of(options, mapped.table.extra)
     rows_per_shard = _rows_per_shard(options, row_format)
     shards: Shards
     if options.group_by is not None:
@@ -121,7 +122,7 @@ def plan_lengths(
     Raises:
         SourceError: there is nothing to pack, or a document is longer than max_len and that is an error.
     """
-    rows_per_shard = _rows_per_shard(options, options.row_format)
+    rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
     if groups is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.pipeline.apply_options import kept_lengths_of
 from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
 from packer.sources import Source, TokenTable, identify, scan
@@ -96,7 +98,7 @@ def open_sources(source: Given | Sequence[Given], options: PackOptions) -> Sourc
             unit=options.mix_unit,
             tokens=options.mix_tokens,
             seed=options.seed,
-            kept=options.kept_lengths,
+            kept=partial(kept_lengths_of, options),
         ),
     )
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from packer.gather import lengths_of
 from packer.options import PackOptions
+from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.read_documents import Documents
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
@@ -68,7 +69,9 @@ class LengthsReader:
         """Cut the documents of some ranges; see `SegmentReader`."""
         parts = [self.lengths[first:last] for first, last in ranges]
         lengths = np.array(parts[0]) if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
-        return self.options.cut(lengths, threads=threads, first_document=int(ranges[0, 0]) if len(ranges) else 0)
+        return cut_lengths_of(
+            self.options, lengths, threads=threads, first_document=int(ranges[0, 0]) if len(ranges) else 0
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +115,7 @@ class SourceReader:
         """
         lengths = self._lengths(ranges)
         first = int(ranges[0, 0]) if len(ranges) else 0
-        segments = self.options.cut(lengths, threads=threads, first_document=first)
+        segments = cut_lengths_of(self.options, lengths, threads=threads, first_document=first)
         if self.options.split_at == "tokens" and self.options.untrained == "keep":
             return segments
         documents = documents_of(ranges, np.arange(len(lengths)))

@@ -16,7 +16,7 @@ from packer.output.output_folder import OutputFolder, claim
 from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
 from packer.output.request import difference
-from packer.paths import expanded, output_path
+from packer.paths import expanded, output_path, tokenizer_name
 from packer.pipeline.disk_space import check_tokenizing
 from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.open_inputs import names_and_sizes, open_with, source_files
@@ -28,7 +28,6 @@ from packer.sources import Source, identify
 from packer.sources.hugging_face import REPORT, STATE
 from packer.sources.spill import Piece, cut_source
 from packer.system_errors import system_errors
-from packer.text import tokenizer_name
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -52,7 +52,7 @@ def without_untrained(
         where = describe(int(segments.locate(numbers[:1])[0][0]) + table.first_document)
         raise SourceError(
             f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
-            "mend their labels, or leave them out with --drop-untrained"
+            "mend their labels, or leave them out with --untrained drop"
         )
     return segments.without(numbers) if len(numbers) else segments
 

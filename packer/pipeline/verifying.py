@@ -118,7 +118,7 @@ def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOpt
     Raises:
         PackerError: it is not known, or there was none.
     """
-    options = PackOptions.from_dict(manifest.options)
+    options = manifest.options
     if tokenizer is None:
         name = options.tokenizer
         if name is not None and "/" not in name and not Path(name).exists():

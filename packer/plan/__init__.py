@@ -15,16 +15,13 @@ from packer.plan.account import Account
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents, cuts_between
 from packer.plan.deal import Plan, deal
-from packer.plan.groups import GROUP_MODES, NO_GROUP, GroupMode, apart_bound, deal_together, together_bound
+from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
 from packer.plan.items import cut_pairs, items_of, with_both_of_each
-from packer.plan.segments import LONG_POLICIES, Segments
+from packer.plan.segments import Segments
 
 __all__ = [
-    "GROUP_MODES",
-    "LONG_POLICIES",
     "NO_GROUP",
     "Account",
-    "GroupMode",
     "Plan",
     "Segments",
     "apart_bound",

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.options.choices import LongPolicy, TruncateSide
 from packer.plan.extents import BLOCK, DROP, SPLIT, TRUNCATE, choose_cuts, fill_pieces, survey
-from packer.plan.segments import LongPolicy, Segments, TruncateSide
+from packer.plan.segments import Segments
 from packer.plan.threads import in_threads
 
 _KERNEL_POLICY = {"split": SPLIT, "truncate": TRUNCATE, "drop": DROP, "error": DROP}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from packer.plan.group_kernels import (
 )
 from packer.plan.kernels import sort_by_extent
 from packer.plan.segments import Segments
-
-GroupMode = Literal["together", "apart"]
-GROUP_MODES: tuple[str, ...] = get_args(GroupMode)
 
 NO_GROUP = -1
 """The group of a document without one."""

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.options.choices import LongPolicy, TruncateSide
 from packer.plan.cutting import cut_documents
 from packer.plan.deal import Plan
-from packer.plan.segments import LongPolicy, Segments, TruncateSide
+from packer.plan.segments import Segments
 
 
 def cut_pairs(

@@ -7,17 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.errors import PackerError
+from packer.options.choices import MixUnit
 from packer.plan.hash_sample import HashSample, WeightCounter
-
-MixUnit = Literal["tokens", "epochs"]
-MIX_UNITS: tuple[str, ...] = get_args(MixUnit)
 
 _DOCUMENT_BYTES = 32  # of memory for each document that is put in order: its length, twice, its place, and the plan
 _MOST_DOCUMENTS = 2**53

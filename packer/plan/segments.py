@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.options.choices import LongPolicy
 from packer.plan.extents import BLOCK, number_pieces, piece_extents
-
-LongPolicy = Literal["split", "truncate", "drop", "error"]
-LONG_POLICIES: tuple[str, ...] = get_args(LongPolicy)
-TruncateSide = Literal["left", "right"]
-TRUNCATE_SIDES: tuple[str, ...] = get_args(TruncateSide)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from packer.options import byte_size
+from packer.options import PackOptions, byte_size
 from packer.report.dataset_report import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, number, percent, render_table
 from packer.stats import PackedStats
@@ -24,15 +24,15 @@ def render_manifest_summary(
         output: folder of the packed dataset, as the user wrote it.
         seconds: time that packing took.
     """
-    options, totals = summary["options"], summary["totals"]
+    options, totals = PackOptions.from_dict(summary["options"]), summary["totals"]
     documents, packed_rows = count_of(_documents_packed(totals), "document"), count_of(totals["packs"], "row")
-    facts = [*_document_facts(totals), *_token_facts(totals, labels=options["labels"]), *_row_facts(summary, rows)]
+    facts = [*_document_facts(totals), *_token_facts(totals, labels=options.labels), *_row_facts(summary, rows)]
     lines = [
-        f"Packed {documents} into {packed_rows} of {options['max_len']:,} tokens in {duration(seconds)}",
+        f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {duration(seconds)}",
         render_table(facts, align="<><"),
     ]
-    if options.get("weights"):
-        lines.append(render_mixture(summary["source"]["mixture"], unit=options.get("mix_unit", "tokens")))
+    if options.weights:
+        lines.append(render_mixture(summary["source"]["mixture"], unit=options.mix_unit))
     lines += [*_warnings(options, totals), *_text_lines(summary), f"Written to {output}"]
     return "\n".join(lines)
 
@@ -76,20 +76,20 @@ def render_tokenized(report: Mapping[str, Any], *, output: str, seconds: float) 
     return "\n".join(lines)
 
 
-def _warnings(options: Mapping[str, Any], totals: Mapping[str, Any]) -> list[str]:
+def _warnings(options: PackOptions, totals: Mapping[str, Any]) -> list[str]:
     """Return what a user of the rows should know before training."""
     lines = []
-    if options["algorithm"] == "wrapped":
+    if options.algorithm == "wrapped":
         cut = count_of(totals["documents_split"], "document")
         lines.append(f"Wrapping cut {cut}: tokens after a cut do not see those before it.")
-    if options["labels"] and not totals["tokens_trained"]:
+    if options.labels and not totals["tokens_trained"]:
         masks = "the labels or masks of the source"
-        if "tokenizer" in options:
+        if options.tokenizer is not None:
             masks = "--train-on and the roles in the source"
         lines.append(
             f"NOTHING IS TRAINED: every label is -100, so that no step will learn from these rows. Check {masks}."
         )
-    if not options["labels"]:
+    if not options.labels:
         lines += [
             "No labels were written: only packer.load is safe.",
             "Other trainers would train on padding and across the boundaries of documents.",
@@ -99,16 +99,16 @@ def _warnings(options: Mapping[str, Any], totals: Mapping[str, Any]) -> list[str
 
 def _text_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return how text was tokenized and which of its tokens are trained, for each source of a mixture."""
-    options, lines = summary["options"], []
-    if "tokenizer" not in options and not options.get("weights"):
+    options, lines = PackOptions.from_dict(summary["options"]), []
+    if options.tokenizer is None and not options.weights:
         return []
     source, parts = summary["source"], summary["source"].get("mixture", [])
     if "text" in source:
-        lines.append(f"Tokenized with {options['tokenizer']}, {_text_identity(source['text'])}")
+        lines.append(f"Tokenized with {options.tokenizer}, {_text_identity(source['text'])}")
     for part in parts:
         if "text" in part:
             identity = _text_identity(part["text"])
-            lines.append(f"{part['name']} tokenized with {options['tokenizer']}, {identity}")
+            lines.append(f"{part['name']} tokenized with {options.tokenizer}, {identity}")
     unlabeled = [part["name"] for part in parts if source["labels"] and not part["labels"]]
     if unlabeled:
         lines.append(f"All tokens of {', '.join(unlabeled)} are trained")
@@ -174,16 +174,16 @@ def _row_facts(summary: Mapping[str, Any], rows: PackedStats | None) -> list[Fac
 
 def _group_facts(summary: Mapping[str, Any]) -> list[Fact]:
     """Return what grouping costs in rows, and the number of groups; nothing if documents were not grouped."""
-    options, groups = summary["options"], summary["totals"].get("groups")
+    options, groups = PackOptions.from_dict(summary["options"]), summary["totals"].get("groups")
     if groups is None:
         return []
     extra = summary["totals"]["packs"] - groups["packs_ungrouped"]
-    note = f"of {options['group_by']}"
+    note = f"of {options.group_by}"
     if groups["documents_without"]:
         note += f"; {count_of(groups['documents_without'], 'document')} in none"
     return [
         [
-            f"  {options.get('group_mode', 'together')}",
+            f"  {options.group_mode}",
             f"{extra:+,}",
             f"rows more than ungrouped, {percent(extra / groups['packs_ungrouped'])}",
         ],

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound, token_bound
 from packer.errors import PackerError
+from packer.options import PackOptions
 from packer.shards.files import hash_file
 from packer.shards.manifest import Manifest, datasets_files
 
@@ -74,7 +75,7 @@ def row_faults(manifest: Manifest, items: NDArray[np.int64]) -> Iterator[str]:
         manifest: of the dataset.
         items: (max_len + 1,) segments of every extent that the rows hold; of pairs, both sides as one.
     """
-    segments = int(items.sum()) * (2 if manifest.options.get("pairs") else 1)
+    segments = int(items.sum()) * (2 if manifest.options.pairs else 1)
     yield from differences(manifest.totals, {"segments": segments}, "the rows")
     told, packs = manifest.totals["lower_bound"], manifest.packs
     if told > packs:
@@ -88,7 +89,7 @@ def row_faults(manifest: Manifest, items: NDArray[np.int64]) -> Iterator[str]:
         yield f"lower_bound is {told:,} in the manifest, {least:,} by the rows"
 
 
-def bound_of_rows(options: Mapping[str, Any], items: NDArray[np.int64]) -> tuple[int, bool]:
+def bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int, bool]:
     """Rows that items need at least, and whether the lower bound of a manifest is that one and no better one.
 
     Some algorithms prove a better bound, groups may need more rows, and a document that may be cut anywhere fewer.
@@ -100,14 +101,12 @@ def bound_of_rows(options: Mapping[str, Any], items: NDArray[np.int64]) -> tuple
     Raises:
         PackerError: there is no such algorithm.
     """
-    algorithm = get_algorithm(options["algorithm"])
+    algorithm = get_algorithm(options.algorithm)
     if isinstance(algorithm, OrderAlgorithm):
         keeps_whole, proves = algorithm.keeps_whole, False
     else:
         keeps_whole, proves = True, algorithm.proves
-    is_grouped = options.get("group_by") is not None
-    if not keeps_whole or (is_grouped and options.get("group_mode") != "apart"):
+    is_grouped = options.group_by is not None
+    if not keeps_whole or (is_grouped and options.group_mode != "apart"):
         return token_bound(items), False
-    limit = options.get("max_segments")
-    bound = lower_bound(items, limit // 2 if options.get("pairs") and limit is not None else limit)
-    return bound, not is_grouped and not proves
+    return lower_bound(items, options.max_items), not is_grouped and not proves

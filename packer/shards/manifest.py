@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.options import PackOptions
 from packer.shards.columns import RowFormat
 from packer.shards.manifest_fields import SHARD, check_fields
 
@@ -49,8 +50,8 @@ class ShardEntry:
 class Manifest:
     """What a packed dataset is made of: no time, host or absolute path, so that equal packs have equal manifests."""
 
-    options: Mapping[str, Any]
-    """Every option that shapes the bytes."""
+    options: PackOptions
+    """The options of the pack. The file names `max_len`, and the others where they differ from their default."""
 
     source: Mapping[str, Any]
     """The source's identity: relative file names, sizes, rows, tokens, and a hash of all lengths."""
@@ -72,7 +73,7 @@ class Manifest:
     @property
     def max_len(self) -> int:
         """Tokens and padding of a row."""
-        return int(self.options["max_len"])
+        return self.options.max_len
 
     @property
     def row_format(self) -> RowFormat:
@@ -88,7 +89,7 @@ class Manifest:
         """Return the manifest as it stands in the file, checksum apart."""
         return {
             "format_version": FORMAT_VERSION,
-            "options": dict(self.options),
+            "options": self.options.to_dict(),
             "source": dict(self.source),
             "totals": dict(self.totals),
             "shards": [asdict(shard) for shard in self.shards],
@@ -112,7 +113,7 @@ class Manifest:
         _check_together(content)
         _check_names(content)
         return cls(
-            options=content["options"],
+            options=PackOptions.from_dict(content["options"]),
             source=content["source"],
             totals=content["totals"],
             shards=tuple(ShardEntry(**{name: shard[name] for name in SHARD}) for shard in content["shards"]),

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-_LONGEST_ROW = 2**24  # tokens; PackOptions has the same limit
+from packer.options import Option, PackOptions, options_of
+
 _DEEPEST = 8  # levels of lists and objects in a field that this version does not know
 
 
@@ -36,47 +37,29 @@ def _or_null(kind: _Value) -> _Value:
 
 _TEXT = _Value("a string", lambda value: type(value) is str)
 _FLAG = _Value("true or false", lambda value: type(value) is bool)
-_COUNT, _POSITIVE, _EXTENT = _whole(0, 2**63 - 1), _whole(1, 2**63 - 1), _whole(1, _LONGEST_ROW)
+_COUNT, _POSITIVE = _whole(0, 2**63 - 1), _whole(1, 2**63 - 1)
 _SHARE, _WEIGHT = _number(0), _number(sys.float_info.min)
 _EVERY = "*"
 
 _TOKENIZED = {"tokenizer": _TEXT, "columns": [_TEXT], "train_on": _TEXT}
 _TAKEN = {"documents": _COUNT, "tokens_kept": _COUNT}
 
-OPTIONS = {
-    "max_len": _EXTENT,
-    "pad_id": _whole(0, 2**31 - 1),
-    "labels": _FLAG,
-    "position_ids": _FLAG,
-    "long": _TEXT,
-    "algorithm": _TEXT,
-    "split": _or_null(_TEXT),
-    "input_column": _TEXT,
-    "labels_column": _TEXT,
-    "max_segments?": _or_null(_whole(1, 2**31 - 1)),
-    "seed?": _COUNT,
-    "shard_size?": _POSITIVE,
-    "gap?": _or_null(_SHARE),
-    "time_limit?": _or_null(_SHARE),
-    "overlap?": _whole(0, _LONGEST_ROW),
-    "align?": _EXTENT,
-    "split_at?": _TEXT,
-    "truncate_side?": _TEXT,
-    "untrained?": _TEXT,
-    "keep?": [_TEXT],
-    "keep_tokens?": [_TEXT],
-    "group_by?": _or_null(_TEXT),
-    "group_mode?": _TEXT,
-    "pairs?": _FLAG,
-    "tokenizer?": _or_null(_TEXT),
-    "text_column?": _or_null(_TEXT),
-    "train_on?": _or_null(_TEXT),
-    "chat_template?": _or_null(_TEXT),
-    "eos?": _FLAG,
-    "weights?": [_WEIGHT],
-    "mix_unit?": _TEXT,
-    "mix_tokens?": _or_null(_POSITIVE),
-}
+
+def _kind_of(option: Option) -> Any:
+    """Kind of an option: choices are any text, because a later version may have more of them."""
+    kind = _TEXT if option.choices else _Value(option.expected, option.accepts)
+    if option.is_list:
+        return [kind]
+    return _or_null(kind) if option.is_optional else kind
+
+
+def option_kinds(declaration: type) -> dict[str, Any]:
+    """Kinds of declared options by name; "?" marks those that may be absent, which is all but the required ones."""
+    options = options_of(declaration)
+    return {name if option.is_required else f"{name}?": _kind_of(option) for name, option in options.items()}
+
+
+OPTIONS = option_kinds(PackOptions)
 """Kind of every option, by name; the name of one that may be absent ends in "?"."""
 
 SHARD = {

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, numpy_dtype
+from packer.arrow import as_arrow
+from packer.column_names import SEGMENT_COLUMNS
 from packer.gather import NO_LOSS, TokenColumn, count_trained, fill_gaps, gather, mask_context, restart_positions
-from packer.shards.columns import PADDING, SEGMENT_COLUMNS, RowFormat
+from packer.shards.columns import PADDING, RowFormat
 from packer.shards.files import HashingFile
 from packer.shards.kept import KeptValues, tokens_at
 from packer.shards.manifest import ShardEntry
@@ -159,7 +160,7 @@ def build_batch(
     for name in row_format.segment_columns:
         values, padding = of_segments[name]
         assert values is not None
-        column = np.empty(len(is_segment), numpy_dtype(SEGMENT_COLUMNS[name]))
+        column = np.empty(len(is_segment), SEGMENT_COLUMNS[name])
         column[segments], column[pads] = values, padding
         arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(column)))
     if row_format.kept:

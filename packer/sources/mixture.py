@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.plan.mixture_shares import MixUnit
+from packer.options.choices import MixUnit
 from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
 from packer.sources.documents import Input, Tokenized

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
-from packer.shards.columns import ROLE, ROLES
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable

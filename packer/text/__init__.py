@@ -18,9 +18,9 @@ byte_level.py          a tokenizer trained in place
 
 from packer.text.byte_level import END_OF_TEXT, train_byte_level
 from packer.text.encoder import Encoded, Encoder, TextOptions
-from packer.text.identity import LIBRARIES, tokenizer_name
+from packer.text.identity import LIBRARIES
 from packer.text.opening import open_decoder, open_tokenizer
-from packer.text.records import TRAIN_ON, Records, TextError, TrainOn, recognise
+from packer.text.records import TRAIN_ON, Records, TextError, recognise
 
 __all__ = [
     "END_OF_TEXT",
@@ -31,10 +31,8 @@ __all__ = [
     "Records",
     "TextError",
     "TextOptions",
-    "TrainOn",
     "open_decoder",
     "open_tokenizer",
     "recognise",
-    "tokenizer_name",
     "train_byte_level",
 ]

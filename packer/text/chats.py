@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from packer.options.choices import TrainOn
 from packer.text.generation_prompts import GenerationPrompts, question_for
 from packer.text.loops import ends_of, holds_places, telling_places, without_ends
 from packer.text.marks import between_marks, has_marks, moved, with_marks, without_marks
-from packer.text.records import TextError, TrainOn
+from packer.text.records import TextError
 from packer.text.rendering import Chat, Rendered, Rendering, Templates, name_of
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from packer.options.choices import TrainOn
 from packer.text.records import (
     SYSTEM,
     TEMPLATE_KWARGS,
     TOOLS,
     Message,
     TextError,
-    TrainOn,
     messages_of,
     text_of,
     tools_of,

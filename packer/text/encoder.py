@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
+from packer.options.choices import TrainOn
 from packer.plan.threads import result_of
 from packer.text.chats import ChatTemplate
 from packer.text.conversations import chat_of
 from packer.text.identity import template_identity, tokenizer_identity
 from packer.text.opening import open_tokenizer
-from packer.text.records import TRAIN_ON, Records, TrainOn, column_values, text_of
+from packer.text.records import TRAIN_ON, Records, column_values, text_of
 from packer.text.tokens import Place, TextTokens
 
 UNTRAINED = -100

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from packer.paths import expanded
 from packer.text.marks import lexed
 
 if TYPE_CHECKING:
@@ -31,12 +29,6 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         "tokenizers": tokenizers.__version__,
         "transformers": transformers.__version__,
     }
-
-
-def tokenizer_name(path_or_id: str) -> str:
-    """A tokenizer's name without the path: "/data/qwen3/" -> "qwen3", "org/name" on the Hub as it is."""
-    path = Path(expanded(path_or_id))
-    return path.resolve().name if path.exists() else path_or_id
 
 
 def template_identity(sources: dict[str, str]) -> dict[str, Any]:

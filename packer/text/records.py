@@ -10,9 +10,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
+from packer.options.choices import TrainOn
 
 Kind = Literal["text", "prompt+completion", "chat"]
-TrainOn = Literal["all", "completion", "assistant"]
 Message = dict[str, Any]
 
 TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
