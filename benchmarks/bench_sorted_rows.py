@@ -3,9 +3,9 @@
     python benchmarks/bench_sorted_rows.py --seeds 8                                   # some minutes on a CPU
     python benchmarks/bench_sorted_rows.py --documents 100 --held-out 20 --seeds 1     # seconds, to see that it runs
 
-The documents, the model and the loss are those of bench_convergence.py. The documents are packed by `bfd`, which fills a
-row with documents of about one length, and by `auto`, which draws rows that are as mixed as the corpus; both in as many
-rows. A step takes few rows, so with sorted rows it sees only a few lengths. The order of rows is shuffled either way.
+The documents, the model and the loss are those of bench_convergence.py. The documents are packed by `bfd`, which fills
+a row with documents of about one length, and by `auto`, which draws rows that are as mixed as the corpus; both in as
+many rows. A step takes few rows, so with sorted rows it sees only a few lengths. The order of rows is shuffled.
 """
 
 from __future__ import annotations
