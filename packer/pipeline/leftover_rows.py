@@ -49,13 +49,10 @@ def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: i
     return _rows_of_pieces(options, pieces, extents, rows, stream)
 
 
-def solve_rest(
-    options: PackOptions, below: Regions, first_stream: int, region: int, *, proves: bool = False
-) -> Note:
+def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: int, *, proves: bool = False) -> Note:
     """Pack all that a region has, and note the rows; arguments as for `draw_rest`.
 
-    Args:
-        proves: use `prove`, which also saves a single row, instead of the algorithm of the options.
+    With `proves`, `prove` packs, which also saves a single row, instead of the algorithm of the options.
     """
     pieces = _left_in(below, region)
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
