@@ -18,7 +18,7 @@ from packer.algorithms.sequential import OpenRow, OrderedRows
 from packer.notes import Note, Notes
 from packer.options import PackOptions
 from packer.pipeline.planning import account_of, require_segments
-from packer.pipeline.reading import SegmentReader, chunks, read_chunk
+from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
 from packer.plan import Account, Segments, items_of
 from packer.plan.ordered import OrderedSegments, lengths_to_arrange, row_places, rows_from
 from packer.plan.pieces import Located, ShardRows

@@ -26,8 +26,8 @@ from packer.pipeline.leftover_rows import draw_rest, fill_rest, solve_rest
 from packer.pipeline.partition_plan import PartitionPlan
 from packer.pipeline.partition_rows import PartitionJob, note_rows, take_share
 from packer.pipeline.pattern_shares import Shares, share_further, share_with_regions
-from packer.pipeline.reading import SegmentReader
 from packer.pipeline.regions import Regions, load
+from packer.pipeline.segment_reader import SegmentReader
 from packer.pipeline.surveying import Survey
 from packer.plan.partitions import make_partitions
 from packer.plan.pieces import extents_of_pieces

@@ -23,9 +23,9 @@ from packer.pipeline.order_plan import plan_in_order
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.read_documents import Documents
-from packer.pipeline.reading import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
+from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
+from packer.pipeline.shard_maker import Shards
 from packer.pipeline.surveying import survey
-from packer.pipeline.writing import Shards
 from packer.plan import Plan, Segments
 from packer.plan.deal import PlannedShards
 from packer.progress import Progress, silent

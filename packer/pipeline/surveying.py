@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.options import PackOptions
 from packer.pipeline.planning import account_of, require_segments
-from packer.pipeline.reading import SegmentReader, chunks, read_chunk
+from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
 from packer.plan import Account, items_of
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks
 from packer.plan.threads import each_in_threads
