@@ -154,6 +154,14 @@ def test_long_documents_fall_back_to_the_solver_and_mixed_by_name_does_not():
     assert mixed.packs >= solved
 
 
+def test_rows_are_drawn_where_only_an_exact_rest_makes_them_few_enough():
+    """A million log-normal lengths at 2,048: as `auto` solves it, the rest takes one row more than drawing may cost."""
+    drawn = np.exp(np.random.default_rng(0).standard_normal(1_000_000, np.float32) + np.float32(5.5))
+    plan = plan_lengths(np.minimum(drawn + 1, 20_000).astype(np.int32), PackOptions(max_len=2048), threads=2)
+    assert plan.shards.shares is None
+    assert plan.packs <= plan.lower_bound * (1 + 1e-5)
+
+
 def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
     for algorithm in ("auto", "bfd"):
         plan, shards = planned(like_real(20_000), 2048, rows_per_shard=300, algorithm=algorithm)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.auto import prove
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note
 from packer.options import PackOptions
@@ -48,13 +49,23 @@ def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: i
     return _rows_of_pieces(options, pieces, extents, rows, stream)
 
 
-def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: int) -> Note:
-    """Pack all leftovers in a region by the algorithm, and note the rows; arguments as for `draw_rest`."""
+def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: int, *, proves: bool = False) -> Note:
+    """Pack all leftovers in a region by the algorithm, and note the rows.
+
+    Args:
+        options: options of the pack.
+        below: stage whose tasks left pieces over.
+        first_stream: the same as for `draw_rest`.
+        region: number of the region.
+        proves: use `prove`, which also saves a single row, instead of the algorithm of the options.
+    """
     pieces = _left_in(below, region)
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
     rows = RowExtents(extents=np.zeros(0, np.int32), starts=np.zeros(1, np.int64))
     if len(extents):
-        rows = RowExtents.of_patterns(solve_histogram(options, np.bincount(extents, minlength=options.max_len + 1)))
+        histogram = np.bincount(extents, minlength=options.max_len + 1)
+        solved = prove(histogram, options.max_items) if proves else solve_histogram(options, histogram)
+        rows = RowExtents.of_patterns(solved)
     return _rows_of_pieces(options, pieces, extents, rows, first_stream + region)
 
 

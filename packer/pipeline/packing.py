@@ -32,7 +32,7 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
-from packer.sources.file_search import ENDINGS
+from packer.sources.formats import ending_of
 from packer.sources.mixture import Mixture
 from packer.system_errors import system_errors
 
@@ -126,7 +126,7 @@ def name_after(source: Given | Sequence[Given], options: PackOptions, what: str)
         raise PackerError(f"{source} is a glob: name the output with --output")
     if path.name in ("", ".."):
         path = path.resolve()
-    name = path.name if path.is_dir() else ENDINGS.sub("", path.name)
+    name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
     split = f"-{options.split}" if options.split else ""
     folder = path.parent if path.exists() else Path()  # a Hub id: here
     return folder / f"{name}{split}-{what}"

@@ -160,12 +160,19 @@ class _Planner:
         if count > 1 and allowed is not None and self._is_hopeless(job, load(self.notes, f"{stage}-0")):
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
-        pool = self._drawn_pool(stage, count) if count > 1 else _Pool()
-        plan = self._plan(job, own, None, pool)
+        plan = self._plan(job, own, None, self._drawn_pool(stage, count) if count > 1 else _Pool())
+        if allowed is not None and count > 1 and plan.packs > allowed:
+            plan = self._plan(job, own, None, self._drawn_pool(stage, count, proves=True))
         return None if allowed is not None and plan.packs > allowed else plan
 
-    def _drawn_pool(self, drawn: str, partitions: int) -> _Pool:
-        """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers."""
+    def _drawn_pool(self, drawn: str, partitions: int, *, proves: bool = False) -> _Pool:
+        """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers.
+
+        Args:
+            drawn: stage in which partitions drew their rows.
+            partitions: number of partitions.
+            proves: solve to the optimum, even if the algorithm would stop a row above its bound.
+        """
         pool, below, stream = _Pool(), self._regions(drawn, partitions), partitions
         while len(below) > 1 or not pool.stages:
             stage = f"{drawn}-level{len(pool.stages) + 1}"
@@ -173,8 +180,9 @@ class _Planner:
             pool.add(stage, self.run(stage, len(below), task, silently=True))
             stream += len(below)
             below = self._regions(stage, len(below))
-        stage = f"{drawn}-rest"
-        pool.add(stage, self.run(stage, 1, partial(solve_rest, self.options, below, stream), silently=True))
+        stage = f"{drawn}-{'proved-rest' if proves else 'rest'}"
+        task = partial(solve_rest, self.options, below, stream, proves=proves)
+        pool.add(stage, self.run(stage, 1, task, silently=True))
         return pool
 
     def _is_hopeless(self, job: PartitionJob, note: Note) -> bool:
