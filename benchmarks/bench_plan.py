@@ -189,7 +189,7 @@ def keep_groups_apart(lengths: NDArray[np.int32], max_len: int, algorithm: str, 
             least = apart_bound(segments, groups)
             found = keep_apart(
                 dealt, segments, groups, least=least,
-                max_segments=None, rows_per_shard=rows_per_shard, seed=0, threads=threads,
+                max_segments=None, rows_per_shard=rows_per_shard, seed=0,
             )  # fmt: skip
             marks.append(time.process_time())
             plain.append(marks[1] - marks[0])

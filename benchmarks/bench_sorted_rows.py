@@ -3,9 +3,9 @@
     python benchmarks/bench_sorted_rows.py --seeds 8                                   # some minutes on a CPU
     python benchmarks/bench_sorted_rows.py --documents 100 --held-out 20 --seeds 1     # seconds, to see that it runs
 
-The documents, the model and the loss are those of bench_convergence.py. They are packed by `bfd`, which fills a row with
-documents of about one length, and by `auto`, which draws rows that are as mixed as the corpus; both in as many rows. A
-step takes few rows, so that with sorted rows it sees a few lengths only. The order of rows is shuffled in either case.
+The documents, the model and the loss are those of bench_convergence.py. The documents are packed by `bfd`, which fills
+a row with documents of about one length, and by `auto`, which draws rows that are as mixed as the corpus; both in as
+many rows. A step takes few rows, so with sorted rows it sees only a few lengths. The order of rows is shuffled.
 """
 
 from __future__ import annotations
@@ -66,9 +66,8 @@ def main(
         )
         for name in ALGORITHMS:
             mixing = packed_statistics(Path(folder) / f"{name}-0" / "packed").mixing
-            print(
-                f"{name}: {len(corpora[name, 0].packed):,} rows, share of the variance within rows {mixing.within_row_share:.2f}"
-            )
+            packed = corpora[name, 0].packed
+            print(f"{name}: {len(packed):,} rows, share of the variance within rows {mixing.within_row_share:.2f}")
         running = [
             (name, workers.submit(train, corpora[name, seed], "packed", seed=seed, epochs=epochs,
                                   learning_rate=learning_rate, evaluations=1))
@@ -80,9 +79,8 @@ def main(
             last[name].append(run.held_out[-1][1])
             losses = [loss for _, loss in run.losses[len(run.losses) // 2 :]]
             spread[name].append(statistics.stdev(losses))
-            print(
-                f"  seed {run.seed}, {name:6} held out {last[name][-1]:.4f}, steps {spread[name][-1]:.4f}", flush=True
-            )
+            found = f"held out {last[name][-1]:.4f}, steps {spread[name][-1]:.4f}"
+            print(f"  seed {run.seed}, {name:6} {found}", flush=True)
     print(f"\n{'':8} {'held-out loss':>14} {'deviation of a step':>20}")
     for name in ALGORITHMS:
         print(f"{name:8} {statistics.mean(last[name]):14.4f} {statistics.mean(spread[name]):20.4f}")

@@ -12,8 +12,9 @@ from packer.pipeline.partition_rows import PartitionJob
 from packer.pipeline.pattern_shares import Shares
 from packer.pipeline.regions import load
 from packer.plan.deal import even_cuts
-from packer.plan.permute import POOL_ROWS, key_of, permute_all
+from packer.plan.permute import key_of, permute_all
 from packer.plan.pieces import PieceRows, ShardRows
+from packer.random_purposes import POOL_ROWS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

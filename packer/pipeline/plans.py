@@ -126,7 +126,7 @@ def plan_lengths(
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
     if groups is not None:
-        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard, threads=threads)
+        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         shards = PlannedShards(plan=plan, segments=segments)
     else:
         reader = LengthsReader(lengths=lengths, options=options)
@@ -183,7 +183,7 @@ def _plan_grouped(
         lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
         groups = document_groups(table.extra, lists, options)
         assert groups is not None
-        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard, threads=workers)
+        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
         note = Note(facts={"totals": totals, "pool_packs": plan.pool_packs}, arrays=arrays)
         notes.save("plan", note, lasting=True)

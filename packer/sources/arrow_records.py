@@ -22,7 +22,7 @@ from packer.sources.text_records import ROWS, RecordReader, rows_at_once, with_c
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ArrowRecords:
+class ArrowRecords(RecordReader):
     """Rows of Arrow record batches: of a file, of the files of a saved dataset, or in memory."""
 
     file: SourceFile

@@ -187,7 +187,8 @@ class RowPlaces:
 class Input(Protocol):
     """One file, or one dataset in memory: what every format looks like to the rest of the package.
 
-    A class that derives from it may leave out all but `file`, `path`, `has_labels` and `batches`.
+    A class that derives from it may leave out all but `file`, `path`, `has_labels` and `batches`. A dataclass needs
+    `slots=True` for its fields to take the place of properties.
     """
 
     @property

@@ -16,12 +16,11 @@ from packer.sources.text_records import RecordReader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JsonRecords:
+class JsonRecords(RecordReader):
     """A file with one JSON object on each line."""
 
     lines: JsonLines
     fields: Mapping[str, Any] | None = None
-    rows: int | None = None
 
     @property
     def file(self) -> SourceFile:

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.gather import NO_LOSS, list_lengths
+from packer.gather import list_lengths
+from packer.labels import NO_LOSS
 from packer.sources.crew import Crew
 from packer.sources.documents import (
     ATTENTION,

@@ -17,7 +17,7 @@ from packer.sources.text_records import ROWS, RecordReader, with_columns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParquetRecords:
+class ParquetRecords(RecordReader):
     """A Parquet file, or a run of its row groups."""
 
     groups: RowGroups

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from packer.sources.documents import Places, SourceFile
+from packer.sources.documents import Places, RowPlaces, SourceFile
 
 BLOCK = 1 << 20
 """Bytes of records encoded at once: some hundred thousand tokens."""
@@ -18,7 +18,7 @@ ROWS = 1 << 12
 
 
 class RecordReader(Protocol):
-    """A file of records, or a piece of one."""
+    """A file of records, or a piece of one. A class that derives from it may leave out `rows`, `places` and `cut`."""
 
     @property
     def file(self) -> SourceFile:
@@ -26,15 +26,21 @@ class RecordReader(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Where the file is; None for data in memory."""
+        """Path of the file; None for data in memory."""
 
     @property
     def rows(self) -> int | None:
-        """Records; None where only reading tells."""
+        """Number of records; None where only reading tells."""
+        return None
 
     @property
     def fields(self) -> pa.Schema | Mapping[str, Any] | None:
         """The schema, or the first record; None where there is no record."""
+
+    @property
+    def places(self) -> Places:
+        """What names the records."""
+        return RowPlaces(self.file.name)
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that records have these columns, which are to be kept beside the tokens.
@@ -46,16 +52,13 @@ class RecordReader(Protocol):
 
     def cut(self, size: int) -> Sequence[RecordReader]:
         """Cut into pieces of about `size` bytes, a function of the file alone."""
+        return (self,)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
         """Yield stretches of records, undecoded where that takes long, and the bytes of the file up to their end."""
 
     def records(self, block: Any, columns: Sequence[str]) -> pa.Table | list[dict[str, Any]]:
         """Decode a stretch; raises `DocumentError` with a row of it."""
-
-    @property
-    def places(self) -> Places:
-        """What names the records."""
 
 
 def rows_at_once(file: SourceFile, rows: int) -> int:
