@@ -15,8 +15,8 @@ from packer.options import PackOptions
 from packer.pipeline import partitioning
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.plans import plan_lengths
-from packer.pipeline.reading import LengthsReader
 from packer.pipeline.regions import Regions
+from packer.pipeline.segment_reader import LengthsReader
 from packer.pipeline.surveying import survey
 from packer.plan import cut_documents
 from packer.stats.row_mixing import RowSums, shuffled_share

@@ -25,9 +25,9 @@ from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.open_inputs import names_and_sizes, source_files, text_identity, text_totals
 from packer.pipeline.plans import makes_own_rows, plan_documents
 from packer.pipeline.read_documents import Given, open_sources, read_documents
+from packer.pipeline.shard_maker import ShardMaker, write_shards
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watching import Watch
-from packer.pipeline.writing import ShardMaker, write_shards
 from packer.progress import Progress, silent
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
