@@ -77,16 +77,16 @@ def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
 @jit
 def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
     """Stacks for the keys 0 to capacity, with nothing in them but the untouched packs at key `untouched`."""
-    keys = len(histogram)
-    words = (keys + 63) >> 6
-    packs = OpenPacks(
-        new_groups(histogram),
-        np.full(keys, NONE),
-        np.zeros(words, np.uint64),
-        np.zeros((words + 63) >> 6, np.uint64),
-    )
+    packs = no_packs(new_groups(histogram), len(histogram))
     push(packs, untouched, 0)
     return packs
+
+
+@jit
+def no_packs(groups: NDArray[np.int64], keys: int) -> OpenPacks:
+    """Stacks for the keys 0 to keys - 1 with nothing in them; `groups` are those that may be laid on them."""
+    words = (keys + 63) >> 6
+    return OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
 
 
 @jit
@@ -213,6 +213,41 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
     out[group, CHAIN] = out_links.used
     out[group, SEGMENTS] += repeat
     return Links(rows, out_links.used + 1)
+
+
+@jit
+def best_fit(out: OpenPacks, used: int, out_links: Links, length: int, left: int, limit: int) -> tuple[int, Links]:
+    """Place `left` segments of one length, each in the pack with the least room for it; stacks are kept by residual.
+
+    A pack with residual r that took a segment of length l has r - l left. No other pack had room between l and r, so
+    it takes the next segment of l as well, while it can: 3 of length 30 go into a residual of 100. At most one pack of
+    a group is left with fewer, when the segments run out.
+
+    Args:
+        out: the packs that take segments; all longer segments have been placed.
+        used: groups of `out` in use.
+        out_links: what the packs hold.
+        length: of each segment.
+        left: segments to be placed.
+        limit: the most segments in a pack.
+
+    Returns:
+        The groups in use, and the links.
+    """
+    groups = out.groups
+    while left > 0:
+        residual = next_key(out, length)
+        top = out.tops[residual]
+        repeat = min(residual // length, limit - groups[top, SEGMENTS], left)
+        taken = min(groups[top, COUNT], left // repeat)
+        group = detach(out, residual, taken, used)
+        used += group == used
+        out_links = add_segments(groups, group, length, repeat, out_links)
+        left -= repeat * taken
+        residual -= repeat * length
+        if residual > 0 and groups[group, SEGMENTS] < limit:
+            push(out, residual, group)
+    return used, out_links
 
 
 @jit

@@ -16,6 +16,7 @@ from packer.algorithms.open_packs import (
     SEGMENTS,
     OpenPacks,
     add_segments,
+    best_fit,
     detach,
     grown,
     new_links,
@@ -139,18 +140,7 @@ def _worst_then_best_fit(
         fill = next_key(by_fill, fill + 1)
 
     while length > 0:
-        while left > 0:
-            residual = next_key(packs, length)
-            top = packs.tops[residual]
-            repeat = min(residual // length, limit - groups[top, SEGMENTS], left)
-            taken = min(groups[top, COUNT], left // repeat)
-            group = detach(packs, residual, taken, used)
-            used += group == used
-            links = add_segments(groups, group, length, repeat, links)
-            left -= repeat * taken
-            residual -= repeat * length
-            if residual > 0 and groups[group, SEGMENTS] < limit:
-                push(packs, residual, group)
+        used, links = best_fit(packs, used, links, length, left, limit)
         length -= 1
         left = histogram[length]
     return groups[:used], links.rows[: links.used]

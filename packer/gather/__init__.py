@@ -6,11 +6,12 @@ that one kernel packs, and reads back to verify.
 """
 
 from packer.gather.columns import TokenColumn, list_lengths
-from packer.gather.derived import NO_LOSS, any_trained, count_trained, fill_gaps, mask_context, restart_positions
-from packer.gather.kernels import gather, gather_bytes, lengths_of
+from packer.gather.derived import RowLayout, any_trained, count_trained, fill_gaps, mask_context, restart_positions
+from packer.gather.kernels import Spans, gather, gather_bytes, lengths_of
 
 __all__ = [
-    "NO_LOSS",
+    "RowLayout",
+    "Spans",
     "TokenColumn",
     "any_trained",
     "count_trained",

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 
-NO_LOSS = -100
-"""The label that every trainer reads as "no loss here" (the ignore_index of cross-entropy)."""
+
+class RowLayout(NamedTuple):
+    """Where segments stand in rows that follow each other; row r is values r * max_len to (r + 1) * max_len - 1."""
+
+    places: NDArray[np.int64]  # (segments,) where each segment begins, counted from the first row
+    lengths: NDArray[np.int64]  # (segments,) its tokens
+    extents: NDArray[np.int64]  # (segments,) the place it takes
+    ends: NDArray[np.int64]  # (rows,) where the extents of each row end, counted from the row's begin
 
 
 @jit
-def fill_gaps(
-    places: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    extents: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    max_len: int,
-    value: int,
-    out: NDArray[np.int32],
-) -> None:
-    """Write `value` wherever a row has no token: behind the tokens of each extent, and behind its last segment.
+def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
+    """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
 
     Args:
-        places: (segments,) where each segment begins in `out`.
-        lengths: (segments,) its tokens.
-        extents: (segments,) the place it takes.
-        ends: (rows,) where the extents of each row end; row r is `out[r * max_len:(r + 1) * max_len]`.
+        layout: where the segments stand.
         max_len: tokens and padding of a row.
-        value: pad_id, or "no loss".
+        value: the padding token, or "no loss".
         out: flat int32 array, C-contiguous.
     """
+    places, lengths, extents, ends = layout
     for s in range(len(places)):
         for i in range(places[s] + lengths[s], places[s] + extents[s]):
             out[i] = value

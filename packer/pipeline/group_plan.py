@@ -28,7 +28,7 @@ from packer.plan import (
 
 
 def plan_groups(
-    segments: Segments, groups: NDArray[np.int32], options: PackOptions, *, rows_per_shard: int, threads: int = 1
+    segments: Segments, groups: NDArray[np.int32], options: PackOptions, *, rows_per_shard: int
 ) -> tuple[Plan, PlanTotals]:
     """Plan the rows of all documents, of one group each, or without two of a group.
 
@@ -37,7 +37,6 @@ def plan_groups(
         groups: (documents,) the group of each, NO_GROUP for none.
         options: what shapes the rows.
         rows_per_shard: the most rows of a shard.
-        threads: to plan with; the plan is the same for any number.
 
     Returns:
         The plan, and the totals of the manifest: every document and token accounted for.
@@ -45,7 +44,7 @@ def plan_groups(
     items = items_of(segments) if options.pairs else segments
     of_items = groups[::2] if options.pairs else groups
     patterns = solve_histogram(options, items.histogram)
-    plan, bound = _dealt(items, of_items, patterns, options, rows_per_shard=rows_per_shard, threads=threads)
+    plan, bound = _dealt(items, of_items, patterns, options, rows_per_shard=rows_per_shard)
     if options.pairs:
         plan = with_both_of_each(plan, segments)
     totals = PlanTotals.of(
@@ -67,7 +66,6 @@ def _dealt(
     options: PackOptions,
     *,
     rows_per_shard: int,
-    threads: int,
 ) -> tuple[Plan, int]:
     """Deal items to rows as groups ask for it; return the plan and packs that it cannot go below."""
     if options.group_mode == "together":
@@ -90,7 +88,6 @@ def _dealt(
         max_segments=options.max_items,
         rows_per_shard=rows_per_shard,
         seed=options.seed,
-        threads=threads,
     )
     return apart, max(patterns.lower_bound, lower_bound(items.histogram, options.max_items), least)
 

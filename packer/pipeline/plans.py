@@ -23,9 +23,9 @@ from packer.pipeline.order_plan import plan_in_order
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.read_documents import Documents
-from packer.pipeline.reading import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
+from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
+from packer.pipeline.shard_maker import Shards
 from packer.pipeline.surveying import survey
-from packer.pipeline.writing import Shards
 from packer.plan import Plan, Segments
 from packer.plan.deal import PlannedShards
 from packer.progress import Progress, silent
@@ -34,7 +34,7 @@ from packer.shards.columns import RowFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """A plan, and what is needed to write its rows."""
+    """A plan, with everything that its rows are made of."""
 
     mapped: MappedDocuments
     """The documents."""
@@ -64,9 +64,9 @@ def plan_documents(
 
     Args:
         documents: those of a mapped source; with their lengths if they are grouped.
-        options: what shapes the rows.
-        notes: where the plan is kept.
-        workers: tasks at a time; the plan is the same for any number.
+        options: options of the pack.
+        notes: store of the plan.
+        workers: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
@@ -114,9 +114,9 @@ def plan_lengths(
 
     Args:
         lengths: (documents,) tokens of each.
-        options: what shapes the rows.
+        options: options of the pack.
         groups: (documents,) the group of each, where `options.group_by` asks for them.
-        threads: tasks at a time; the plan is the same for any number.
+        threads: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
@@ -126,7 +126,7 @@ def plan_lengths(
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
     if groups is not None:
-        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard, threads=threads)
+        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         shards = PlannedShards(plan=plan, segments=segments)
     else:
         reader = LengthsReader(lengths=lengths, options=options)
@@ -183,7 +183,7 @@ def _plan_grouped(
         lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
         groups = document_groups(table.extra, lists, options)
         assert groups is not None
-        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard, threads=workers)
+        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
         note = Note(facts={"totals": totals.to_dict(), "pool_packs": plan.pool_packs}, arrays=arrays)
         notes.save("plan", note, lasting=True)

@@ -17,7 +17,7 @@ from packer.options import PackOptions
 from packer.pipeline.group_plan import group_totals
 from packer.pipeline.packed_segments import PackedSegments
 from packer.pipeline.planning import account_of
-from packer.pipeline.reading import lists_of
+from packer.pipeline.segment_reader import lists_of
 from packer.plan import Segments, cut_documents, together_bound
 from packer.shards.figures import differences
 from packer.shards.kept import KeptValues

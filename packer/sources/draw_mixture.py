@@ -22,8 +22,9 @@ from packer.facts import MixturePart, SourceIdentity, TakenDocuments
 from packer.gather import lengths_of
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import Take, interleave, mixture_targets, refuse_too_many, take_documents
-from packer.plan.permute import MIXTURE, key_of
+from packer.plan.permute import key_of
 from packer.progress import Progress, silent
+from packer.random_purposes import MIXTURE
 from packer.sources.column_checks import one_column
 from packer.sources.column_values import alike
 from packer.sources.documents import DocumentError, Input

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
+from packer.labels import NO_LOSS
 from packer.options.choices import TrainOn
 from packer.plan.threads import result_of
 from packer.text.chats import ChatTemplate
@@ -21,8 +22,6 @@ from packer.text.identity import text_identity, with_templates
 from packer.text.opening import open_tokenizer
 from packer.text.records import TRAIN_ON, Records, column_values, text_of
 from packer.text.tokens import Place, TextTokens
-
-UNTRAINED = -100
 
 _CHARACTERS = 1 << 20  # of a chunk: one call of the tokenizer, which takes hundreds of bytes per token
 _DOCUMENTS = 1 << 10
@@ -274,7 +273,7 @@ def _assemble(
         for start, ranges in zip(bounds.tolist(), trained, strict=False):
             for begin, end in ranges:
                 mask[start + begin : start + end] = True
-        labels = pa.ListArray.from_arrays(offsets, as_arrow(np.where(mask, values, np.int32(UNTRAINED))))
+        labels = pa.ListArray.from_arrays(offsets, as_arrow(np.where(mask, values, np.int32(NO_LOSS))))
         counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
         untrained = tuple((np.flatnonzero((counts == 0) & (sizes > 0)) + first_row).tolist())
     return Encoded(

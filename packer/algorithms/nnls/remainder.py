@@ -12,9 +12,9 @@ from packer.algorithms.open_packs import (
     Links,
     OpenPacks,
     add_segments,
-    detach,
+    best_fit,
     new_links,
-    next_key,
+    no_packs,
     push,
     to_patterns,
 )
@@ -51,7 +51,7 @@ def _fill(
     """The groups (groups, 4) and links (links, 3); first those of the strategies, then those of best fit."""
     capacity = len(histogram) - 1
     left = histogram.copy()
-    packs = _no_packs(histogram, len(counts))
+    packs = _open_packs(histogram, len(counts))
     links = new_links()
     used = 1
     for strategy in range(len(counts)):
@@ -71,31 +71,18 @@ def _fill(
             used += 1
             packs_left -= alike
 
-    # best fit, as in best_fit.py, with packs that are open already
     for length in range(capacity, 0, -1):
-        while left[length] > 0:
-            residual = next_key(packs, length)
-            top = packs.tops[residual]
-            repeat = min(residual // length, limit - packs.groups[top, SEGMENTS], left[length])
-            taken = min(packs.groups[top, COUNT], left[length] // repeat)
-            group = detach(packs, residual, taken, used)
-            used += group == used
-            links = add_segments(packs.groups, group, length, repeat, links)
-            left[length] -= repeat * taken
-            residual -= repeat * length
-            if residual > 0 and packs.groups[group, SEGMENTS] < limit:
-                push(packs, residual, group)
+        used, links = best_fit(packs, used, links, length, left[length], limit)
     return packs.groups[:used], links.rows[: links.used]
 
 
 @jit
-def _no_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
+def _open_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
     """Open packs as best fit has them, with room for the groups of the strategies besides.
 
     A length that runs out cuts the packs of a strategy at most twice: where there are too few for a whole pack, and
     where there are none.
     """
-    keys = len(histogram)
     present = 0
     segments = 0
     for count in histogram:
@@ -104,9 +91,8 @@ def _no_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
     groups = np.zeros((strategies + 4 * present + 1, 4), np.int64)
     groups[0, COUNT] = segments + 1
     groups[0, CHAIN] = NONE
-    words = (keys + 63) >> 6
-    packs = OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
-    push(packs, keys - 1, 0)
+    packs = no_packs(groups, len(histogram))
+    push(packs, len(histogram) - 1, 0)
     return packs
 
 

@@ -25,14 +25,14 @@ from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.plans import makes_own_rows, plan_documents
 from packer.pipeline.read_documents import Given, open_sources, read_documents
+from packer.pipeline.shard_maker import ShardMaker, write_shards
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watching import Watch
-from packer.pipeline.writing import ShardMaker, write_shards
 from packer.progress import Progress, silent
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
-from packer.sources.file_search import ENDINGS
+from packer.sources.formats import ending_of
 from packer.sources.mixture import Mixture
 from packer.system_errors import system_errors
 
@@ -124,7 +124,7 @@ def name_after(source: Given | Sequence[Given], options: PackOptions, what: str)
         raise PackerError(f"{source} is a glob: name the output with --output")
     if path.name in ("", ".."):
         path = path.resolve()
-    name = path.name if path.is_dir() else ENDINGS.sub("", path.name)
+    name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
     split = f"-{options.split}" if options.split else ""
     folder = path.parent if path.exists() else Path()  # a Hub id: here
     return folder / f"{name}{split}-{what}"
