@@ -119,17 +119,17 @@ def test_the_identity_is_that_of_what_is_taken(tmp_path, monkeypatch):
         monkeypatch.setattr(draw_module, "LOOKED_UP", together)
         found.append(draw_mixture(open_sources(sources, PackOptions(max_len=64, seed=seed, **options))).identity)
     assert found[0] == found[1]
-    assert found[1]["lengths_xxh3_128"] != found[2]["lengths_xxh3_128"]
+    assert found[1].lengths_xxh3_128 != found[2].lengths_xxh3_128
     drawn = draw_mixture(open_sources(sources, PackOptions(max_len=64, seed=1, **options)))
     lengths = drawn.lengths()
     identity = read_documents(drawn.mixture, interleaved=True).identity
     assert identity == found[0]
-    assert (identity["documents"], identity["tokens"]) == (len(lengths), lengths.sum())
-    for source, (part, count) in enumerate(zip(identity["mixture"], (500, 60), strict=True)):
+    assert (identity.documents, identity.tokens) == (len(lengths), lengths.sum())
+    for source, (part, count) in enumerate(zip(identity.mixture, (500, 60), strict=True)):
         times = np.array(times_of(drawn.takes)[source])
         tokens = times @ [len(document) for document in documents_of(source, count)]
         taken = {"copies": times.min(), "documents": times.sum(), "tokens": tokens, "tokens_kept": tokens}
-        assert part["taken"] == taken
+        assert part.taken.to_dict() == taken
 
 
 # ---- nothing is held for each document ----
@@ -165,7 +165,7 @@ def test_a_million_documents_are_not_held(million, monkeypatch, weights):
     def read():
         documents = read_documents(opened)
         mapped = segment_reader.MappedDocuments(documents=documents)
-        reader, count = segment_reader.SourceReader(mapped=mapped, options=options), documents.identity["documents"]
+        reader, count = segment_reader.SourceReader(mapped=mapped, options=options), documents.identity.documents
         ranges = np.array([[0, 3000], [count // 2, count // 2 + 3000], [count - 3000, count]])
         scattered = np.random.default_rng(0).integers(0, count, 3000)
         return documents, reader.segments(ranges), segment_reader.lists_of(mapped.table, scattered)

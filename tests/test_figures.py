@@ -145,7 +145,7 @@ def test_a_figure_of_text_that_is_changed_is_named(tmp_path, mixed):
         paths[-1].write_text("\n".join(json.dumps(record) for record in records))
     source = [(path, 1.0) for path in paths] if mixed else paths[0]
     manifest = packer.pack(source, tmp_path / "out", max_len=16, tokenizer=tokenizer, eos=False, sync=False)
-    assert manifest.totals["documents_straddling"] == manifest.totals["documents_untrained"] == 1 + mixed
+    assert manifest.totals.documents_straddling == manifest.totals.documents_untrained == 1 + mixed
     content = json.loads((tmp_path / "out" / MANIFEST).read_text())
     versions = {"tokenizers", "transformers", "jinja2"}  # the tokens are compared, whichever made them
     unnoticed = []

@@ -161,7 +161,7 @@ def test_rows_hold_what_each_document_alone_gives(tmp_path, tokenizer, kind, sma
     records = KINDS[kind]()
     manifest = pack(write_lines(tmp_path / "rows.jsonl", records), tmp_path / "out", tokenizer)
     assert_rows_hold(tmp_path / "out", records, open_tokenizer(tokenizer), CHATML)
-    assert manifest.totals["documents"] == len(records)
+    assert manifest.totals.documents == len(records)
     assert manifest.options.pad_id == trained().token_to_id("<|endoftext|>")
     assert not list(packer.verify(tmp_path / "out", tmp_path / "rows.jsonl", tokenizer=tokenizer))
 
@@ -188,9 +188,9 @@ def test_what_is_trained_can_be_chosen(tmp_path, tokenizer, train_on, records):
     source = write_lines(tmp_path / "rows.jsonl", records())
     totals = pack(source, tmp_path / "out", tokenizer, train_on=train_on, max_len=4096).totals
     if train_on == "all":  # but for the first token of each document
-        assert totals["tokens_trained"] == totals["tokens_packed"] - totals["documents"]
+        assert totals.tokens_trained == totals.tokens_packed - totals.documents
     else:
-        assert 0 < totals["tokens_trained"] < totals["tokens_packed"] - totals["documents"]
+        assert 0 < totals.tokens_trained < totals.tokens_packed - totals.documents
 
 
 def test_a_column_can_be_named_and_the_end_left_out(tmp_path, tokenizer):
@@ -368,7 +368,7 @@ def test_counts_of_what_was_tokenized_before_a_kill_are_kept(tmp_path, tokenizer
         dies_after(patch, 4)
         with pytest.raises(Killed):
             tokenize(source, options=options, workers=1, sync=False)
-    assert tokenize(source, options=options, sync=False).report["documents_straddling"] == 40
+    assert tokenize(source, options=options, sync=False).report.documents_straddling == 40
 
 
 def test_tokenized_once_packs_to_the_same_rows(tmp_path, tokenizer, small):
@@ -407,7 +407,7 @@ def test_another_tokenizer_or_template_is_another_pack(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", chats())
     manifest = pack(source, tmp_path / "out", tokenizer)
     assert str(tmp_path.parent) not in manifest.to_bytes().decode()
-    assert manifest.source["text"]["tokenizer"]
+    assert manifest.source.text.tokenizer
     other = save_tokenizer(tmp_path / "ours", template=EXACT["trims"])
     with pytest.raises(packer.PackerError, match=r"with chat_template .*, not .*: choose another"):
         pack(source, tmp_path / "out", other)
@@ -441,7 +441,7 @@ def test_stats_and_compare_tell_what_packing_makes(tmp_path, tokenizer):
         done = CliRunner().invoke(cli, [*command, *arguments])
         assert done.exit_code == 0, done.output
         content = json.loads(done.stdout)
-        assert (content["documents"], content["tokens"]) == (50, manifest.totals["tokens"])
+        assert (content["documents"], content["tokens"]) == (50, manifest.totals.tokens)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "rows.jsonl"]
 
 
@@ -461,8 +461,8 @@ def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, to
         offsets = ours(record["prompt"] + record["completion"], return_offsets_mapping=True)["offset_mapping"]
         return any(start < len(record["prompt"]) < end for start, end in offsets)
 
-    assert totals["documents_straddling"] == sum(map(straddles, records)) > 0
-    assert totals["documents_untrained"] == 1
+    assert totals.documents_straddling == sum(map(straddles, records)) > 0
+    assert totals.documents_untrained == 1
     assert "nothing to train on" in done.stdout
     assert "Tokenized with ours, training on completion of prompt+completion" in done.stdout
 

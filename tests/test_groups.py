@@ -368,12 +368,12 @@ def test_a_column_of_the_source_groups_its_documents(kind, mode, tmp_path):
         held = [name for name in row if name is not None]
         assert len(set(row)) == 1 if mode == "together" else len(set(held)) == len(held)
     plain = packer.pack(source, tmp_path / "plain", **options)
-    assert manifest.totals["groups"] == {
+    assert manifest.totals.groups.to_dict() == {
         "groups": 30,
         "documents_without": columns["source"].count(None),
-        "packs_ungrouped": plain.totals["packs"],
+        "packs_ungrouped": plain.totals.packs,
     }
-    assert manifest.totals["lower_bound"] <= manifest.totals["packs"] == len(rows)
+    assert manifest.totals.lower_bound <= manifest.totals.packs == len(rows)
     assert list(packer.verify(out, source)) == []
 
 
@@ -381,7 +381,7 @@ def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
     columns = grouped_source()
     source = write(tmp_path, "parquet", columns)
     manifest = packer.pack(source, tmp_path / "out", max_len=100, group_by="weight", group_mode="apart")
-    assert manifest.totals["groups"]["packs_ungrouped"] == manifest.totals["packs"]
+    assert manifest.totals.groups.packs_ungrouped == manifest.totals.packs
     assert "weight" not in packer.load(tmp_path / "out")[0]
     assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).to_dict()["options"]
 
@@ -486,13 +486,11 @@ def test_pairs_of_groups_stand_side_by_side_and_are_treated_alike(
         assert row[1::2] == [document + 1 for document in row[::2]]
         held = [document // 2 % 3 for document in row[::2]]
         assert len(set(held)) == (1 if mode == "together" else len(held))
-    dropped = totals["documents_dropped"]
-    assert totals["documents"] == totals["segments"] + sum(dropped.values())
-    assert totals["tokens"] == (
-        totals["tokens_packed"] + totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
-    )
-    assert totals["tokens_truncated"] >= 0
-    assert totals["lower_bound"] <= totals["packs"]
+    dropped = totals.documents_dropped
+    assert totals.documents == totals.segments + sum(dropped.values())
+    assert totals.tokens == (totals.tokens_packed + totals.tokens_lost)
+    assert totals.tokens_truncated >= 0
+    assert totals.lower_bound <= totals.packs
 
 
 def test_a_pair_gives_each_side_its_share():
@@ -569,5 +567,5 @@ def test_pairs_of_a_source_stand_side_by_side(kind, mode, tmp_path):
     for (number, role), (tokens, labels) in found.items():
         assert tokens == columns[f"{role}_input_ids"][number]
         assert labels == columns[f"{role}_labels"][number]
-    assert manifest.totals["documents_dropped"] == {"empty": 0, "too_long": 300 - 2 * len(kept), "unpaired": 0}
+    assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 300 - 2 * len(kept), "unpaired": 0}
     assert list(packer.verify(out, source)) == []

@@ -178,10 +178,10 @@ def test_rows_hold_what_is_taken_and_verify_finds_it(tmp_path, kinds, options):
         for document in nonempty:
             assert copies[document] in (least, least + 1)
             assert {c for p, d, c in found if (p, d) == (source, document)} == set(range(copies[document]))
-        told = manifest.source["mixture"][source]
-        assert (told["tokens"], told["taken"]["tokens"], told["taken"]["copies"]) == (sum(lengths), tokens, least)
-    assert manifest.totals["tokens"] == sum(part["taken"]["tokens"] for part in manifest.source["mixture"])
-    assert manifest.totals["documents"] == sum(part["taken"]["documents"] for part in manifest.source["mixture"])
+        told = manifest.source.mixture[source]
+        assert (told.tokens, told.taken.tokens, told.taken.copies) == (sum(lengths), tokens, least)
+    assert manifest.totals.tokens == sum(part.taken.tokens for part in manifest.source.mixture)
+    assert manifest.totals.documents == sum(part.taken.documents for part in manifest.source.mixture)
     if "shuffled" not in kinds:
         assert list(packer.verify(out, sources)) == []
     assert datasets.load_from_disk(str(out))[0]["source_ids"] == packer.load(out)[0]["source_ids"].tolist()
@@ -190,8 +190,8 @@ def test_rows_hold_what_is_taken_and_verify_finds_it(tmp_path, kinds, options):
 def test_by_default_nothing_is_repeated_and_the_scarcest_source_comes_whole(tmp_path):
     sources = [(save(tmp_path, 0, 200), 0.7), (save(tmp_path, 1, 60), 0.3)]
     manifest = packer.pack(sources, tmp_path / "out", max_len=32)
-    assert [part["taken"]["copies"] for part in manifest.source["mixture"]] == [0, 1]
-    assert manifest.source["mixture"][1]["taken"]["documents"] == 60
+    assert [part.taken.copies for part in manifest.source.mixture] == [0, 1]
+    assert manifest.source.mixture[1].taken.documents == 60
     assert {copy for _, _, copy in segments_in(tmp_path / "out")} == {0}
 
 
@@ -255,7 +255,7 @@ def test_shares_are_of_the_tokens_that_reach_the_rows(tmp_path, long):
         for source in (0, 1)
     )
     assert abs(one - other) <= 16
-    assert [part["taken"]["tokens_kept"] for part in manifest.source["mixture"]] == [one, other]
+    assert [part.taken.tokens_kept for part in manifest.source.mixture] == [one, other]
     assert list(packer.verify(tmp_path / "out", [path for path, _ in sources])) == []
 
 

@@ -75,10 +75,10 @@ def test_rows_of_next_fit_are_those_of_placing_one_by_one(
             truncate_side=side, align=align, max_segments=max_segments,
         )  # fmt: skip
     assert shards == by_shard(rows, rows_per_shard)
-    assert (totals["packs"], totals["segments"], totals["documents"]) == (len(rows), len(pieces), len(lengths))
-    assert totals["tokens"] == sum(lengths)
-    assert totals["tokens_packed"] == sum(length for _, _, length in pieces)
-    assert totals["lower_bound"] <= len(rows)
+    assert (totals.packs, totals.segments, totals.documents) == (len(rows), len(pieces), len(lengths))
+    assert totals.tokens == sum(lengths)
+    assert totals.tokens_packed == sum(length for _, _, length in pieces)
+    assert totals.lower_bound <= len(rows)
 
 
 @settings(deadline=None)
@@ -104,9 +104,9 @@ def test_wrapped_rows_are_those_of_placing_one_by_one(
     assert shards == by_shard(rows, rows_per_shard)
     pieces = [piece for row in rows for piece in row]
     documents = [document for document, _, _ in pieces]
-    assert (totals["packs"], totals["segments"]) == (len(rows), len(pieces))
-    assert totals["documents_split"] == sum(documents.count(document) > 1 for document in set(documents))
-    assert (totals["tokens_packed"], totals["tokens_repeated"]) == (sum(kept), 0)
+    assert (totals.packs, totals.segments) == (len(rows), len(pieces))
+    assert totals.documents_split == sum(documents.count(document) > 1 for document in set(documents))
+    assert (totals.tokens_packed, totals.tokens_repeated) == (sum(kept), 0)
 
 
 @settings(deadline=None)
@@ -130,7 +130,7 @@ def test_pairs_are_placed_one_by_one(pairs, max_segments, align, rows_per_shard,
             long="drop", pairs=True, align=align, max_segments=max_segments,
         )  # fmt: skip
     assert shards == by_shard(rows, rows_per_shard)
-    assert totals["segments"] == 2 * len(items)
+    assert totals.segments == 2 * len(items)
 
 
 @pytest.mark.parametrize("algorithm", ["sequential", "wrapped"])

@@ -43,9 +43,9 @@ def test_rows_stand_in_source_order_and_come_back_whole(tmp_path, algorithm, lon
     totals = manifest.totals
     pieces = [piece for row in rows for piece in row]
     cut = {document for document, start, _ in pieces if start > 0}
-    assert (totals["segments"], totals["documents_split"]) == (len(pieces), len(cut))
-    assert totals["tokens_packed"] == sum(length for _, _, length in pieces)
-    assert totals["lower_bound"] <= manifest.packs
+    assert (totals.segments, totals.documents_split) == (len(pieces), len(cut))
+    assert totals.tokens_packed == sum(length for _, _, length in pieces)
+    assert totals.lower_bound <= manifest.packs
 
 
 @pytest.mark.parametrize("algorithm", TWINS)

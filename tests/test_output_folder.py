@@ -22,6 +22,7 @@ from packer.notes import NotesInFolder
 from packer.output import output_folder, replace_folder
 from packer.output.output_folder import OutputFolder, claim
 from packer.output.packed_output import PACKED, PackedOutput
+from packer.output.request import Request
 from packer.shards.manifest import is_packed
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -479,7 +480,7 @@ def test_nothing_is_synced_where_that_is_not_asked_for(source, tmp_path, monkeyp
 
 
 def test_only_one_process_works_in_a_folder(tmp_path):
-    out, request = tmp_path / "out", {"options": {}, "files": []}
+    out, request = tmp_path / "out", Request(options={}, files=(), texts={})
     with (
         claim(out, PACKED, request, sync=False, overwrite=False) as claimed,
         pytest.raises(packer.PackerError, match="in use by another packer"),
@@ -499,7 +500,7 @@ def test_whoever_waited_while_another_finished_is_told(tmp_path, monkeypatch):
         flock(lock, operation)
 
     monkeypatch.setattr(output_folder.fcntl, "flock", finishing)
-    claiming = claim(out, PACKED, {"options": {}, "files": []}, sync=False, overwrite=True)
+    claiming = claim(out, PACKED, Request(options={}, files=(), texts={}), sync=False, overwrite=True)
     with pytest.raises(packer.PackerError, match="finished by another packer just now"), claiming:
         pass
     assert [path.name for path in out.iterdir()] == ["manifest.json"]

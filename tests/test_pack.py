@@ -65,7 +65,7 @@ def test_real_corpora_pack_as_naive_best_fit_does_and_come_back_whole(shared_dat
     source = shared_data / "tokenized" / name
     out = tmp_path / "packed"
     manifest = packer.pack(source, out, max_len=max_len, algorithm="bfd", shard_size="5MB")
-    assert manifest.totals["documents"] == documents
+    assert manifest.totals.documents == documents
     assert list(packer.verify(out, source)) == []
 
     lengths = scan(open_source(source, split=None), packer.progress.silent).lengths
@@ -132,11 +132,11 @@ def test_every_token_is_where_the_row_says_it_is(tmp_path, options, algorithm, l
         else:
             assert "seq_tokens" not in row
     totals = manifest.totals
-    assert totals["tokens_packed"] == sum(len(tokens) for _, _, tokens, _ in found)
-    lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
-    assert totals["tokens_repeated"] == sum(overlap for _, start, _ in cut if start)
-    assert totals["tokens_packed"] - totals["tokens_repeated"] + lost == totals["tokens"] == sum(map(len, documents))
-    assert totals["documents_dropped"]["empty"] == documents.count([])
+    assert totals.tokens_packed == sum(len(tokens) for _, _, tokens, _ in found)
+    lost = totals.tokens_truncated + sum(totals.tokens_dropped.values())
+    assert totals.tokens_repeated == sum(overlap for _, start, _ in cut if start)
+    assert totals.tokens_packed - totals.tokens_repeated + lost == totals.tokens == sum(map(len, documents))
+    assert totals.documents_dropped["empty"] == documents.count([])
     assert len(manifest.shards) > 3
     assert list(packer.verify(out, source)) == []
 

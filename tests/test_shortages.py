@@ -125,7 +125,7 @@ def test_lines_that_there_is_no_memory_to_parse_are_not_called_wrong(tmp_path, m
             pack(source, out)
     assert not isinstance(told.value, packer.SourceError)
     assert (out / ".packer" / "request.json").is_file()
-    assert pack(source, out).totals["documents"] == 300
+    assert pack(source, out).totals.documents == 300
 
 
 def test_a_shard_that_cannot_be_mapped_is_not_called_changed(tmp_path, monkeypatch):

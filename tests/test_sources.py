@@ -130,7 +130,7 @@ def test_identity_says_which_source_it_is(tmp_path):
     assert found.lengths.tolist() == lengths.tolist()
     assert found.tokens == 58
     sizes = [(tmp_path / "d" / name).stat().st_size for name in ("a.arrow", "b/two.jsonl")]
-    assert found.identity == {
+    assert found.identity.to_dict() == {
         "files": [
             {"name": "a.arrow", "bytes": sizes[0], "rows": 3, "tokens": 4},
             {"name": "b/two.jsonl", "bytes": sizes[1], "rows": 3, "tokens": 54},
@@ -140,7 +140,7 @@ def test_identity_says_which_source_it_is(tmp_path):
         "labels": False,
         "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(lengths.tobytes()),
     }
-    json.dumps(found.identity)
+    json.dumps(found.identity.to_dict())
 
 
 WIDTHS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]

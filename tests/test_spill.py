@@ -356,14 +356,14 @@ def test_what_cannot_fit_is_refused_before_decoding(tmp_path, monkeypatch, kind)
         pack(path, tmp_path / "out", options=PackOptions(max_len=64), progress=lambda *news: told.append(news))
     assert not told
     with_free(monkeypatch, 10**9)
-    assert pack(path, tmp_path / "out", options=PackOptions(max_len=64)).manifest.totals["documents"] == 2000
+    assert pack(path, tmp_path / "out", options=PackOptions(max_len=64)).manifest.totals.documents == 2000
 
 
 def test_what_the_policy_may_leave_out_is_not_held_against_it(tmp_path, monkeypatch):
     path = write(tmp_path / "a", "parquet", made_documents(2000))
     with_free(monkeypatch, 200_000)
     options = PackOptions(max_len=2, long="drop")
-    assert pack(path, tmp_path / "out", options=options).manifest.totals["documents"] == 2000
+    assert pack(path, tmp_path / "out", options=options).manifest.totals.documents == 2000
 
 
 def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monkeypatch):
@@ -388,7 +388,7 @@ def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monk
         with pytest.raises(KeyboardInterrupt):
             pack(path, tmp_path / "out", options=options, workers=1)
     with_free(monkeypatch, 4 * 10 * 64 * 8)  # what is there needs no room again
-    assert pack(path, tmp_path / "out", options=options).manifest.totals["packs"] == 100
+    assert pack(path, tmp_path / "out", options=options).manifest.totals.packs == 100
 
 
 def test_the_command_says_what_decoding_needs(tmp_path):

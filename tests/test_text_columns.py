@@ -77,7 +77,7 @@ def test_every_segment_has_the_values_of_its_record_from_every_format(tmp_path, 
         out = tmp_path / f"out-{name}"
         manifest = pack(source, out, tokenizer, max_len=16, keep=keep)
         assert values_of(out, keep) == wanted, name
-    assert manifest.totals["documents_split"] > 5
+    assert manifest.totals.documents_split > 5
     assert list(packer.verify(tmp_path / "out-jsonl", formats["jsonl"], tokenizer=tokenizer)) == []
     made[7]["weight"] = -1.0
     write_lines(formats["jsonl"], made)
@@ -230,7 +230,7 @@ def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, op
     source = write_formats(tmp_path, with_columns(chats()))[kind]
     out = tmp_path / "out"
     manifest = pack(source, out, tokenizer, split_at="turns", keep=["source"], **options)
-    assert manifest.totals["documents_split"] > 5
+    assert manifest.totals.documents_split > 5
     ours = open_tokenizer(tokenizer)
     pieces = {}
     for row in packer.load(out):
