@@ -208,7 +208,7 @@ def _pack_into(
     watch.check()
     files = datasets_files(documents.identity, [entry.file for entry in entries])
     manifest = Manifest(
-        options=options,
+        options=PackOptions.from_dict(options.to_dict()),  # as a reader of the file sees them: no path of a tokenizer
         source=documents.identity,
         totals={
             **planned.totals,
