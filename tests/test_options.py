@@ -20,12 +20,13 @@ import packer
 from packer.cli import cli
 from packer.cli.command import command
 from packer.cli.declared_options import options
+from packer.facts.kinds import check_fields
 from packer.options import About, PackArguments, PackOptions, options_of, pack_options, parse_size
 from packer.options.choices import TokenColumn
 from packer.options.command_options import CheckOptions, ExportOptions, OutputOptions, StatsOptions
 from packer.options.headings import HEADINGS, ROWS
 from packer.pipeline.apply_options import row_format_of
-from packer.shards.manifest_fields import OPTIONS, check_fields, option_kinds
+from packer.shards.option_kinds import OPTIONS, option_kinds
 
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",

@@ -82,7 +82,7 @@ def compare_with_source(
                 return False
             on_lengths(table.lengths)
             tokens += int(table.lengths.sum(dtype=np.int64))
-            progress("compare", tokens, manifest.totals["tokens"])
+            progress("compare", tokens, manifest.totals.tokens)
         if seen != buckets.count:
             yield f"{buckets.count - seen:,} segments in the rows are not in the source"
             return False

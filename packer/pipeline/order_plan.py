@@ -6,8 +6,8 @@ documents again from there. So nothing is held for each document, and any shard 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OpenRow, OrderedRows
+from packer.facts import Account, PlanTotals
 from packer.notes import Note, Notes
 from packer.options import PackOptions
 from packer.pipeline.planning import account_of, require_segments
 from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
-from packer.plan import Account, Segments, items_of
+from packer.plan import Segments, items_of
 from packer.plan.ordered import OrderedSegments, lengths_to_arrange, row_places, rows_from
 from packer.plan.pieces import Located, ShardRows
 from packer.plan.threads import each_in_threads
@@ -99,7 +100,7 @@ class OrderPlan:
     rows_per_shard: int
     """Rows of every shard but the last."""
 
-    totals: dict[str, Any]
+    totals: PlanTotals
     """Totals of the manifest: every document and token accounted for, rows and their lower bound."""
 
     rows: NDArray[np.int64]
@@ -119,8 +120,7 @@ class OrderPlan:
     @property
     def lower_bound(self) -> int:
         """Number of rows that no packing goes below."""
-        bound: int = self.totals["lower_bound"]
-        return bound
+        return self.totals.lower_bound
 
     @property
     def shard_rows(self) -> list[int]:
@@ -209,7 +209,7 @@ def plan_in_order(
         note = _note_marks(job, rows_per_shard, workers)
         notes.save("order", note)
     marks = {name: np.array(array) for name, array in note.arrays.items()}
-    return OrderPlan(job=job, rows_per_shard=rows_per_shard, totals=dict(note.facts["totals"]), **marks)
+    return OrderPlan(job=job, rows_per_shard=rows_per_shard, totals=PlanTotals.from_dict(note.facts["totals"]), **marks)
 
 
 def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
@@ -239,13 +239,10 @@ def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
     account = require_segments(account, pieces, options)
     found.append(np.array([[rows], [documents], [0]]))
     bound = (lower_bound if keeps_whole else cut_bound)(histogram, options.max_items)
-    totals = {
-        **asdict(account),
-        "segments": pieces * step,
-        "packs": rows,
-        "pool_packs": 0,
-        "lower_bound": bound,
-        "efficiency": account.tokens_packed / (rows * options.max_len),
-    }
+    totals = PlanTotals.of(
+        account, max_len=options.max_len, segments=pieces * step, packs=rows, pool_packs=0, lower_bound=bound
+    )
     marks = np.concatenate(found, axis=1)
-    return Note(facts={"totals": totals}, arrays=dict(zip(("rows", "documents", "skipped"), marks, strict=True)))
+    return Note(
+        facts={"totals": totals.to_dict()}, arrays=dict(zip(("rows", "documents", "skipped"), marks, strict=True))
+    )

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.facts import Account
 from packer.options import PackOptions
 from packer.pipeline.planning import account_of, require_segments
 from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
-from packer.plan import Account, items_of
+from packer.plan import items_of
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks
 from packer.plan.threads import each_in_threads
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
+from packer.facts import TextIdentity
 from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain
 from packer.sources.crew import Crew
@@ -98,7 +99,7 @@ class Columns(NamedTuple):
 class Tokenized:
     """What is known of a source whose documents are text, beside them."""
 
-    identity: Mapping[str, Any]
+    identity: TextIdentity
     """What shapes the tokens; for the manifest."""
 
     fingerprint: str | None = None

@@ -55,6 +55,11 @@ class Source:
         if indices is not None:
             check_indices(name, indices, sum(count or 0 for count in self._rows))
 
+    @property
+    def texts(self) -> dict[str, Tokenized]:
+        """The source itself under the name "" if it is text, as `Mixture.texts` has those of a mixture."""
+        return {} if self.tokenized is None else {"": self.tokenized}
+
     def columns_of(self, number: int) -> Columns:
         """The columns that are read of an input."""
         return self.columns

@@ -169,7 +169,7 @@ def open_text(
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
-        identity = {**identity, "indices_xxh3_128": digest}
+        identity = replace(identity, indices_xxh3_128=digest)
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
     for reader in readers:
         reader.require(keep)
