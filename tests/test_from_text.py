@@ -522,7 +522,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(tmp_path, tokeni
     assert "or give tokenizer to pack text" in refused(text, None)
     assert "text_column is 'body', but there is no tokenizer: set" in refused(text, None, text_column="body")
     assert "eos is 'False', but there is no tokenizer" in refused(text, None, eos=False)
-    assert "input_column is ids, and there is a tokenizer" in refused(text, tokenizer, input_column="ids")
+    assert "input_column is ids, but tokens and labels come" in refused(text, tokenizer, input_column="ids")
     both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1], "text": "a"}])
     assert "tokenized already; take it without tokenizer" in refused(both, tokenizer)
     empty = write_lines(tmp_path / "empty.jsonl", [])

@@ -23,8 +23,5 @@ def _best_fit(histogram: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int6
     """The groups (groups, 4) and links (links, 3) of best fit."""
     capacity = len(histogram) - 1
     packs = open_packs(histogram, capacity)
-    used = 1
-    links = new_links()
-    for length in range(capacity, 0, -1):
-        used, links = best_fit(packs, used, links, length, histogram[length], limit)
+    used, links = best_fit(packs, 1, new_links(), histogram, capacity, limit)
     return packs.groups[:used], links.rows[: links.used]

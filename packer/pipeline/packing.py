@@ -209,7 +209,7 @@ def _pack_into(
         segments_untrained=sum(entry.untrained_segments for entry in entries),
     )
     manifest = Manifest(
-        options=options,
+        options=PackOptions.from_dict(options.to_dict()),  # as a reader of the file sees them: no path of a tokenizer
         source=documents.identity,
         totals=with_texts(totals, mapped),
         shards=tuple(entries),

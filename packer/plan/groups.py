@@ -19,7 +19,7 @@ from packer.plan.group_kernels import (
     permuted_ranks,
     sort_by_group,
 )
-from packer.plan.kernels import sort_by_extent
+from packer.plan.row_kernels import sort_by_extent
 from packer.plan.segments import Segments
 
 NO_GROUP = -1

@@ -1,4 +1,4 @@
-"""From strategies and whole numbers of them to packs that hold exactly the segments there are."""
+"""Packs from whole numbers of strategies: they hold exactly the segments of the histogram."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ def fill(
 ) -> Patterns:
     """Pack `counts[k]` times the strategy lengths[offsets[k]:offsets[k + 1]], and whatever is then left by best fit.
 
-    Where the strategies ask for more segments of a length than there are, the last ones go without: those places are
-    open to shorter segments, and then padding. Packs that hold nothing are left out. Lengths ascend in a strategy.
+    If the strategies need more segments of a length than there are, the last packs do without: their places are open
+    to shorter segments, and otherwise stay padding. Empty packs are left out. Lengths ascend in a strategy.
     """
     patterns = to_patterns(*_fill(histogram, limit, offsets, lengths, counts))
     owners = np.repeat(np.arange(len(patterns.counts)), np.diff(patterns.offsets))
@@ -71,14 +71,13 @@ def _fill(
             used += 1
             packs_left -= alike
 
-    for length in range(capacity, 0, -1):
-        used, links = best_fit(packs, used, links, length, left[length], limit)
+    used, links = best_fit(packs, used, links, left, capacity, limit)
     return packs.groups[:used], links.rows[: links.used]
 
 
 @jit
 def _open_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
-    """Open packs as best fit has them, with room for the groups of the strategies besides.
+    """Open packs as for best fit, with room for the groups of the strategies as well.
 
     A length that runs out cuts the packs of a strategy at most twice: where there are too few for a whole pack, and
     where there are none.
@@ -98,7 +97,7 @@ def _open_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
 
 @jit
 def _alike(left: NDArray[np.int64], strategy: NDArray[np.int32], packs: int) -> int:
-    """How many packs of a strategy can be filled alike: those before a length runs out; 0 when all have run out."""
+    """Count the packs of a strategy that can be filled alike before a length runs out; 0 if all have run out."""
     alike = 0
     place = 0
     while place < len(strategy):
@@ -117,7 +116,7 @@ def _alike(left: NDArray[np.int64], strategy: NDArray[np.int32], packs: int) -> 
 def _put_strategy(
     out_left: NDArray[np.int64], out: OpenPacks, group: int, strategy: NDArray[np.int32], out_links: Links
 ) -> tuple[Links, int]:
-    """Put into a group what is left of the lengths of a strategy; returns the links and the room that stays."""
+    """Fill a group with the segments left of a strategy's lengths; returns the links and the room that remains."""
     residual = len(out.tops) - 1
     packs = out.groups[group, COUNT]
     place = 0

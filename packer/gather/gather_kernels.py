@@ -1,8 +1,8 @@
-"""Numba kernels: copy segments out of a token column into rows, and derive labels and positions.
+"""Numba kernels that copy spans of list columns into rows.
 
 The copies call libc's memcpy with raw addresses: a plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's
-`take` less than a tenth. Documents lie anywhere in the source, so what a copy waits for is the first cache lines of a
-segment: those of the next segments are fetched ahead, which takes 40% off.
+`take` less than a tenth. Documents may lie anywhere in the source, so a copy mostly waits for the first cache lines of
+a segment. Prefetching those of the next segments takes 40% less time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AHEAD = 2  # segments fetched ahead of the copy
 
 @jit
 def _locate(column: Addresses, row: int) -> tuple[int, int]:
-    """(chunk, number of the first value in that chunk) of a list."""
+    """Locate a list: returns (chunk, number of its first value in the chunk)."""
     chunk, end = np.int64(0), np.int64(len(column.values))  # by hand: np.searchsorted takes a second to compile
     while end - chunk > 1:
         middle = (chunk + end) // 2
@@ -53,10 +53,10 @@ def _locate(column: Addresses, row: int) -> tuple[int, int]:
 
 @jit
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
-    """Copy `values` to `out` as int32; whether all are token ids or equal to `allowed`."""
+    """Copy `values` to `out` as int32; returns whether all are token ids or equal to `allowed`."""
     wrong = False
     for i in range(len(values)):
-        value = np.int64(values[i])  # a uint64 above int64 turns negative here, and is refused as it should be
+        value = np.int64(values[i])  # a uint64 above int64 becomes negative here and is refused
         wrong |= (value < 0 and value != allowed) or value > _LARGEST
         out[i] = np.int32(value)
     return not wrong
@@ -64,7 +64,7 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
 
 @jit
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
-    """Twin of `_copy_cast` for int32 values: memcpy, then a look at the signs while they are in cache."""
+    """Twin of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
     signs = np.int32(0)
     for i in range(len(out)):
@@ -96,7 +96,7 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     lists, starts, lengths, places = spans
     segments = len(lists)
     codes = np.empty(segments, np.int64)
-    found = np.empty(segments, np.uint64)  # looked up beforehand: the processor overlaps misses of different segments
+    found = np.empty(segments, np.uint64)  # looked up first, so that cache misses of different segments overlap
     for s in range(segments):
         chunk, first = _locate(column, lists[s])
         codes[s] = column.value_codes[chunk]
@@ -148,17 +148,17 @@ def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.ui
 
 
 @jit
-def lengths_of(column: Addresses, rows: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Write the number of values of each of these lists; the column's offsets must have been checked.
+def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+    """Write the lengths of lists; the column's offsets must have been checked.
 
     Args:
         column: where the lists are.
-        rows: (lists,) numbers of lists; ascending ones are found fastest.
-        out: (lists,)
+        lists: (lists,) numbers of lists; ascending numbers are fastest.
+        out: (lists,) the number of values of each.
     """
     chunk = np.int64(0)
-    for i in range(len(rows)):
-        row = rows[i]
+    for i in range(len(lists)):
+        row = lists[i]
         if not column.first_rows[chunk] <= row < column.first_rows[chunk + 1]:
             chunk, _ = _locate(column, row)
         index = row - column.first_rows[chunk]
