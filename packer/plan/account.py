@@ -1,4 +1,4 @@
-"""What becomes of every document and token of a source."""
+"""Accounting for every document and token of a source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packer.plan.segments import Segments
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """Documents and tokens of a source, each counted for what happened to it; the fields are totals of the manifest.
+    """Documents and tokens of a source, each counted once by outcome; the fields are totals of the manifest.
 
     Accounts of parts of a source add up to the account of the source.
     """
@@ -25,7 +25,7 @@ class Account:
     """Documents that are in more than one segment."""
 
     documents_truncated: int
-    """Documents that truncation makes shorter."""
+    """Documents shortened by truncation."""
 
     documents_dropped: Mapping[str, int]
     """Documents without a segment, by reason."""
@@ -34,19 +34,19 @@ class Account:
     """Tokens of the source: each is packed, truncated or dropped."""
 
     tokens_packed: int
-    """Tokens in segments, repetitions included."""
+    """Tokens in segments, including repeated ones."""
 
     tokens_repeated: int
-    """Tokens in segments that stand in an earlier segment of their document, too."""
+    """Tokens in segments that are also in an earlier segment of their document."""
 
     tokens_truncated: int
-    """Tokens that truncation cuts off, also of documents that are dropped afterwards."""
+    """Tokens cut off by truncation, including those of documents that are dropped afterwards."""
 
     tokens_dropped: Mapping[str, int]
-    """Tokens without a segment, by reason; what truncation cuts off is not among them."""
+    """Tokens without a segment, by reason; without those cut off by truncation."""
 
     def __add__(self, other: Account) -> Account:
-        """The account of both; the reasons are the same."""
+        """Add the account of another part of the source, with the same reasons."""
         added: dict[str, Any] = {}
         for field in fields(self):
             one, two = getattr(self, field.name), getattr(other, field.name)
@@ -55,12 +55,12 @@ class Account:
 
     @classmethod
     def of(cls, segments: Segments, *, pairs: bool, drops_untrained: bool) -> Account:
-        """Count what became of the documents of these segments.
+        """Count documents and tokens by outcome.
 
         Args:
-            segments: what is placed in rows.
-            pairs: documents are preference pairs; then "unpaired" is a reason.
-            drops_untrained: segments with nothing to train were removed; then "untrained" is a reason.
+            segments: the segments that are placed in rows.
+            pairs: whether documents are preference pairs, which adds the reason "unpaired".
+            drops_untrained: whether segments without trained tokens were removed, which adds the reason "untrained".
         """
         is_dropped, is_truncated = segments.long == "drop", segments.long == "truncate"
         documents_dropped = {
