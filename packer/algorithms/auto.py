@@ -24,8 +24,13 @@ def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patte
     # a single pack is not worth an import
     if best.packs - bound <= max(1, WORTH * bound):
         return best
+    return prove(histogram, max_segments, gap=WORTH)
+
+
+def prove(histogram: NDArray[np.int64], max_segments: int | None = None, *, gap: float = 0) -> Patterns:
+    """Pack a histogram as `optimal` does, within the limits of `auto`, down to a gap above the lower bound."""
     # imported here: most histograms never need it
     from packer.algorithms.optimal import Limits, solve_optimal
 
-    limits = Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK, gap=WORTH)
+    limits = Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK, gap=gap)
     return solve_optimal(histogram, max_segments, limits=limits).with_bound()

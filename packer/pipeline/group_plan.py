@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import Patterns
+from packer.facts import GroupTotals, PlanTotals
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.planning import account_of
@@ -30,7 +29,7 @@ from packer.plan import (
 
 def plan_groups(
     segments: Segments, groups: NDArray[np.int32], options: PackOptions, *, rows_per_shard: int
-) -> tuple[Plan, dict[str, Any]]:
+) -> tuple[Plan, PlanTotals]:
     """Plan the rows of all documents, of one group each, or without two of a group.
 
     Args:
@@ -48,15 +47,15 @@ def plan_groups(
     plan, bound = _dealt(items, of_items, patterns, options, rows_per_shard=rows_per_shard)
     if options.pairs:
         plan = with_both_of_each(plan, segments)
-    totals = {
-        **asdict(account_of(segments, options)),
-        "segments": len(plan.slots),
-        "packs": plan.packs,
-        "pool_packs": plan.pool_packs,
-        "lower_bound": bound,
-        "efficiency": segments.tokens / (plan.packs * options.max_len),
-        "groups": group_facts(groups, patterns.packs),
-    }
+    totals = PlanTotals.of(
+        account_of(segments, options),
+        max_len=options.max_len,
+        segments=len(plan.slots),
+        packs=plan.packs,
+        pool_packs=plan.pool_packs,
+        lower_bound=bound,
+        groups=group_totals(groups, patterns.packs),
+    )
     return plan, totals
 
 
@@ -93,10 +92,10 @@ def _dealt(
     return apart, max(patterns.lower_bound, lower_bound(items.histogram, options.max_items), least)
 
 
-def group_facts(groups: NDArray[np.int32], packs: int | None) -> dict[str, Any]:
-    """What the manifest says of groups; `packs` is what they would be without."""
-    return {
-        "groups": int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
-        "documents_without": int(np.count_nonzero(groups == NO_GROUP)),
-        "packs_ungrouped": packs,
-    }
+def group_totals(groups: NDArray[np.int32], packs_ungrouped: int) -> GroupTotals:
+    """Count groups; `packs_ungrouped` is the number of rows without groups."""
+    return GroupTotals(
+        groups=int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
+        documents_without=int(np.count_nonzero(groups == NO_GROUP)),
+        packs_ungrouped=packs_ungrouped,
+    )

@@ -99,7 +99,7 @@ class Segments:
         return len(self.lengths) + len(self.head_documents)
 
     def kept_lengths(self, first: int, last: int) -> NDArray[np.int32]:
-        """Return the tokens kept of documents first to last - 1, repeated ones counted once; 0 for dropped documents."""
+        """Return the tokens kept of documents first to last - 1, counted once each; 0 for dropped documents."""
         if self.long != "split" or self.tails is self.lengths:
             return self.tails[first:last]
         return np.where(self.tails[first:last] > 0, self.lengths[first:last], np.int32(0))

@@ -18,7 +18,7 @@ from packer.options.choices import TrainOn
 from packer.plan.threads import result_of
 from packer.text.chats import ChatTemplate
 from packer.text.conversations import chat_of
-from packer.text.identity import template_identity, tokenizer_identity
+from packer.text.identity import text_identity, with_templates
 from packer.text.opening import open_tokenizer
 from packer.text.records import TRAIN_ON, Records, column_values, text_of
 from packer.text.tokens import Place, TextTokens
@@ -111,11 +111,11 @@ class Encoder:
         self.records = records
         self._turns = turns
         tokenizer = open_tokenizer(options.tokenizer)
-        self.identity = _identity(options, records, self.train_on) | tokenizer_identity(tokenizer)
+        self.identity = text_identity(tokenizer, columns=records.needed, train_on=self.train_on, eos=options.eos)
         self._template = None
         if records.conversational:
             self._template = ChatTemplate(tokenizer, options.chat_template)
-            self.identity |= template_identity(self._template.templates.sources)
+            self.identity = with_templates(self.identity, self._template.templates.sources)
         end = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.pad_id = int(end) if end is not None else 0
         """The padding token, or the end of a sequence, or 0."""
@@ -220,10 +220,6 @@ class Encoder:
             return _Chunk(first_row, texts, None, turns)
         spans = dict(zip(rendered, self._template.spans(full, self.train_on), strict=True))
         return _Chunk(first_row, texts, [[*chain.from_iterable(spans.get(chat.row, ()))] for chat in chats], turns)
-
-
-def _identity(options: TextOptions, records: Records, train_on: TrainOn) -> dict[str, Any]:
-    return {"columns": list(records.needed), "train_on": train_on, "eos": options.eos}
 
 
 def _size(value: Any) -> int:
