@@ -79,7 +79,7 @@ def run_demo(folder: Path, *, max_len: int, progress: Progress) -> Iterator[str]
     result = pipeline.pack(source, output, options=options, overwrite=True, progress=progress)
     seconds = time.perf_counter() - started
     rows = pipeline.packed_statistics(output)
-    yield report.render_manifest_summary(result.manifest.to_dict(), rows=rows, output=str(output), seconds=seconds)
+    yield report.render_manifest_summary(result.manifest, rows=rows, output=str(output), seconds=seconds)
     yield f"\n$ packer verify {output} --source {source}"
     for fault in pipeline.verify(output, source, progress=progress):
         raise PackerError(f"{output}: {fault}")

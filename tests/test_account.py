@@ -1,6 +1,5 @@
 """Every document and token of a source is counted once, under what happened to it."""
 
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.plan import Account, cut_documents
+from packer.plan import count_documents, cut_documents
 from tests import naive
 from tests.packed_rows import rows_on_disk
 from tests.packings import Packing, packings, write
@@ -44,7 +43,7 @@ def test_each_token_is_packed_truncated_or_dropped(lengths, pieces, align, long,
     else:
         gone = data.draw(st.lists(st.sampled_from(numbers), unique=True)) if numbers else []
     left = segments.without(np.array(gone, np.int64))
-    found = asdict(Account.of(left, pairs=False, drops_untrained=True))
+    found = count_documents(left, pairs=False, drops_untrained=True).to_dict()
     assert found == naive.account(lengths, located(segments, segments.numbers()), located(left, left.numbers()), long)
 
 
@@ -52,7 +51,7 @@ def test_what_is_left_out_twice_is_counted_once():
     segments = cut_documents(int32s([10, 3]), 4, "split", overlap=3)
     once = segments.without(np.array([0, 1, 2, 4, 6]))
     twice = segments.without(np.array([2, 6])).without(np.array([0, 1, 3]))
-    accounts = [Account.of(left, pairs=False, drops_untrained=True) for left in (once, twice)]
+    accounts = [count_documents(left, pairs=False, drops_untrained=True) for left in (once, twice)]
     assert accounts[0] == accounts[1]
     assert accounts[0].documents_dropped["untrained"] == 1
 

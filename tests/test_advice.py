@@ -114,12 +114,12 @@ def test_an_output_of_another_source_is_called_that(tmp_path, rows, options):
 @pytest.mark.parametrize(
     ("weights", "options", "words"),
     [
-        ((1e12, 1), ["--mix-unit", "epochs"], "the mixture repeats rows.arrow 1e+12 times"),
-        ((1, 1e300), ["--mix-unit", "epochs"], "the mixture repeats more.arrow 1e+300 times"),
+        ((1e12, 1), ["--mix-unit", "epochs"], "the rows to be written need "),
+        ((1, 1e300), ["--mix-unit", "epochs"], "documents, as it repeats more.arrow 1e+300 times"),
         ((1, 1), ["--mix-tokens", 2**62], "choose fewer --mix-tokens"),
     ],
 )
-def test_a_mixture_beyond_memory_says_which_source_is_repeated(tmp_path, rows, weights, options, words):
+def test_a_mixture_of_too_many_documents_or_rows_says_what_limits_it(tmp_path, rows, weights, options, words):
     (tmp_path / "more.arrow").write_bytes(rows.read_bytes())
     sources = [f"--source={name}:{weight}" for name, weight in zip(["rows.arrow", "more.arrow"], weights, strict=True)]
     line = advice("pack", *sources, *options, "--max-len", 8, "-o", "mixed")

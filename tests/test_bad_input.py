@@ -577,7 +577,7 @@ def test_a_lack_of_memory_is_one_line(source, tmp_path, monkeypatch):
     def allocate(*arguments, **options):
         raise MemoryError("Unable to allocate 16.0 GiB")
 
-    monkeypatch.setattr(importlib.import_module("packer.pipeline.pack"), "plan_documents", allocate)
+    monkeypatch.setattr(importlib.import_module("packer.pipeline.packing"), "plan_documents", allocate)
     refused(*pack_command(source, tmp_path / "out"), words=("out of memory", "16.0 GiB", "--max-len"))
 
 

@@ -1,6 +1,5 @@
 """The command: what it prints where, its exit codes, its help."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from packer.cli import cli
 from packer.cli.commands_page import commands_page
 from packer.options import PackOptions, options_of
 from packer.options.headings import HEADINGS
+from packer.pipeline import packing
 from tests import naive
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -252,8 +252,7 @@ def test_the_command_and_the_function_write_the_same_bytes(source):
 
 
 def names_output(dataset: object, **options) -> str:
-    pack_module = importlib.import_module("packer.pipeline.pack")  # the package's `pack` is the function
-    return str(pack_module.default_output(dataset, PackOptions(max_len=64, **options)))
+    return str(packing.default_output(dataset, PackOptions(max_len=64, **options)))
 
 
 @pytest.mark.parametrize(

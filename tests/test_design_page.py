@@ -15,7 +15,7 @@ FILE = re.compile(r"(?:packer|tests|benchmarks|examples|docs|\.ci|\.github)/[\w.
 
 
 def quoted(page: str) -> list[str]:
-    """Everything between backticks on a line: `packer/pipeline/pack.py::pack`."""
+    """Everything between backticks on a line: `packer/pipeline/packing.py::pack`."""
     return re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
 
 

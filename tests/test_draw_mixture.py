@@ -15,7 +15,7 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline import reading
+from packer.pipeline import segment_reader
 from packer.pipeline.read_documents import open_sources, read_documents
 from packer.plan import hash_sample, mixture_shares
 from packer.plan.hash_sample import HashSample
@@ -157,18 +157,18 @@ def million(tmp_path_factory):
 @pytest.mark.parametrize("weights", [(0.4, 0.5), (1.3, 60.5)], ids=["samples", "copies"])
 def test_a_million_documents_are_not_held(million, monkeypatch, weights):
     """All that is allocated on the way stays below half a byte for each document: their lengths alone take four."""
-    for module, name in ((draw_module, "LOOKED_UP"), (hash_sample, "_CHUNK"), (reading, "_LOOKED_UP")):
+    for module, name in ((draw_module, "LOOKED_UP"), (hash_sample, "_CHUNK"), (segment_reader, "_LOOKED_UP")):
         monkeypatch.setattr(module, name, 1 << 12)
     options = PackOptions(max_len=16, weights=weights, mix_unit="epochs")
     opened = open_sources(million, options)
 
     def read():
         documents = read_documents(opened)
-        mapped = reading.MappedDocuments(documents=documents)
-        reader, count = reading.SourceReader(mapped=mapped, options=options), documents.identity["documents"]
+        mapped = segment_reader.MappedDocuments(documents=documents)
+        reader, count = segment_reader.SourceReader(mapped=mapped, options=options), documents.identity["documents"]
         ranges = np.array([[0, 3000], [count // 2, count // 2 + 3000], [count - 3000, count]])
         scattered = np.random.default_rng(0).integers(0, count, 3000)
-        return documents, reader.segments(ranges), reading.lists_of(mapped.table, scattered)
+        return documents, reader.segments(ranges), segment_reader.lists_of(mapped.table, scattered)
 
     read()  # compiled, imported
     tracemalloc.start()

@@ -24,8 +24,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions, options_of
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
-from packer.sources import records as records_module
 from packer.sources import spill as spill_module
+from packer.sources import text_records as records_module
 from packer.sources.hugging_face import REPORT
 from packer.sources.text import TextInput
 from packer.text import TRAIN_ON, open_tokenizer
@@ -49,7 +49,7 @@ def tokenizer(tmp_path_factory):
 def small(monkeypatch):
     """Pieces and stretches of a few documents."""
     monkeypatch.setattr(spill_module, "_PIECE", 1500)
-    monkeypatch.setattr(records_module, "_BLOCK", 400)
+    monkeypatch.setattr(records_module, "BLOCK", 400)
 
 
 @cache
@@ -522,7 +522,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(tmp_path, tokeni
     assert "or give tokenizer to pack text" in refused(text, None)
     assert "text_column is 'body', but there is no tokenizer: set" in refused(text, None, text_column="body")
     assert "eos is 'False', but there is no tokenizer" in refused(text, None, eos=False)
-    assert "input_column is ids, and there is a tokenizer" in refused(text, tokenizer, input_column="ids")
+    assert "input_column is ids, but tokens and labels come" in refused(text, tokenizer, input_column="ids")
     both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1], "text": "a"}])
     assert "tokenized already; take it without tokenizer" in refused(both, tokenizer)
     empty = write_lines(tmp_path / "empty.jsonl", [])

@@ -19,7 +19,8 @@ from packer.options import PackOptions
 from packer.pipeline.read_documents import open_sources
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import interleave, mixture_targets, take_documents
-from packer.plan.permute import MIXTURE, key_of
+from packer.plan.permute import key_of
+from packer.random_purposes import MIXTURE
 from packer.sources.sizing import SpillSize
 from tests import naive
 from tests.packed_rows import rows_on_disk
@@ -339,7 +340,7 @@ def test_a_complete_mixture_is_known_again_and_others_are_refused(tmp_path):
     assert again().to_dict() == first.to_dict()
     for weights, options, words in (
         ((0.6, 0.4), {}, r"with weights \[0.7, 0.3\], not \[0.6, 0.4\]"),
-        ((0.7, 0.3), {"mix_unit": "epochs"}, "with mix_unit None, not epochs"),
+        ((0.7, 0.3), {"mix_unit": "epochs"}, "with mix_unit tokens, not epochs"),
     ):
         with pytest.raises(PackerError, match=words):
             again(weights, **options)
@@ -408,7 +409,12 @@ def test_sources_that_cannot_be_mixed_are_refused(tmp_path):
     refused([(one, 1), (tmp_path / "none", 2)], "none: no such file or folder")
     refused([(one, 1), (other, 2)], "a mixture has no name", output=None)
     refused([(one, 1), (other, 1)], "mix_tokens is 0", mix_tokens=0)
-    refused([(one, 1), (other, 1)], "mix_tokens is 9, and weights are epochs", mix_tokens=9, mix_unit="epochs")
+    refused(
+        [(one, 1), (other, 1)],
+        "mix_tokens is 9, but weights in epochs fix the size already",
+        mix_tokens=9,
+        mix_unit="epochs",
+    )
     refused([(one, 1), (other, 1)], "mix_unit is 'rows': choose one of tokens, epochs", mix_unit="rows")
     refused(one, "mix_unit is epochs, but there is no mixture", mix_unit="epochs")
     refused(one, "mix_tokens is 9, but there is no mixture", mix_tokens=9)

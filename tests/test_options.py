@@ -20,12 +20,13 @@ import packer
 from packer.cli import cli
 from packer.cli.command import command
 from packer.cli.declared_options import options
+from packer.facts.kinds import check_fields
 from packer.options import About, PackArguments, PackOptions, options_of, pack_options, parse_size
 from packer.options.choices import TokenColumn
 from packer.options.command_options import CheckOptions, ExportOptions, OutputOptions, StatsOptions
 from packer.options.headings import HEADINGS, ROWS
 from packer.pipeline.apply_options import row_format_of
-from packer.shards.manifest_fields import OPTIONS, check_fields, option_kinds
+from packer.shards.option_kinds import OPTIONS, option_kinds
 
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
@@ -115,10 +116,10 @@ def test_an_option_is_the_same_in_the_command_the_function_and_the_manifest(aske
 
 def test_the_keyword_arguments_have_the_declared_types():
     wider = {"keep": Sequence[str], "keep_tokens": Sequence[str], "emit": str | Sequence[TokenColumn]}
-    wider |= {"shard_size": int | str, "max_len": typing_extensions.Required[int]}
+    wider |= {"shard_size": int | str, "max_len": typing_extensions.Required[int], "tokenizer": str | Path | None}
     declared = get_type_hints(PackOptions)
     expected = {name: wider.get(name, declared[name]) for name in SAMPLES}
-    names = {**vars(typing_extensions), "Sequence": Sequence}
+    names = {**vars(typing_extensions), "Sequence": Sequence, "Path": Path}
     assert get_type_hints(PackArguments, localns=names, include_extras=True) == expected
 
 
@@ -184,6 +185,11 @@ def test_every_declaration_says_what_help_needs(declaration):
         if not option.is_required:
             option.check(option.default)
     assert list(options_of(declaration)) == [field.name for field in fields(declaration)]
+
+
+def test_help_in_python_has_the_sentence_of_every_option():
+    for name, option in options_of(PackOptions).items():
+        assert f"\n    {name}: {option.about.help}\n" in f"{packer.PackOptions.__doc__}\n"
 
 
 def test_options_are_imported_without_what_is_heavy():

@@ -16,7 +16,7 @@ from packer.notes import NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.order_plan import plan_in_order
 from packer.pipeline.plans import plan_lengths
-from packer.pipeline.reading import LengthsReader
+from packer.pipeline.segment_reader import LengthsReader
 from tests import naive
 from tests.packings import write
 
@@ -28,7 +28,10 @@ limits = st.none() | st.integers(2, 5)
 @contextmanager
 def in_parts(chunk, stretch):
     """Look at so many documents at a time, and arrange about so many segments again together."""
-    with mock.patch("packer.pipeline.reading.CHUNK", chunk), mock.patch("packer.pipeline.order_plan.STRETCH", stretch):
+    with (
+        mock.patch("packer.pipeline.segment_reader.CHUNK", chunk),
+        mock.patch("packer.pipeline.order_plan.STRETCH", stretch),
+    ):
         yield
 
 

@@ -25,7 +25,7 @@ from packer.output.packed_output import PACKED, PackedOutput
 from packer.shards.manifest import is_packed
 from tests.test_pack import hashes, made_documents, save_arrow
 
-pack_module = importlib.import_module("packer.pipeline.pack")
+pack_module = importlib.import_module("packer.pipeline.packing")
 
 MAX_LEN, SHARDS = 64, 23
 

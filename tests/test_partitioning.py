@@ -15,8 +15,8 @@ from packer.options import PackOptions
 from packer.pipeline import partitioning
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.plans import plan_lengths
-from packer.pipeline.reading import LengthsReader
 from packer.pipeline.regions import Regions
+from packer.pipeline.segment_reader import LengthsReader
 from packer.pipeline.surveying import survey
 from packer.plan import cut_documents
 from packer.stats.row_mixing import RowSums, shuffled_share
@@ -154,6 +154,14 @@ def test_long_documents_fall_back_to_the_solver_and_mixed_by_name_does_not():
     assert mixed.packs >= solved
 
 
+def test_rows_are_drawn_where_only_an_exact_rest_makes_them_few_enough():
+    """A million log-normal lengths at 2,048: as `auto` solves it, the rest takes one row more than drawing may cost."""
+    drawn = np.exp(np.random.default_rng(0).standard_normal(1_000_000, np.float32) + np.float32(5.5))
+    plan = plan_lengths(np.minimum(drawn + 1, 20_000).astype(np.int32), PackOptions(max_len=2048), threads=2)
+    assert plan.shards.shares is None
+    assert plan.packs <= plan.lower_bound * (1 + 1e-5)
+
+
 def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
     for algorithm in ("auto", "bfd"):
         plan, shards = planned(like_real(20_000), 2048, rows_per_shard=300, algorithm=algorithm)
@@ -240,9 +248,11 @@ def test_another_seed_is_another_packing_of_about_as_many_rows():
     assert len(together[0] & together[1]) < len(together[0]) / 10
 
 
-def test_a_plan_goes_on_from_its_notes_to_the_same_rows():
+@pytest.mark.parametrize("algorithm", ["auto", "bfd"])
+def test_a_plan_goes_on_from_its_notes_to_the_same_rows(monkeypatch, algorithm):
+    monkeypatch.setattr(partitioning, "REGION", 3)
     lengths = like_real(20_000)
-    options = PackOptions(max_len=2048)
+    options = PackOptions(max_len=2048, algorithm=algorithm)
     reader = LengthsReader(lengths=lengths, options=options)
     surveyed = survey(reader, options, rows_per_shard=300)
 

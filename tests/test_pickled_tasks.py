@@ -4,7 +4,6 @@ import json
 import pickle
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import datasets
@@ -16,12 +15,12 @@ from test_pack import save_arrow
 
 import packer
 from packer.notes import NotedTask
-from packer.pipeline.reading import MappedDocuments
+from packer.pipeline import packing
+from packer.pipeline.segment_reader import MappedDocuments
+from packer.pipeline.shard_maker import ShardTask
 from packer.pipeline.surveying import Surveyor
-from packer.pipeline.writing import ShardTask
 from tests.run_pickled import summary
 
-pack_module = import_module("packer.pipeline.pack")  # the package has a function of this name
 ROOT = Path(__file__).parent.parent
 
 
@@ -75,7 +74,7 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(tmp_pat
         tasks[-1][1].append(number)
         return call(task, number)
 
-    write_shards = pack_module.write_shards
+    write_shards = packing.write_shards
 
     def in_child_first(claimed, maker, watch, workers, progress):
         write = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(maker.shards.shard_rows))
@@ -90,7 +89,7 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(tmp_pat
         return write_shards(claimed, maker, watch, workers, progress)
 
     monkeypatch.setattr(NotedTask, "__call__", recorded)
-    monkeypatch.setattr(pack_module, "write_shards", in_child_first)
+    monkeypatch.setattr(packing, "write_shards", in_child_first)
     out = tmp_path / "out"
     manifest = packer.pack(make(tmp_path), out, max_len=100, shard_size="40KB", workers=1, **options)
     assert len(manifest.shards) > 4
@@ -102,14 +101,17 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(tmp_pat
         assert found["child"]["chunk"] == summary(found["surveyor"](0))
 
 
-def test_addresses_are_not_pickled(tmp_path, monkeypatch):
+@pytest.mark.parametrize("algorithm", ["mixed", "bfd", "sequential"])
+def test_neither_addresses_nor_tokens_nor_notes_are_pickled(tmp_path, monkeypatch, algorithm):
     kept = []
-    monkeypatch.setattr(pack_module, "write_shards", lambda claimed, maker, *rest: kept.append(maker) or 1 / 0)
+    monkeypatch.setattr(packing, "write_shards", lambda claimed, maker, *rest: kept.append(maker) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        packer.pack(as_file(tmp_path), tmp_path / "out", max_len=100, shard_size="40KB")
+        packer.pack(as_file(tmp_path), tmp_path / "out", max_len=100, shard_size="40KB", algorithm=algorithm)
     (maker,) = kept
     assert maker.table.input_ids.addresses.values.any()
-    again = pickle.loads(pickle.dumps(maker))
+    pickled = pickle.dumps(maker)
+    assert len(pickled) < 50_000 < (tmp_path / "source.arrow").stat().st_size / 3
+    again = pickle.loads(pickled)
     assert isinstance(again.mapped, MappedDocuments)
     assert set(vars(again.mapped)) == {"documents"}
     assert again.mapped is again.shards.job.reader.mapped  # one table for both

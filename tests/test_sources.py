@@ -16,7 +16,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.gather import NO_LOSS, TokenColumn, gather
+from packer.gather import Spans, TokenColumn, gather
+from packer.labels import NO_LOSS
 from packer.sources import Source, TokenTable, open_source, scan
 from packer.sources import jsonl as jsonl_module
 from packer.sources import mapped_lists as mapped_lists_module
@@ -31,7 +32,7 @@ def lists_of(column: TokenColumn, table: TokenTable) -> list[list[int]]:
     rows = np.arange(len(lengths)) if table.rows is None else table.rows.astype(np.int64)
     places = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     out = np.full(int(lengths.sum()), -7, np.int32)
-    assert gather(column.addresses, rows, np.zeros_like(lengths), lengths, places[:-1], NO_LOSS, out) == -1
+    assert gather(column.addresses, Spans(rows, np.zeros_like(lengths), lengths, places[:-1]), NO_LOSS, out) == -1
     return [out[start:end].tolist() for start, end in pairwise(places)]
 
 

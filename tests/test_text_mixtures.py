@@ -13,8 +13,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.report import render_manifest_summary
-from packer.sources import records as records_module
 from packer.sources import spill as spill_module
+from packer.sources import text_records as records_module
 from packer.sources.text import TextInput
 from packer.text.opening import open_tokenizer
 from tests.chat_templates import EXACT, save_tokenizer
@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory):
 def small(monkeypatch):
     """Pieces and stretches of a few documents."""
     monkeypatch.setattr(spill_module, "_PIECE", 1500)
-    monkeypatch.setattr(records_module, "_BLOCK", 400)
+    monkeypatch.setattr(records_module, "BLOCK", 400)
 
 
 @pytest.fixture

@@ -21,25 +21,25 @@ class OpenRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderedRows:
-    """Rows of consecutive pieces. A document that is not cut is one piece; one with k cuts is k + 1 in a row.
+    """Rows of consecutive pieces. A document with k cuts is k + 1 pieces; one without tokens is none.
 
-    Documents of 3, 0, 9 and 2 tokens in rows of 4, cut no oftener than that demands; 0 tokens make no piece:
+    Documents of 3, 0, 9 and 2 tokens by next fit in rows of 4:
 
         pieces  3 | 4 | 4 | 1 2        OrderedRows(row_starts=[0, 1, 2, 3, 5], cut_documents=[2, 2], cut_starts=[4, 8])
                                                    row_documents=[0, 2, 2, 2], row_offsets=[0, 0, 4, 8]
 
-    Documents can be arranged part by part, each part going on with the open row of the one before. The first pieces of
-    a part may then belong to that row: they are those before row_starts[0].
+    Documents can be arranged part by part, if each part goes on with the open row of the one before. The pieces before
+    row_starts[0] then belong to that row.
     """
 
     row_starts: NDArray[np.int64]
     """Shape (packs + 1,): row r holds the pieces row_starts[r] to row_starts[r + 1] - 1, numbered in source order."""
 
     row_documents: NDArray[np.int64]
-    """Shape (packs,): the document that the first piece of each row is of."""
+    """Shape (packs,): document of the first piece of each row."""
 
     row_offsets: NDArray[np.int32]
-    """Shape (packs,): where in that document the row begins."""
+    """Shape (packs,): token of that document at which the row begins."""
 
     cut_documents: NDArray[np.int64]
     """Shape (cuts,), ascending: the document that each cut goes through."""
@@ -57,7 +57,7 @@ class OrderedRows:
 
     @property
     def pieces(self) -> int:
-        """The number of pieces, those in the row that was open before included."""
+        """The number of pieces, including those in the row that was open before."""
         return int(self.row_starts[-1])
 
     @property

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 from packer.attention.rope import document_frequencies
 from packer.attention.transformers_hook import accepted_arguments
 from packer.errors import PackerError
-from packer.loader import NO_LOSS, collate
+from packer.labels import NO_LOSS
+from packer.loader import collate
 
 ROWS = ((11, 1, 17, 9), (13, 20, 6))
 """Lengths in tokens of the documents in each row of the probed batch."""

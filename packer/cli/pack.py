@@ -46,5 +46,5 @@ def pack(dataset: str | None, sources: tuple[str, ...], as_json: bool, **values:
     else:
         from packer.report import render_manifest_summary
 
-        summary, rows = result.manifest.to_dict(), pipeline.packed_statistics(result.output)
-        click.echo(render_manifest_summary(summary, rows=rows, output=str(result.output), seconds=seconds))
+        rows = pipeline.packed_statistics(result.output)
+        click.echo(render_manifest_summary(result.manifest, rows=rows, output=str(result.output), seconds=seconds))

@@ -37,7 +37,7 @@ def tokenize(dataset: str, as_json: bool, **values: Any) -> None:
         seconds = time.perf_counter() - begun
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
-        click.echo(json.dumps({**content, **result.report}, indent=1))
+        click.echo(json.dumps({**content, **result.report.to_dict()}, indent=1))
     elif result.found_complete:
         made = "tokenized in the same way from the same source"
         click.echo(f"{result.output} is complete, {made}: nothing to do ({result.checked})")

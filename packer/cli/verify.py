@@ -43,5 +43,5 @@ def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_jso
         sys.exit(1)
     if manifest is not None and not as_json:
         scope = "hashes and structure" if source is None else "hashes, structure and every token of the source"
-        tokens = manifest.totals["tokens_packed"]
+        tokens = manifest.totals.tokens_packed
         click.echo(f"{packed} is verified: {scope} ({manifest.packs:,} rows, {tokens:,} tokens)")

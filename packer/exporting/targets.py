@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
 from packer.errors import PackerError
+from packer.labels import NO_LOSS
 from packer.loader.batch_formats import Format, make_batch
 from packer.loader.batch_options import BatchOptions
-from packer.loader.dataset import NO_LOSS, Row, rows_of
+from packer.loader.dataset import Row, rows_of
 from packer.loader.row_segments import shift_left
 
 Columns = Mapping[str, Sequence[NDArray[Any]]]  # by column name: one array for each row

@@ -15,7 +15,7 @@ from packer.arrow import as_arrow, as_numpy, numpy_dtype
 from packer.gather.memory import array_at
 
 # The integer types a token may have on disk; a chunk's `value_code` is the position in this tuple,
-# and `kernels.py` has one branch for each.
+# and `gather_kernels.py` has one branch for each.
 VALUE_TYPES: tuple[type[np.integer], ...] = (
     np.int32,
     np.int64,

@@ -19,9 +19,10 @@
 Requires NumPy and pyarrow, and torch only to return tensors.
 """
 
+from packer.labels import NO_LOSS
 from packer.loader.batch_shape import StaticShape, static_shape
 from packer.loader.collating import batches, collate, flatten
-from packer.loader.dataset import NO_LOSS, PackedDataset, load
+from packer.loader.dataset import PackedDataset, load
 from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
 from packer.loader.masking import MaskedLM, masked_lm
 from packer.loader.sampler import BatchSampler, Imbalance

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
+from packer.labels import NO_LOSS
 from packer.loader.batch_options import BatchOptions
 from packer.loader.batch_shape import StaticShape, pad_cu_seqlens, pad_segments
-from packer.loader.dataset import NO_LOSS
 from packer.loader.encoders import encoder_batch, kept_segments, masked_tokens, token_values
 from packer.loader.row_segments import (
     LossWeights,

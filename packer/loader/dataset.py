@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
+from packer.labels import NO_LOSS
 from packer.paths import expanded
 from packer.progress import silent
 from packer.shards.columns import PADDING
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
-
-NO_LOSS = -100  # equals packer.gather.NO_LOSS, whose module imports Numba
 
 Row = dict[str, NDArray[Any]]
 _T = TypeVar("_T")

@@ -13,10 +13,6 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 
-# what a stream of draws is for; packer.plan.permute has 1 to 4
-ROW_ORDER = 5
-MASKS = 6  # which tokens a masked language model restores, and what they become
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
+from packer.labels import NO_LOSS
 from packer.loader.batch_options import BatchOptions
-from packer.loader.dataset import NO_LOSS
 from packer.loader.masking import MaskedLM
 from packer.loader.row_segments import (
     Rows,

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.loader.dataset import PackedDataset
-from packer.loader.draws import ROW_ORDER, check_range, draws, stream_key
+from packer.loader.draws import check_range, draws, stream_key
+from packer.random_purposes import ROW_ORDER
 from packer.shards.columns import PADDING
 
 

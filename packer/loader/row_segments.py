@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.loader.dataset import NO_LOSS
+from packer.labels import NO_LOSS
 from packer.shards.columns import PADDING
 
 LossWeights = Literal["sequence", "document"]

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.loader.dataset import NO_LOSS
-from packer.loader.draws import MASKS, draws, mixed, stream_key
+from packer.labels import NO_LOSS
+from packer.loader.draws import draws, mixed, stream_key
 from packer.loader.masking import MaskedLM
 from packer.loader.row_segments import cu_seqlens_of, restart_positions
+from packer.random_purposes import MASKS
 from packer.shards.columns import PADDING
 
 _HASH_BITS = 32  # high bits of a draw that order units; a constant, so that ties do not depend on the batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from packer.options.choices import (
@@ -32,7 +33,7 @@ class PackArguments(TypedDict, total=False):
     labels_column: str
     keep: Sequence[str]
     keep_tokens: Sequence[str]
-    tokenizer: str | None
+    tokenizer: str | Path | None
     text_column: str | None
     train_on: TrainOn | None
     chat_template: str | None

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from packer.errors import PackerError
+
+Declaration = TypeVar("Declaration")
 
 LARGEST = 2**63 - 1
 
@@ -167,6 +169,13 @@ class Option:
 def options_of(declaration: type) -> dict[str, Option]:
     """The options that a dataclass declares, by name and in order: its fields that are annotated with `About`."""
     return _read(declaration)
+
+
+def documented(declaration: type[Declaration]) -> type[Declaration]:
+    """Add the sentence of every option to the docstring of the class that declares them."""
+    sentences = [f"    {name}: {option.about.help}" for name, option in options_of(declaration).items()]
+    declaration.__doc__ = "\n".join([f"{declaration.__doc__ or ''}\n\nAttributes:", *sentences])
+    return declaration
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from packer.algorithms import ALGORITHMS, ALIASES, get_algorithm
@@ -21,7 +22,7 @@ from packer.options.choices import (
     Untrained,
 )
 from packer.options.headings import LONG, MIXTURES, OUTPUT, READING, ROWS, TEXT
-from packer.options.option import About, options_of
+from packer.options.option import About, documented, options_of
 from packer.options.sizes import parse_size
 from packer.paths import tokenizer_name
 
@@ -34,19 +35,20 @@ def _bytes(size: int | str) -> int:
     return parse_size(size) if isinstance(size, str) else size
 
 
+def _path(path: str | Path | None) -> str | None:
+    return str(path) if isinstance(path, Path) else path
+
+
 def _token_columns(columns: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
     """The columns to add: "labels,position_ids" -> ("position_ids",), because labels are written anyway."""
     names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
     return tuple(dict.fromkeys(name for name in names if name not in ("", "labels")))
 
 
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackOptions:
-    """Every option that shapes the bytes of a packed dataset.
-
-    Raises:
-        PackerError: a value is outside its limits, or does not go with another.
-    """
+    """Every option that shapes the bytes of a packed dataset; a PackerError says which values do not go together."""
 
     max_len: Annotated[int, About("Number of tokens in a row.", ROWS, least=1, most=LONGEST_ROW, metavar="N")]
 
@@ -72,7 +74,12 @@ class PackOptions:
 
     tokenizer: Annotated[
         str | None,
-        About("Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.", TEXT, metavar="PATH_OR_ID"),
+        About(
+            "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
+            TEXT,
+            metavar="PATH_OR_ID",
+            convert=_path,
+        ),
     ] = None
     text_column: Annotated[
         str | None,

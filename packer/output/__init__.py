@@ -4,5 +4,6 @@ output_kind.py     the kinds of output, and the names of the files that belong t
 output_folder.py   claim a folder, write files into it, finish it
 replace_folder.py  put a finished folder in the place of another, and finish what a kill left undone
 packed_output.py   an unfinished packed dataset: committed shards, notes, decoded sources
-request.py         how what is there differs from what is asked for
+request.py         what is asked for, and how what is there differs from it
+tokenize_report.py the record of a tokenized dataset
 """

@@ -21,12 +21,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from packer.errors import PackerError, SourceError
+from packer.facts import kinds_of
+from packer.facts.kinds import check_fields
 from packer.output import replace_folder
 from packer.output.output_kind import LOCK, WORK, Kind
-from packer.output.request import difference
+from packer.output.request import Request, difference
 
 REQUEST = "request.json"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -124,9 +126,7 @@ class OutputFolder:
 
 
 @contextlib.contextmanager
-def claim(
-    out: Path, kind: Kind, request: Mapping[str, Any] | None, *, sync: bool, overwrite: bool
-) -> Iterator[OutputFolder]:
+def claim(out: Path, kind: Kind, request: Request | None, *, sync: bool, overwrite: bool) -> Iterator[OutputFolder]:
     """Claim an output for this process, to begin it or to resume it; once finished, it is put in place.
 
     If the block raises, what it wrote stays and can be resumed, unless the source is at fault (`SourceError`) or
@@ -227,13 +227,15 @@ def _lock(folder: OutputFolder, busy: str, *, fresh: bool) -> IO[str]:
     return lock
 
 
-def _begin_or_resume(folder: OutputFolder, request: Mapping[str, Any], *, fresh: bool) -> None:
+def _begin_or_resume(folder: OutputFolder, request: Request, *, fresh: bool) -> None:
     """Bring the folder to the state from which `request` goes on."""
     path = folder.work / REQUEST
     begun, other, damaged = None, None, False
     if path.exists():
         try:
-            begun = json.loads(path.read_bytes())
+            content = json.loads(path.read_bytes())
+            check_fields(content, kinds_of(Request))
+            begun = Request.from_dict(content)
             other = difference(begun, request) if begun != request else None
         except (*UNREADABLE, IsADirectoryError):
             damaged = True
@@ -249,7 +251,7 @@ def _begin_or_resume(folder: OutputFolder, request: Mapping[str, Any], *, fresh:
     for left in folder.work.iterdir():
         if left.name not in (LOCK, REQUEST) and not left.is_dir():
             left.unlink()  # written by a process that died
-    folder.write_file(path, json.dumps(request).encode())
+    folder.write_file(path, json.dumps(request.to_dict()).encode())
 
 
 def _damaged(path: Path) -> PackerError:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.facts import kinds_of
+from packer.facts.kinds import check_fields
 from packer.output.output_folder import UNREADABLE, OutputFolder, delete
 from packer.output.output_kind import Kind
 from packer.shards.files import hash_file
@@ -62,7 +64,7 @@ class PackedOutput(OutputFolder):
 
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
         """Put a written shard in place: first its entry, then the shard itself."""
-        content = asdict(entry)
+        content = entry.to_dict()
         self.write_file(self._entry(entry.file), json.dumps({**content, "checksum": checksum(content)}).encode())
         temporary.rename(self.building / entry.file)
         self.sync_folder(self.building)
@@ -73,7 +75,8 @@ class PackedOutput(OutputFolder):
             content: dict[str, Any] = json.loads(self._entry(name).read_bytes())
             if content.pop("checksum") != checksum(content):
                 return None
-            entry = ShardEntry(**content)
+            check_fields(content, kinds_of(ShardEntry))
+            entry = ShardEntry.from_dict(content)
             return entry if (self.building / name).stat().st_size == entry.bytes else None
         except (*UNREADABLE, FileNotFoundError):
             return None

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.packed_segments import PackedSegments, read_segments
-from packer.pipeline.reading import lists_of
 from packer.pipeline.recounting import SourceCounts
 from packer.pipeline.segment_differences import ExpectedSegments, TableDifferences
+from packer.pipeline.segment_reader import lists_of
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
@@ -82,7 +82,7 @@ def compare_with_source(
                 return False
             on_lengths(table.lengths)
             tokens += int(table.lengths.sum(dtype=np.int64))
-            progress("compare", tokens, manifest.totals["tokens"])
+            progress("compare", tokens, manifest.totals.tokens)
         if seen != buckets.count:
             yield f"{buckets.count - seen:,} segments in the rows are not in the source"
             return False

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from packer.errors import PackerError
+from packer.facts import SourceIdentity
 from packer.options import PackOptions, byte_size
 from packer.output.packed_output import PackedOutput
 from packer.shards.columns import RowFormat
@@ -89,12 +88,12 @@ def check_writing(claimed: PackedOutput, rows: int) -> None:
         )
 
 
-def check_mixture(claimed: PackedOutput, identity: Mapping[str, Any], options: PackOptions) -> None:
+def check_mixture(claimed: PackedOutput, identity: SourceIdentity, options: PackOptions) -> None:
     """Check that rows for what a mixture takes can fit, before its documents are looked through: it may repeat them.
 
     Args:
         claimed: the unfinished output.
-        identity: what the manifest says of the source; anything but a mixture passes.
+        identity: the source; anything but a mixture passes.
         options: what shapes the rows.
 
     Raises:
@@ -102,7 +101,7 @@ def check_mixture(claimed: PackedOutput, identity: Mapping[str, Any], options: P
     """
     if options.untrained == "drop":  # how much of it stays is known later
         return
-    kept = sum(part["taken"]["tokens_kept"] for part in identity.get("mixture", ()))
+    kept = sum(part.taken.tokens_kept for part in identity.mixture)
     check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import Patterns
+from packer.facts import GroupTotals, PlanTotals
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.planning import account_of
@@ -29,8 +28,8 @@ from packer.plan import (
 
 
 def plan_groups(
-    segments: Segments, groups: NDArray[np.int32], options: PackOptions, *, rows_per_shard: int, threads: int = 1
-) -> tuple[Plan, dict[str, Any]]:
+    segments: Segments, groups: NDArray[np.int32], options: PackOptions, *, rows_per_shard: int
+) -> tuple[Plan, PlanTotals]:
     """Plan the rows of all documents, of one group each, or without two of a group.
 
     Args:
@@ -38,7 +37,6 @@ def plan_groups(
         groups: (documents,) the group of each, NO_GROUP for none.
         options: what shapes the rows.
         rows_per_shard: the most rows of a shard.
-        threads: to plan with; the plan is the same for any number.
 
     Returns:
         The plan, and the totals of the manifest: every document and token accounted for.
@@ -46,18 +44,18 @@ def plan_groups(
     items = items_of(segments) if options.pairs else segments
     of_items = groups[::2] if options.pairs else groups
     patterns = solve_histogram(options, items.histogram)
-    plan, bound = _dealt(items, of_items, patterns, options, rows_per_shard=rows_per_shard, threads=threads)
+    plan, bound = _dealt(items, of_items, patterns, options, rows_per_shard=rows_per_shard)
     if options.pairs:
         plan = with_both_of_each(plan, segments)
-    totals = {
-        **asdict(account_of(segments, options)),
-        "segments": len(plan.slots),
-        "packs": plan.packs,
-        "pool_packs": plan.pool_packs,
-        "lower_bound": bound,
-        "efficiency": segments.tokens / (plan.packs * options.max_len),
-        "groups": group_facts(groups, patterns.packs),
-    }
+    totals = PlanTotals.of(
+        account_of(segments, options),
+        max_len=options.max_len,
+        segments=len(plan.slots),
+        packs=plan.packs,
+        pool_packs=plan.pool_packs,
+        lower_bound=bound,
+        groups=group_totals(groups, patterns.packs),
+    )
     return plan, totals
 
 
@@ -68,7 +66,6 @@ def _dealt(
     options: PackOptions,
     *,
     rows_per_shard: int,
-    threads: int,
 ) -> tuple[Plan, int]:
     """Deal items to rows as groups ask for it; return the plan and packs that it cannot go below."""
     if options.group_mode == "together":
@@ -91,15 +88,14 @@ def _dealt(
         max_segments=options.max_items,
         rows_per_shard=rows_per_shard,
         seed=options.seed,
-        threads=threads,
     )
     return apart, max(patterns.lower_bound, lower_bound(items.histogram, options.max_items), least)
 
 
-def group_facts(groups: NDArray[np.int32], packs: int | None) -> dict[str, Any]:
-    """What the manifest says of groups; `packs` is what they would be without."""
-    return {
-        "groups": int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
-        "documents_without": int(np.count_nonzero(groups == NO_GROUP)),
-        "packs_ungrouped": packs,
-    }
+def group_totals(groups: NDArray[np.int32], packs_ungrouped: int) -> GroupTotals:
+    """Count groups; `packs_ungrouped` is the number of rows without groups."""
+    return GroupTotals(
+        groups=int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
+        documents_without=int(np.count_nonzero(groups == NO_GROUP)),
+        packs_ungrouped=packs_ungrouped,
+    )

@@ -1,7 +1,7 @@
-"""Rows made of what partitions leave over, region by region, and of what regions leave.
+"""Rows made of the leftovers of partitions, region by region, and then of the leftovers of regions.
 
 Each function is a task: a pure function of its arguments, the last of which is the number of a region. Any process can
-run it, twice if need be.
+run it, and running it twice does no harm.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.auto import prove
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note
 from packer.options import PackOptions
@@ -21,17 +22,17 @@ from packer.plan.pieces import extents_of_pieces
 from packer.plan.rows import RowExtents, drawn_rows, place_rows
 
 FEW_ROWS = 64
-"""Drawing leaves LAST_RESERVE of what it has, or half where that is less than so many rows."""
+"""Drawing leaves LAST_RESERVE of the tokens of a region, but not less than so many rows, or half of the tokens."""
 
 
 def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: int) -> Note:
-    """Draw rows from what a region has, and note them, and what is left again.
+    """Draw rows from the leftovers in a region; note the rows and the pieces that are still left.
 
     Args:
-        options: what shapes the rows.
-        below: the tasks that left something.
-        first_stream: number of the draws of region 0, beyond those of the level below.
-        region: the number of the region.
+        options: options of the pack.
+        below: stage whose tasks left pieces over.
+        first_stream: random stream of region 0, after those of the stages below.
+        region: number of the region.
     """
     pieces = _left_in(below, region)
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
@@ -48,28 +49,38 @@ def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: i
     return _rows_of_pieces(options, pieces, extents, rows, stream)
 
 
-def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: int) -> Note:
-    """Pack all that a region has by the algorithm, and note the rows; arguments as for `draw_rest`."""
+def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: int, *, proves: bool = False) -> Note:
+    """Pack all leftovers in a region by the algorithm, and note the rows.
+
+    Args:
+        options: options of the pack.
+        below: stage whose tasks left pieces over.
+        first_stream: the same as for `draw_rest`.
+        region: number of the region.
+        proves: use `prove`, which also saves a single row, instead of the algorithm of the options.
+    """
     pieces = _left_in(below, region)
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
     rows = RowExtents(extents=np.zeros(0, np.int32), starts=np.zeros(1, np.int64))
     if len(extents):
-        rows = RowExtents.of_patterns(solve_histogram(options, np.bincount(extents, minlength=options.max_len + 1)))
+        histogram = np.bincount(extents, minlength=options.max_len + 1)
+        solved = prove(histogram, options.max_items) if proves else solve_histogram(options, histogram)
+        rows = RowExtents.of_patterns(solved)
     return _rows_of_pieces(options, pieces, extents, rows, first_stream + region)
 
 
 def fill_rest(
     options: PackOptions, patterns: Patterns, shares: str, below: Regions, first_stream: int, region: int
 ) -> Note:
-    """Fill the packs that a region was given, and note the rows, and what is left again.
+    """Fill the packs that a region takes with its leftovers; note the rows and the pieces that are still left.
 
     Args:
-        options: what shapes the rows.
-        patterns: the solution that packs are of.
-        shares: stage under which the packs of each region are noted.
-        below: the tasks that left something.
+        options: options of the pack.
+        patterns: global solution.
+        shares: stage that noted the packs of each region; see `share_with_regions`.
+        below: stage whose tasks left pieces over.
         first_stream: the same as for `draw_rest`.
-        region: the number of the region.
+        region: number of the region.
     """
     share = load(below.notes, f"{shares}-{region}")
     pieces = _left_in(below, region)
@@ -79,14 +90,14 @@ def fill_rest(
 
 
 def _left_in(below: Regions, region: int) -> NDArray[Any]:
-    """What the tasks of a region left, one task after the other: an array of PIECE."""
+    """Collect the pieces that the tasks of a region left over, task by task: an array of PIECE."""
     return np.concatenate([note.arrays["left"] for note in below.notes_of(region)])
 
 
 def _rows_of_pieces(
     options: PackOptions, pieces: NDArray[Any], extents: NDArray[np.int32], rows: RowExtents, stream: int
 ) -> Note:
-    """Give rows the pieces that they ask for, and note both, and what is left."""
+    """Deal pieces to rows, and note the rows and the pieces left over."""
     placed = place_rows(extents, rows, options.max_len, seed=options.seed, stream=stream)
     if options.pairs:
         placed = placed.of_pairs()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.facts import MixturePart
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.grouping import document_groups
@@ -32,8 +32,8 @@ class Measured:
     groups: NDArray[np.int32] | None
     """(documents,) group of each document, NO_GROUP for none; None without groups."""
 
-    mixture: tuple[dict[str, Any], ...] = ()
-    """Share taken of each source of a mixture, as in the manifest; empty for a single source."""
+    mixture: tuple[MixturePart, ...] = ()
+    """Sources of a mixture and what is taken of each; empty for a single source."""
 
     drawn: Drawn | None = None
     """The mixture; None for a single source, or if its sources are interleaved already."""
@@ -71,7 +71,7 @@ def measure(source: Given | Sequence[Given], options: PackOptions, progress: Pro
 
 
 def _measure_mixture(drawn: Drawn, options: PackOptions) -> Measured:
-    lengths, mixture = drawn.lengths(), tuple(drawn.identities)
+    lengths, mixture = drawn.lengths(), drawn.identities
     if options.group_by is None:
         return Measured(lengths=lengths, groups=None, mixture=mixture, drawn=drawn)
     order = drawn.order(lengths)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.errors import PackerError
+from packer.facts import Totals
 from packer.options import PackOptions
+from packer.output.request import Request, RequestedFile
 from packer.sources import TURN_STARTS, Source, open_source, open_text
 from packer.sources.mixture import Mixture
 from packer.sources.opening import column_names
@@ -76,35 +79,28 @@ def open_with(
     return opened
 
 
-def text_identity(source: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what shaped the tokens of a packed text, from the manifest's `source`.
-
-    Of a mixture the result is by source name. It is None if no source is text.
-    """
-    identity: dict[str, Any] | None = source.get("text")
-    of_parts = {part["name"]: part["text"] for part in source.get("mixture", []) if "text" in part}
-    return identity or of_parts or None
-
-
-def text_totals(opened: Source | Mixture) -> dict[str, int]:
-    """Return counts made while text was tokenized, for the manifest's totals; empty for a source of tokens."""
-    if opened.tokenized is None:
-        return {}
-    return {"documents_straddling": opened.tokenized.straddling, "documents_untrained": opened.tokenized.untrained}
-
-
-def source_files(opened: Source | Mixture) -> list[dict[str, Any]]:
-    """Return name, size and time of each file, by which a source that has changed since is recognised."""
-    return [
-        {
-            "name": each.file.name,
-            "bytes": each.file.bytes,
-            "mtime_ns": each.path.stat().st_mtime_ns if each.path is not None else None,
-        }
-        for each in opened.inputs
-    ]
+def request_of(opened: Source | Mixture, options: Mapping[str, object]) -> Request:
+    """Return the request for an output of this source, with these options as the output's record names them."""
+    return Request(
+        options=options,
+        files=tuple(
+            RequestedFile(
+                name=each.file.name,
+                bytes=each.file.bytes,
+                mtime_ns=each.path.stat().st_mtime_ns if each.path is not None else None,
+            )
+            for each in opened.inputs
+        ),
+        texts={name: tokenized.identity for name, tokenized in opened.texts.items()},
+    )
 
 
-def names_and_sizes(files: Any) -> list[dict[str, Any]]:
-    """Return name and size of each file, by which a file is recognised wherever it lies."""
-    return [{"name": file["name"], "bytes": file["bytes"]} for file in files]
+def with_texts(totals: Totals, opened: Source | Mixture) -> Totals:
+    """Add what was counted while text was tokenized; a source of tokens adds nothing."""
+    if not opened.texts:
+        return totals
+    return replace(
+        totals,
+        documents_straddling=sum(text.straddling for text in opened.texts.values()),
+        documents_untrained=sum(text.untrained for text in opened.texts.values()),
+    )

@@ -1,13 +1,13 @@
-"""The plan of an order algorithm: where rows begin in the source, every so often, and the totals.
+"""The plan of an order algorithm: marks of where rows begin in the source, and the totals.
 
-A first pass arranges all documents, chunk by chunk, and notes where every shard begins. A shard is written by arranging
-its documents again from there, so that nothing is held for each document, and any shard can be made on its own.
+One pass arranges all documents, chunk by chunk, and notes where each shard begins. A shard is made by arranging its
+documents again from there. So nothing is held for each document, and any shard can be made by itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OpenRow, OrderedRows
+from packer.facts import Account, PlanTotals
 from packer.notes import Note, Notes
 from packer.options import PackOptions
 from packer.pipeline.planning import account_of, require_segments
-from packer.pipeline.reading import SegmentReader, chunks, read_chunk
-from packer.plan import Account, Segments, items_of
+from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
+from packer.plan import Segments, items_of
 from packer.plan.ordered import OrderedSegments, lengths_to_arrange, row_places, rows_from
 from packer.plan.pieces import Located, ShardRows
 from packer.plan.threads import each_in_threads
 
 STRETCH = 1 << 20
-"""Segments, or documents, that are arranged again together, about, at most; a shard may have several such stretches."""
+"""Largest number of segments, or documents, arranged again together, about; a shard may have many stretches."""
 
 
 class _Chunk(NamedTuple):
@@ -35,35 +36,35 @@ class _Chunk(NamedTuple):
     """What becomes of them."""
 
     items: Segments
-    """Their segments, or pairs of them as one."""
+    """Their segments, or pairs of segments as one."""
 
     lengths: NDArray[np.int32]
-    """What is arranged."""
+    """Lengths to be arranged; see `lengths_to_arrange`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderJob:
-    """All that the rows of an order algorithm depend on."""
+    """Everything that the rows of an order algorithm depend on. Can be pickled."""
 
     reader: SegmentReader
     """The documents."""
 
     options: PackOptions
-    """What shapes the rows."""
+    """Options of the pack."""
 
     @property
     def algorithm(self) -> OrderAlgorithm:
-        """The algorithm that the options name."""
+        """Algorithm that the options name."""
         algorithm = get_algorithm(self.options.algorithm)
         assert isinstance(algorithm, OrderAlgorithm)
         return algorithm
 
     def arrange(self, lengths: NDArray[np.int32], open_row: OpenRow | None = None) -> OrderedRows:
-        """Arrange documents that follow those that left `open_row`."""
+        """Arrange the next documents, of which the first ones may go into `open_row`."""
         return self.algorithm.arrange(lengths, self.options.max_len, self.options.max_items, open_row)
 
     def read(self, first: int) -> _Chunk:
-        """Cut the documents of the chunk that begins with number `first`."""
+        """Read the chunk that begins with document `first`."""
         segments = read_chunk(self.reader, first)
         items = items_of(segments) if self.options.pairs else segments
         lengths = lengths_to_arrange(items, keeps_whole=self.algorithm.keeps_whole)
@@ -73,10 +74,10 @@ class OrderJob:
         """Make rows again.
 
         Args:
-            document: the one with which the first row begins.
-            skipped: what of it stands in rows before; see `row_places`.
-            end: the document after the one in which the last row ends.
-            rows: how many to make.
+            document: document with which the first row begins.
+            skipped: part of it that stands in earlier rows; see `row_places`.
+            end: document after the one in which the last row ends.
+            rows: number of rows.
         """
         return rows_from(
             self.reader.segments(np.array([[document, end]])),
@@ -91,7 +92,7 @@ class OrderJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderPlan:
-    """Where rows begin, every so often. One more mark, at the end of the source, is the last of each array."""
+    """Marks of where rows begin, in ascending order; the last mark is the end of the source. Can be pickled."""
 
     job: OrderJob
     """Makes the rows."""
@@ -99,17 +100,17 @@ class OrderPlan:
     rows_per_shard: int
     """Rows of every shard but the last."""
 
-    totals: dict[str, Any]
-    """What became of documents and tokens, rows and their lower bound: totals of the manifest."""
+    totals: PlanTotals
+    """Totals of the manifest: every document and token accounted for, rows and their lower bound."""
 
     rows: NDArray[np.int64]
-    """Shape (marks + 1,): number of the row at each mark, ascending from 0."""
+    """Shape (marks,): number of the row that begins at each mark; the last is the number of all rows."""
 
     documents: NDArray[np.int64]
-    """Shape (marks + 1,): the document with which it begins."""
+    """Shape (marks,): document with which the row begins."""
 
     skipped: NDArray[np.int64]
-    """Shape (marks + 1,): what of that document stands in rows before; see `row_places`."""
+    """Shape (marks,): part of that document that stands in earlier rows; see `row_places`."""
 
     @property
     def packs(self) -> int:
@@ -118,9 +119,8 @@ class OrderPlan:
 
     @property
     def lower_bound(self) -> int:
-        """Rows that no packing goes below."""
-        bound: int = self.totals["lower_bound"]
-        return bound
+        """Number of rows that no packing goes below."""
+        return self.totals.lower_bound
 
     @property
     def shard_rows(self) -> list[int]:
@@ -129,7 +129,7 @@ class OrderPlan:
         return rows
 
     def shard(self, number: int) -> ShardRows:
-        """The rows of a shard."""
+        """Make the rows of a shard."""
         first = number * self.rows_per_shard
         return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.packs))
 
@@ -147,7 +147,7 @@ class OrderPlan:
 
 
 class _ShardInOrder:
-    """Rows first..last-1 of a plan; holds the stretch that was looked at last."""
+    """Rows first..last-1 of a plan; keeps the stretch that was looked up last."""
 
     def __init__(self, plan: OrderPlan, first: int, last: int) -> None:
         self._plan = plan
@@ -195,10 +195,10 @@ def plan_in_order(
 
     Args:
         reader: the documents.
-        options: what shapes the rows.
+        options: options of the pack.
         rows_per_shard: rows of every shard but the last.
-        notes: where the plan is kept, as "order"; a plan that is there is taken.
-        workers: threads that cut documents; the plan is the same for any number.
+        notes: store of the plan, under "order"; a plan that is there is taken.
+        workers: number of threads that cut documents; the plan does not depend on it.
 
     Raises:
         SourceError: there is nothing to pack; or as `reader.segments`.
@@ -209,11 +209,11 @@ def plan_in_order(
         note = _note_marks(job, rows_per_shard, workers)
         notes.save("order", note)
     marks = {name: np.array(array) for name, array in note.arrays.items()}
-    return OrderPlan(job=job, rows_per_shard=rows_per_shard, totals=dict(note.facts["totals"]), **marks)
+    return OrderPlan(job=job, rows_per_shard=rows_per_shard, totals=PlanTotals.from_dict(note.facts["totals"]), **marks)
 
 
 def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
-    """Arrange all documents, and note the totals and where rows begin: the first of each shard and of each stretch."""
+    """Arrange all documents; note the totals, and where the first row of every shard and stretch begins."""
     options, keeps_whole = job.options, job.algorithm.keeps_whole
     step = 2 if options.pairs else 1
     account, histogram = None, np.zeros(options.max_len + 1, np.int64)
@@ -239,13 +239,10 @@ def _note_marks(job: OrderJob, rows_per_shard: int, workers: int) -> Note:
     account = require_segments(account, pieces, options)
     found.append(np.array([[rows], [documents], [0]]))
     bound = (lower_bound if keeps_whole else cut_bound)(histogram, options.max_items)
-    totals = {
-        **asdict(account),
-        "segments": pieces * step,
-        "packs": rows,
-        "pool_packs": 0,
-        "lower_bound": bound,
-        "efficiency": account.tokens_packed / (rows * options.max_len),
-    }
+    totals = PlanTotals.of(
+        account, max_len=options.max_len, segments=pieces * step, packs=rows, pool_packs=0, lower_bound=bound
+    )
     marks = np.concatenate(found, axis=1)
-    return Note(facts={"totals": totals}, arrays=dict(zip(("rows", "documents", "skipped"), marks, strict=True)))
+    return Note(
+        facts={"totals": totals.to_dict()}, arrays=dict(zip(("rows", "documents", "skipped"), marks, strict=True))
+    )

@@ -88,7 +88,7 @@ def read_segments(folder: Path, manifest: Manifest, source: Source | TakenInOrde
         PackerError: a shard is not what the manifest says, or the temporary file cannot be written.
     """
     rows = _Rows(folder, manifest, source)
-    buckets = Buckets.balanced(rows.documents(), manifest.totals["documents"], rows.bucket_size)
+    buckets = Buckets.balanced(rows.documents(), manifest.totals.documents, rows.bucket_size)
     with distributed(rows.records(), rows.dtype, buckets) as read:
         yield SegmentBuckets(rows, buckets, read)
 

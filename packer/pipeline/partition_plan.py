@@ -1,4 +1,4 @@
-"""Where the rows of every shard come from, if partitions make their own."""
+"""The plan in which partitions make their own rows: where the rows of every shard come from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from packer.pipeline.partition_rows import PartitionJob
 from packer.pipeline.pattern_shares import Shares
 from packer.pipeline.regions import load
 from packer.plan.deal import even_cuts
-from packer.plan.permute import POOL_ROWS, key_of, permute_all
+from packer.plan.permute import key_of, permute_all
 from packer.plan.pieces import PieceRows, ShardRows
+from packer.random_purposes import POOL_ROWS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,22 +25,22 @@ class PartitionPlan:
     """Makes the rows of a partition."""
 
     notes: Notes
-    """Where the rows of the pool are noted."""
+    """Store of the notes with the rows of the pool."""
 
     own_rows: NDArray[np.int64]
     """Shape (partitions,): rows that each partition makes of its own documents."""
 
     shares: Shares | None
-    """What each partition takes of the patterns; None where rows are drawn, or there is one partition."""
+    """Packs that each partition takes of the patterns; None if rows are drawn, or if there is one partition."""
 
     pool: tuple[str, ...]
-    """Names of the notes with rows of what partitions left over, in order."""
+    """Names of the notes with rows made of leftovers, in order."""
 
     pool_rows: NDArray[np.int64]
     """Shape (notes of the pool,): the rows in each."""
 
     lower_bound: int
-    """Rows that no packing goes below."""
+    """Number of rows that no packing goes below."""
 
     @property
     def pool_packs(self) -> int:
@@ -58,7 +59,7 @@ class PartitionPlan:
         return [*own, *np.diff(even_cuts(0, self.pool_packs, self.job.most_rows)).tolist()]
 
     def shard(self, number: int) -> ShardRows:
-        """The rows of a shard."""
+        """Make the rows of a shard."""
         partitions = np.flatnonzero(self.own_rows)
         if number < len(partitions):
             partition = int(partitions[number])
@@ -66,7 +67,7 @@ class PartitionPlan:
         return self._pool_shard(number - len(partitions))
 
     def _pool_shard(self, number: int) -> ShardRows:
-        """A shard of the pool: rows of some notes, which follow each other, in random order."""
+        """Make a shard of the pool: rows of consecutive notes, in random order."""
         cuts = even_cuts(0, self.pool_packs, self.job.most_rows)
         first, last = cuts[number : number + 2]
         order = np.arange(last - first)

@@ -1,7 +1,7 @@
-"""The rows that a partition makes of its own documents.
+"""Rows that a partition makes of its own documents.
 
-`note_rows` and `take_share` are tasks: pure functions of a job and a number, which any process can run, twice if need
-be. A job can be pickled.
+`note_rows` and `take_share` are tasks: pure functions of a job and a number. A job can be pickled, so any process can
+run them, and running one twice does no harm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from packer.notes import Note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.pattern_shares import Shares
-from packer.pipeline.reading import SegmentReader, documents_of
+from packer.pipeline.segment_reader import SegmentReader, documents_of
 from packer.plan import Segments, items_of
 from packer.plan.partitions import Partitions
 from packer.plan.pieces import Located, ShardRows, pieces_of
@@ -25,30 +25,30 @@ from packer.plan.rows import PlacedRows, RowExtents, both_of_each, drawn_rows, p
 from packer.plan.shares import Share, even_share
 
 OWN_RESERVE = 1 / 256
-"""The share of its tokens that a partition does not draw, so that what it leaves is like the corpus, not the dregs."""
+"""Share of its tokens that a partition leaves undrawn, so that its leftovers are like the corpus and not the dregs."""
 
 LAST_RESERVE = 0.02
-"""The share that the last drawing leaves to the solver, which makes up for what drawing could not fill."""
+"""Share of the tokens that drawing leaves to the solver, which makes up for rows that drawing could not fill."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionJob:
-    """All that the rows of partitions depend on."""
+    """Everything that the rows of partitions depend on."""
 
     reader: SegmentReader
     """The documents."""
 
     partitions: Partitions
-    """Which documents each partition has."""
+    """The documents of each partition."""
 
     options: PackOptions
-    """What shapes the rows."""
+    """Options of the pack."""
 
     most_rows: int
-    """Rows that a partition may have."""
+    """Largest number of rows of a partition."""
 
     patterns: Patterns | None = None
-    """The global solution of which partitions take a share; None where they draw their rows."""
+    """Global solution of which partitions take shares; None if they draw their rows."""
 
     def part(self, partition: int) -> Part:
         """Read the documents of a partition."""
@@ -58,12 +58,12 @@ class PartitionJob:
         return Part(ranges=ranges, segments=segments, extents=items.extents_of_numbers())
 
     def row_extents(self, part: Part, partition: int, share: Share | None) -> tuple[RowExtents, NDArray[np.int64]]:
-        """The rows of a partition as extents, and the histogram of what they leave.
+        """Make the rows of a partition as extents, and the histogram of the items left over.
 
         Args:
-            part: the documents of the partition.
+            part: documents of the partition.
             partition: its number.
-            share: what it takes of the patterns; None for all of them, or where rows are drawn.
+            share: packs that it takes of the patterns; None for all packs, or if rows are drawn.
         """
         options = self.options
         if self.patterns is not None:
@@ -87,7 +87,7 @@ class PartitionJob:
         return rows, left
 
     def shard(self, partition: int, share: Share | None) -> ShardRows:
-        """The rows of a partition, as a shard."""
+        """Make the rows of a partition, as a shard."""
         part = self.part(partition)
         rows, _ = self.row_extents(part, partition, share)
         placed = place_rows(part.extents, rows, self.options.max_len, seed=self.options.seed, stream=partition)
@@ -99,25 +99,25 @@ class Part:
     """The documents of a partition."""
 
     ranges: NDArray[np.int64]
-    """(ranges, 2) which they are."""
+    """Shape (ranges, 2): first document of each range, and the one after its last."""
 
     segments: Segments
-    """What is made of them, numbered within the partition."""
+    """Their segments, numbered within the partition."""
 
     extents: NDArray[np.int32]
-    """The extent of every item: of the segments, or of pairs of them."""
+    """Shape (items,): extent of every segment, or pair of segments; 0 for a number without one."""
 
     def locate(
         self, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(documents, starts, lengths) of segments given by number; documents are those of the whole source."""
+        """Look up (documents, starts, lengths) of segments by number; documents are numbered in the whole source."""
         local, starts, lengths = self.segments.locate(numbers)
         return documents_of(self.ranges, local), starts, lengths
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _OwnRows:
-    """The rows that a partition makes of its own documents."""
+    """Rows that a partition makes of its own documents."""
 
     part: Part
     placed: PlacedRows
@@ -133,7 +133,13 @@ class _OwnRows:
 
 
 def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
-    """Note how many rows a partition makes, drawn or by its share of the patterns, and which segments it leaves."""
+    """Count the rows that a partition makes, and note the pieces that it leaves over.
+
+    Args:
+        job: what the rows depend on.
+        shares: packs that partitions take of the patterns; None if rows are drawn.
+        partition: number of the partition.
+    """
     part = job.part(partition)
     rows, left = job.row_extents(part, partition, None if shares is None else shares.share(partition))
     numbers = segments_left(part.extents, left, job.options.max_len, seed=job.options.seed, stream=partition)
@@ -143,7 +149,7 @@ def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
 
 
 def take_share(job: PartitionJob, partition: int) -> Note:
-    """Take an even share of the patterns, and note it with the histogram of what it leaves."""
+    """Take an even share of the patterns, and note it with the histogram of the segments left over."""
     assert job.patterns is not None
     extents = job.part(partition).extents
     histogram = np.bincount(extents, minlength=job.options.max_len + 1)

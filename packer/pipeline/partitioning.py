@@ -1,9 +1,9 @@
-"""The plan of a pack in which every partition makes its own rows: which way, and how many.
+"""Plan the rows of a histogram algorithm: every partition makes its own rows, and regions make rows of the leftovers.
 
-    partitions ──own rows──▶ what is left ──by region──▶ what is left again ──▶ ... ──▶ solved as a whole
+    partitions ──own rows──▶ leftovers ──regions──▶ leftovers ──regions of regions──▶ ... ──▶ solved as a whole
 
-Rows are drawn at random where that takes no more rows than the solver needs; elsewhere partitions take their share of
-the solver's patterns. Every step is a list of tasks that leave notes, so that an interrupted plan goes on from there.
+Rows are drawn at random if that takes no more rows than the solver needs. Otherwise partitions take shares of the
+solver's patterns. Every step is a list of tasks that leave notes, from which an interrupted plan continues.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from packer.pipeline.leftover_rows import draw_rest, fill_rest, solve_rest
 from packer.pipeline.partition_plan import PartitionPlan
 from packer.pipeline.partition_rows import PartitionJob, note_rows, take_share
 from packer.pipeline.pattern_shares import Shares, share_further, share_with_regions
-from packer.pipeline.reading import SegmentReader
 from packer.pipeline.regions import Regions, load
+from packer.pipeline.segment_reader import SegmentReader
 from packer.pipeline.surveying import Survey
 from packer.plan.partitions import make_partitions
 from packer.plan.pieces import extents_of_pieces
 from packer.progress import Progress, silent
 
 REGION = 256
-"""Partitions whose leftovers are packed together before the rest of all is; also regions of these, and so on."""
+"""Partitions of a region, and regions of a region above: a task reads the notes of at most so many others."""
 
 WORTH = 1e-5
-"""Rows above the solver's, as a share of them, that drawn rows may cost; one row is always allowed."""
+"""Share of the solver's rows that drawing may add; one row is always allowed."""
 
 MOST_SEGMENTS = 1 << 20
-"""Segments of a partition, about, at most: a worker holds some 20 bytes of each. Where documents have a few tokens,
-shards are smaller than they may be."""
+"""Largest number of segments of a partition, about: a worker holds some 20 bytes for each. If documents have a few
+tokens, shards are smaller than `shard_size` allows."""
 
 HOPELESS = 0.005
-"""The same of the first partition alone, from which on drawing is given up at once."""
+"""Share of the rows of the first partition that drawing may add there; above it, drawing is given up at once."""
 
 
 def plan_partitions(
@@ -62,11 +62,11 @@ def plan_partitions(
     Args:
         reader: the documents.
         surveyed: what `survey` said of them.
-        options: what shapes the rows.
-        rows_per_shard: the most rows of a shard; fewer where those would have more than MOST_SEGMENTS segments.
-        notes: where tasks leave theirs; what is there already is not done again.
-        workers: tasks at a time; the plan is the same for any number.
-        progress: called with "plan" and the tasks that are done.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard; fewer if these had more than MOST_SEGMENTS segments.
+        notes: store of the notes that tasks leave; a task whose note is there does not run again.
+        workers: number of tasks at a time; the plan does not depend on it.
+        progress: callback, called as `progress("plan", done, total)`, in tasks.
     """
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)
@@ -91,7 +91,7 @@ def plan_partitions(
 
 
 def _solved(surveyed: Survey, options: PackOptions, notes: Notes) -> Patterns:
-    """The solution for all documents; kept, because one that a time limit ends may be another the next time."""
+    """Solve the histogram of all documents, and keep the solution: with a time limit, the next one may differ."""
     note = notes.load("solved")
     if note is None:
         patterns = solve_histogram(options, surveyed.histogram)
@@ -112,7 +112,7 @@ def _solved(surveyed: Survey, options: PackOptions, notes: Notes) -> Patterns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Planner:
-    """What both ways of planning share; the attributes are the arguments of `plan_partitions`."""
+    """Plans by drawing or by patterns; the attributes are the arguments of `plan_partitions`."""
 
     reader: SegmentReader
     surveyed: Survey
@@ -124,7 +124,7 @@ class _Planner:
     lower_bound: int
 
     def job(self, partitions: int, patterns: Patterns | None) -> PartitionJob:
-        """A job with so many partitions."""
+        """Make the job of so many partitions."""
         return PartitionJob(
             reader=self.reader,
             partitions=make_partitions(self.surveyed.blocks, partitions, seed=self.options.seed),
@@ -136,7 +136,7 @@ class _Planner:
     def run(
         self, stage: str, count: int, task: Callable[[int], Note], *, first: int = 0, silently: bool = False
     ) -> NDArray[np.int64]:
-        """Run the tasks first..count-1 of a stage; the rows that each made, int64, shape (count - first,)."""
+        """Run tasks first..count-1 of a stage; return the rows that each made, int64, shape (count - first,)."""
         progress = silent if silently else self.progress
         rows = np.zeros(count - first, np.int64)
         numbers = range(first, count)
@@ -145,11 +145,11 @@ class _Planner:
         return rows
 
     def drawn(self, packs: int, allowed: int | None) -> PartitionPlan | None:
-        """Draw the rows; None where that takes more than are allowed.
+        """Draw the rows; return None if that takes more rows than allowed.
 
         Args:
-            packs: rows that there will be, about.
-            allowed: rows that there may be; None for any number.
+            packs: estimated number of rows.
+            allowed: largest number of rows; None for any.
         """
         job = self.job(-(-packs // self.rows_per_shard), None)
         count = len(job.partitions)
@@ -160,12 +160,19 @@ class _Planner:
         if count > 1 and allowed is not None and self._is_hopeless(job, load(self.notes, f"{stage}-0")):
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
-        pool = self._drawn_pool(stage, count) if count > 1 else _Pool()
-        plan = self._plan(job, own, None, pool)
+        plan = self._plan(job, own, None, self._drawn_pool(stage, count) if count > 1 else _Pool())
+        if allowed is not None and count > 1 and plan.packs > allowed:
+            plan = self._plan(job, own, None, self._drawn_pool(stage, count, proves=True))
         return None if allowed is not None and plan.packs > allowed else plan
 
-    def _drawn_pool(self, drawn: str, partitions: int) -> _Pool:
-        """Draw rows of what the partitions of each region left, as often as it takes, and solve what is left then."""
+    def _drawn_pool(self, drawn: str, partitions: int, *, proves: bool = False) -> _Pool:
+        """Draw rows from the leftovers of regions, level by level, until one region is left; solve its leftovers.
+
+        Args:
+            drawn: stage in which partitions drew their rows.
+            partitions: number of partitions.
+            proves: solve to the optimum, even if the algorithm would stop a row above its bound.
+        """
         pool, below, stream = _Pool(), self._regions(drawn, partitions), partitions
         while len(below) > 1 or not pool.stages:
             stage = f"{drawn}-level{len(pool.stages) + 1}"
@@ -173,12 +180,13 @@ class _Planner:
             pool.add(stage, self.run(stage, len(below), task, silently=True))
             stream += len(below)
             below = self._regions(stage, len(below))
-        stage = f"{drawn}-rest"
-        pool.add(stage, self.run(stage, 1, partial(solve_rest, self.options, below, stream), silently=True))
+        stage = f"{drawn}-{'proved-rest' if proves else 'rest'}"
+        task = partial(solve_rest, self.options, below, stream, proves=proves)
+        pool.add(stage, self.run(stage, 1, task, silently=True))
         return pool
 
     def _is_hopeless(self, job: PartitionJob, note: Note) -> bool:
-        """Whether the first partition alone needs many more rows drawn than solved."""
+        """Return whether the first partition alone needs many more rows if they are drawn than if they are solved."""
         extents = job.part(0).extents
         histogram = np.bincount(extents, minlength=self.options.max_len + 1)
         histogram[0] = 0
@@ -193,7 +201,7 @@ class _Planner:
         )
 
     def by_patterns(self, patterns: Patterns) -> PartitionPlan:
-        """Share out the solver's patterns; what partitions cannot fill is filled from what regions of them leave."""
+        """Share out the packs of patterns to partitions; regions take those that no partition can fill."""
         job = self.job(-(-patterns.packs // self.rows_per_shard), patterns)
         count, max_len = len(job.partitions), self.options.max_len
         if count == 1:
@@ -225,7 +233,7 @@ class _Planner:
 
 
 class _Pool:
-    """Notes with rows of what partitions left, stage by stage."""
+    """Notes with rows made of leftovers, stage by stage."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
@@ -233,7 +241,7 @@ class _Pool:
         self.rows: list[NDArray[np.int64]] = []
 
     def add(self, stage: str, rows: NDArray[np.int64]) -> None:
-        """Add the notes of a stage, and the rows in each."""
+        """Add the notes of a stage, and the number of rows in each."""
         self.stages.append(stage)
         self.names += [f"{stage}-{number}" for number in range(len(rows))]
         self.rows.append(rows)

@@ -1,7 +1,7 @@
-"""Who takes which packs of the solver's patterns, beyond the even shares: partitions, then regions of what these leave.
+"""Packs of the solver's patterns that partitions take beside their even shares, and then regions of partitions.
 
-Packs are given out in turn, since nobody may take what another has taken. Only histograms are looked at, and every
-share is noted, so that nothing is held for each partition.
+Packs are given out one partition after the other, as no pack may be taken twice. That needs histograms only, and shares
+are noted, so nothing is held for each partition.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _ANY_NUMBER = 1 << 62  # of rows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """What each partition takes: an even share, and what it still fills of the packs that are left."""
+    """Packs that each partition takes: its even share, and others that its segments fill."""
 
     even: Regions
-    """Stage of the even shares, a task for each partition."""
+    """Stage that noted the even shares, with one task for each partition."""
 
     further: str
-    """Stage of what partitions take beside them, a note for each region; see `share_further`."""
+    """Stage of the other packs, with one note for each region; see `share_further`."""
 
     def share(self, partition: int) -> Share:
-        """Both shares of a partition; what they leave of its segments is not looked up."""
+        """Join both shares of a partition; the histogram of its leftovers is not loaded."""
         even = load(self.even.notes, f"{self.even.stage}-{partition}")
         region, number = divmod(partition, self.even.size)
         further = load(self.even.notes, f"{self.further}-{region}")
@@ -43,18 +43,18 @@ class Shares:
 
 
 def share_further(shares: Shares, patterns: Patterns, *, max_len: int, most_rows: int) -> NDArray[np.int64]:
-    """Give every partition, in turn, what it still fills of the patterns beside its even share, and note it by region.
+    """Give every partition, in turn, the packs that it can fill beside its even share, and note them by region.
 
-    In the note of a region, partition p of it has given[offsets[p]:offsets[p + 1]] and as many packs.
+    In the note of a region, its partition p has given[offsets[p]:offsets[p + 1]], and packs[...] alike.
 
     Args:
-        shares: where even shares are noted, and these are going to be.
-        patterns: the global solution.
-        max_len: the capacity of a row.
-        most_rows: rows that a partition may have in all.
+        shares: stages of the shares; those that are even have been noted.
+        patterns: global solution.
+        max_len: tokens of a row.
+        most_rows: largest number of rows of a partition.
 
     Returns:
-        Packs of each pattern that nobody took: int64, shape (patterns,).
+        Packs of each pattern that no partition took: int64, shape (patterns,).
     """
     even = shares.even
     left: NDArray[np.int64] = patterns.counts.copy()
@@ -80,14 +80,14 @@ def share_further(shares: Shares, patterns: Patterns, *, max_len: int, most_rows
 def share_with_regions(
     below: Regions, patterns: Patterns, out_left: NDArray[np.int64], *, max_len: int, stage: str
 ) -> None:
-    """Give every region, in turn, what the segments fill that all shares in it left, and note it.
+    """Give every region, in turn, the packs that the leftovers in it can fill, and note them.
 
     Args:
-        below: stage of the shares below.
-        patterns: the global solution.
-        out_left: (patterns,) packs of each pattern that nobody has taken; those that regions take are subtracted.
-        max_len: the capacity of a row.
-        stage: stage of the shares of regions.
+        below: stage that noted the shares below, with histograms of their leftovers.
+        patterns: global solution.
+        out_left: (patterns,) packs of each pattern that are not taken yet; packs that regions take are subtracted.
+        max_len: tokens of a row.
+        stage: name of the stage of these shares.
     """
     for region in range(len(below)):
         left = np.zeros(max_len + 1, np.int64)
@@ -99,6 +99,6 @@ def share_with_regions(
 
 
 def _keep(notes: Notes, name: str, note: Note) -> None:
-    """Save a note that may be there from before, the same."""
+    """Save a note, unless an interrupted run has left the same one."""
     if notes.load(name) is None:
         notes.save(name, note)

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.facts import Account
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
-from packer.plan import Account, Segments
+from packer.plan import Segments, count_documents
 from packer.sources import TokenTable
 
 
@@ -46,7 +47,7 @@ def cut_by_policy(
 
 def account_of(segments: Segments, options: PackOptions) -> Account:
     """Count what became of documents, given their segments."""
-    return Account.of(segments, pairs=options.pairs, drops_untrained=options.untrained == "drop")
+    return count_documents(segments, pairs=options.pairs, drops_untrained=options.untrained == "drop")
 
 
 def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:

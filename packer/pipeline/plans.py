@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.facts import PlanTotals
 from packer.notes import Note, Notes, NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.apply_options import row_format_of
@@ -23,9 +23,9 @@ from packer.pipeline.order_plan import plan_in_order
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.read_documents import Documents
-from packer.pipeline.reading import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
+from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
+from packer.pipeline.shard_maker import Shards
 from packer.pipeline.surveying import survey
-from packer.pipeline.writing import Shards
 from packer.plan import Plan, Segments
 from packer.plan.deal import PlannedShards
 from packer.progress import Progress, silent
@@ -34,7 +34,7 @@ from packer.shards.columns import RowFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """A plan, and what is needed to write its rows."""
+    """A plan, with everything that its rows are made of."""
 
     mapped: MappedDocuments
     """The documents."""
@@ -48,7 +48,7 @@ class Planned:
     overlap: int
     """Tokens with which a piece of a document repeats the end of the piece before it."""
 
-    totals: dict[str, Any]
+    totals: PlanTotals
     """Totals of the manifest: every document and token accounted for."""
 
 
@@ -64,9 +64,9 @@ def plan_documents(
 
     Args:
         documents: those of a mapped source; with their lengths if they are grouped.
-        options: what shapes the rows.
-        notes: where the plan is kept.
-        workers: tasks at a time; the plan is the same for any number.
+        options: options of the pack.
+        notes: store of the plan.
+        workers: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
@@ -114,9 +114,9 @@ def plan_lengths(
 
     Args:
         lengths: (documents,) tokens of each.
-        options: what shapes the rows.
+        options: options of the pack.
         groups: (documents,) the group of each, where `options.group_by` asks for them.
-        threads: tasks at a time; the plan is the same for any number.
+        threads: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
@@ -126,12 +126,12 @@ def plan_lengths(
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
     if groups is not None:
-        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard, threads=threads)
+        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         shards = PlannedShards(plan=plan, segments=segments)
     else:
         reader = LengthsReader(lengths=lengths, options=options)
         shards, totals = _plan_ungrouped(reader, options, rows_per_shard, NotesInMemory(), threads, progress)
-    return PlannedLengths(segments=segments, shards=shards, packs=totals["packs"], lower_bound=totals["lower_bound"])
+    return PlannedLengths(segments=segments, shards=shards, packs=totals.packs, lower_bound=totals.lower_bound)
 
 
 def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:
@@ -149,8 +149,8 @@ def _plan_ungrouped(
     notes: Notes,
     workers: int,
     progress: Progress,
-) -> tuple[Shards, dict[str, Any]]:
-    """(shards, totals of the manifest), nothing held for each document."""
+) -> tuple[Shards, PlanTotals]:
+    """(shards, totals), nothing held for each document."""
     if _is_in_order(options):
         ordered = plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, workers=workers)
         return ordered, ordered.totals
@@ -159,21 +159,21 @@ def _plan_ungrouped(
         reader, surveyed, options,
         rows_per_shard=rows_per_shard, notes=notes, workers=workers, progress=progress,
     )  # fmt: skip
-    totals = {
-        **asdict(surveyed.account),
-        "segments": surveyed.segments,
-        "packs": plan.packs,
-        "pool_packs": plan.pool_packs,
-        "lower_bound": plan.lower_bound,
-        "efficiency": surveyed.account.tokens_packed / (plan.packs * options.max_len),
-    }
+    totals = PlanTotals.of(
+        surveyed.account,
+        max_len=options.max_len,
+        segments=surveyed.segments,
+        packs=plan.packs,
+        pool_packs=plan.pool_packs,
+        lower_bound=plan.lower_bound,
+    )
     return plan, totals
 
 
 def _plan_grouped(
     mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, workers: int
-) -> tuple[Shards, dict[str, Any]]:
-    """(shards, totals of the manifest), planned as a whole: the plan is kept as one note, and mapped."""
+) -> tuple[Shards, PlanTotals]:
+    """(shards, totals), planned as a whole: the plan is kept as one note, and mapped."""
     documents = mapped.documents
     assert documents.lengths is not None
     table = replace(mapped.table, lengths=documents.lengths)
@@ -183,12 +183,12 @@ def _plan_grouped(
         lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
         groups = document_groups(table.extra, lists, options)
         assert groups is not None
-        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard, threads=workers)
+        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
-        note = Note(facts={"totals": totals, "pool_packs": plan.pool_packs}, arrays=arrays)
+        note = Note(facts={"totals": totals.to_dict(), "pool_packs": plan.pool_packs}, arrays=arrays)
         notes.save("plan", note, lasting=True)
         del plan, arrays  # from here on mapped, not held
         note = notes.load("plan")
         assert note is not None
     plan = Plan(**note.arrays, pool_packs=note.facts["pool_packs"])
-    return PlannedShards(plan=plan, segments=segments), dict(note.facts["totals"])
+    return PlannedShards(plan=plan, segments=segments), PlanTotals.from_dict(note.facts["totals"])

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
+from packer.facts import SourceIdentity
 from packer.options import PackOptions
 from packer.pipeline.apply_options import kept_lengths_of
 from packer.pipeline.open_inputs import open_with
@@ -36,8 +37,8 @@ class Documents:
     source: Source
     """The source of all lists; of a mixture, its sources one after the other."""
 
-    identity: dict[str, Any]
-    """What tells the source from others; for the manifest."""
+    identity: SourceIdentity
+    """The source, or the mixture and what is taken of each source; for the manifest."""
 
     lengths: NDArray[np.int32] | None
     """(documents,) tokens of each; None if they are looked up when needed."""
@@ -155,9 +156,9 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
             "leave --tokenizer out, or name the column of text with --text-column"
         )
     columns = options.text_column.split(",") if options.text_column is not None else []
-    if columns and not any(set(columns) <= set(text["columns"]) for text in texts):
+    if columns and not any(set(columns) <= set(text.columns) for text in texts):
         raise PackerError(f"--text-column is '{options.text_column}', which none of the {len(parts)} sources has")
-    if options.train_on is not None and all(text["train_on"] != options.train_on for text in texts):
+    if options.train_on is not None and all(text.train_on != options.train_on for text in texts):
         raise PackerError(
             f"--train-on {options.train_on} fits none of the {len(parts)} sources: leave it out, or choose all"
         )

@@ -1,4 +1,4 @@
-"""Regions: the tasks of a stage, some hundreds together, so that no task reads the notes of more."""
+"""Regions: some hundred tasks of a stage together, so that a task of the next stage reads the notes of these only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from packer.notes import Note, Notes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Regions:
-    """The notes of a stage whose tasks have run: region r has those of tasks r * size to (r + 1) * size - 1."""
+    """A stage whose tasks have run: region r has tasks r * size to (r + 1) * size - 1."""
 
     notes: Notes
-    """Where they are."""
+    """Store of the notes."""
 
     stage: str
     """Name of the stage."""
 
     count: int
-    """Tasks of the stage."""
+    """Number of its tasks."""
 
     size: int
-    """Tasks of a region."""
+    """Tasks of a region; the last region may have fewer."""
 
     def __len__(self) -> int:
         """The number of regions."""

@@ -72,10 +72,9 @@ def packed_statistics(packed: str | Path) -> PackedStats:
     """
     folder = Path(expanded(packed))
     manifest = read_manifest(folder)
-    totals = manifest.totals
     return packed_stats(
-        documents=totals["documents"] - sum(totals["documents_dropped"].values()),
-        lower_bound=totals["lower_bound"],
+        documents=manifest.totals.documents_packed,
+        lower_bound=manifest.totals.lower_bound,
         max_len=manifest.max_len,
         rows=_row_arrays(folder, manifest),
     )

@@ -1,4 +1,4 @@
-"""A survey of what is to be packed, chunk by chunk: counts, the histogram of extents, and blocks of documents."""
+"""Survey the documents chunk by chunk: counts, the histogram of extents, and blocks of documents."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.facts import Account
 from packer.options import PackOptions
 from packer.pipeline.planning import account_of, require_segments
-from packer.pipeline.reading import SegmentReader, chunks, read_chunk
-from packer.plan import Account, items_of
+from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
+from packer.plan import items_of
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks
 from packer.plan.threads import each_in_threads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """What is to be packed, without an entry per document."""
+    """Counts of all documents, with nothing for each of them."""
 
     account: Account
     """What becomes of every document and token."""
@@ -34,7 +35,7 @@ class Survey:
 
 
 class ChunkSurvey(NamedTuple):
-    """The same for a chunk of documents."""
+    """Counts of a chunk of documents."""
 
     account: Account
     """What becomes of them."""
@@ -51,13 +52,13 @@ class ChunkSurvey(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surveyor:
-    """Surveys any chunk by itself: a pure function of the number of its first document, which can be pickled."""
+    """Surveys any chunk by itself: a pure function of the number of its first document. Can be pickled."""
 
     reader: SegmentReader
     """The documents."""
 
     options: PackOptions
-    """How they are counted."""
+    """Options of the pack."""
 
     def __call__(self, first: int) -> ChunkSurvey:
         """Survey the chunk that begins with document `first`.
@@ -72,13 +73,13 @@ class Surveyor:
 
 
 def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, threads: int = 1) -> Survey:
-    """Look through all documents once.
+    """Survey all documents.
 
     Args:
-        reader: cuts them.
-        options: what is counted, and for pairs.
-        rows_per_shard: the most rows of a shard; blocks are a fraction of it.
-        threads: chunks surveyed at a time; the survey is the same for any number.
+        reader: the documents.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard; a block is a fraction of it.
+        threads: number of chunks surveyed at a time; the survey does not depend on it.
 
     Raises:
         SourceError: there is nothing to pack; or as `reader.segments`.

@@ -7,20 +7,23 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.errors import PackerError
 from packer.executors import available_workers
+from packer.facts import kinds_of
+from packer.facts.kinds import check_fields
 from packer.options import PackOptions
-from packer.output.output_folder import OutputFolder, claim
+from packer.output.output_folder import UNREADABLE, OutputFolder, claim
 from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
-from packer.output.request import difference
+from packer.output.request import Request, difference
+from packer.output.tokenize_report import TokenizedShard, TokenizeReport
 from packer.paths import expanded, output_path, tokenizer_name
 from packer.pipeline.disk_space import check_tokenizing
 from packer.pipeline.finding_complete import changed_since, check_files
-from packer.pipeline.open_inputs import names_and_sizes, open_with, source_files
-from packer.pipeline.pack import name_after, refuse_inside
+from packer.pipeline.open_inputs import open_with, request_of
+from packer.pipeline.packing import name_after, refuse_inside
 from packer.pipeline.watching import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import datasets_files, shard_name
@@ -44,10 +47,8 @@ TOKENIZED = Kind(
 class TokenizeResult:
     """Result of `tokenize`."""
 
-    report: dict[str, Any]
-    """Content of tokenized.json: "tokenizer" (its name), "pad_id", "options" (the columns that are kept), "text" (what
-    shapes the tokens), "files" (name and size of each source file), "source" (identity of the tokens),
-    "documents_straddling", "documents_untrained" and "shards" (file, bytes and xxh3_128 of each)."""
+    report: TokenizeReport
+    """Content of tokenized.json."""
 
     output: Path
     """Folder of the tokenized dataset."""
@@ -89,36 +90,28 @@ def tokenize(
         raise PackerError("nothing to tokenize with: give a tokenizer by --tokenizer")
     source = expanded(source)
     opened = open_with(source, options, turns_of_chats=True)
-    assert opened.tokenized is not None
     watch = Watch.of(opened)
     out = output_path(output if output is not None else name_after(source, options, "tokenized"))
     refuse_inside(source, out)
-    kept = {"keep": list(options.keep)}
-    request = {"options": kept, "text": dict(opened.tokenized.identity), "files": names_and_sizes(source_files(opened))}
+    request = request_of(opened, {"keep": list(options.keep)}).without_times
     with system_errors(out, resumes=True):
         restore(out, TOKENIZED)
         report = _read_report(out)
         if report is not None and not overwrite:
-            if {name: report.get(name) for name in request} != request:
+            if report.request != request:
                 raise PackerError(
-                    f"{out} is complete, tokenized {difference(report, request)}: "
+                    f"{out} is complete, tokenized {difference(report.request, request)}: "
                     "choose another --output, or replace it with --overwrite"
                 )
             checked = _check_complete(out, report, opened)
             return TokenizeResult(report=report, output=out, found_complete=True, checked=checked)
         with claim(out, TOKENIZED, request, sync=sync, overwrite=overwrite) as folder:
-            report = _write(
-                folder,
-                opened,
-                watch,
-                {"tokenizer": tokenizer_name(options.tokenizer), "pad_id": opened.pad_id, **request},
-                workers=workers or available_workers(),
-                progress=progress,
-            )
+            workers = workers or available_workers()
+            report = _write(folder, opened, watch, request, options.tokenizer, workers=workers, progress=progress)
     return TokenizeResult(report=report, output=out, found_complete=False)
 
 
-def _read_report(out: Path) -> dict[str, Any] | None:
+def _read_report(out: Path) -> TokenizeReport | None:
     """Return the report of a complete dataset, or None if there is none.
 
     Raises:
@@ -126,21 +119,21 @@ def _read_report(out: Path) -> dict[str, Any] | None:
     """
     if not TOKENIZED.is_complete(out):
         return None
-    with contextlib.suppress(OSError, ValueError):
-        report = json.loads((out / REPORT).read_bytes())
-        if isinstance(report, dict):
-            return report
+    with contextlib.suppress(OSError, *UNREADABLE):
+        content = json.loads((out / REPORT).read_bytes())
+        check_fields(content, kinds_of(TokenizeReport))
+        return TokenizeReport.from_dict(content)
     raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output")
 
 
-def _check_complete(out: Path, report: dict[str, Any], opened: Source) -> str:
+def _check_complete(out: Path, report: TokenizeReport, opened: Source) -> str:
     """Check a complete dataset; return what was checked, for a message.
 
     Raises:
         PackerError: a file is missing or damaged, or a file of the source was written to since.
     """
     record = out / REPORT
-    check_files(record, report.get("shards", ()), {})
+    check_files(record, report.shards, {})
     paths = [each.path for each in opened.inputs if each.path is not None]
     changed = changed_since(record, paths, in_content=True)
     if changed is not None:
@@ -154,9 +147,16 @@ def _check_complete(out: Path, report: dict[str, Any], opened: Source) -> str:
 
 
 def _write(
-    folder: OutputFolder, opened: Source, watch: Watch, head: dict[str, Any], *, workers: int, progress: Progress
-) -> dict[str, Any]:
-    """Tokenize into a claimed folder, with files named as `datasets` does; return the report, which begins with `head`.
+    folder: OutputFolder,
+    opened: Source,
+    watch: Watch,
+    request: Request,
+    tokenizer: str,
+    *,
+    workers: int,
+    progress: Progress,
+) -> TokenizeReport:
+    """Tokenize into a claimed folder, with files named as `datasets` does; return the report.
 
     Raises:
         PackerError: the output cannot fit on the disk, or a document is wrong.
@@ -170,22 +170,26 @@ def _write(
     watch.check()
     assert spilled.tokenized is not None
     identity = identify(spilled)
-    report = {
-        **head,
-        "source": identity,
-        "documents_straddling": spilled.tokenized.straddling,
-        "documents_untrained": spilled.tokenized.untrained,
-        "shards": [
-            {"file": name, "bytes": piece.stream.stat().st_size, "xxh3_128": piece.digest()}
+    report = TokenizeReport(
+        tokenizer=tokenizer_name(tokenizer),
+        pad_id=opened.pad_id or 0,
+        options=request.options,
+        text=request.texts[""],
+        files=request.files,
+        source=identity,
+        documents_straddling=spilled.tokenized.straddling,
+        documents_untrained=spilled.tokenized.untrained,
+        shards=tuple(
+            TokenizedShard(file=name, bytes=piece.stream.stat().st_size, xxh3_128=piece.digest())
             for piece, name in zip(pieces, names, strict=True)
-        ],
-    }
+        ),
+    )
     for piece, name in zip(pieces, names, strict=True):
         if folder.sync:
             with piece.stream.open("rb") as file:
                 os.fsync(file.fileno())
         piece.stream.rename(folder.building / name)
-    folder.finish((json.dumps(report, indent=1) + "\n").encode(), datasets_files(identity, names))
+    folder.finish((json.dumps(report.to_dict(), indent=1) + "\n").encode(), datasets_files(identity, names))
     return report
 
 

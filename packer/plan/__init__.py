@@ -11,7 +11,7 @@
 - `account`: what became of every document and token
 """
 
-from packer.plan.account import Account
+from packer.plan.account import count_documents
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents, cuts_between
 from packer.plan.deal import Plan, deal
@@ -21,10 +21,10 @@ from packer.plan.segments import Segments
 
 __all__ = [
     "NO_GROUP",
-    "Account",
     "Plan",
     "Segments",
     "apart_bound",
+    "count_documents",
     "cut_documents",
     "cut_pairs",
     "cuts_between",

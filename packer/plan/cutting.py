@@ -7,7 +7,17 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.options.choices import LongPolicy, TruncateSide
-from packer.plan.extents import BLOCK, DROP, SPLIT, TRUNCATE, choose_cuts, fill_pieces, survey
+from packer.plan.extents import (
+    BLOCK,
+    DROP,
+    SPLIT,
+    TRUNCATE,
+    Cutting,
+    SplitDocuments,
+    choose_cuts,
+    fill_pieces,
+    survey,
+)
 from packer.plan.segments import Segments
 from packer.plan.threads import in_threads
 
@@ -49,12 +59,12 @@ def cut_documents(
     blocks = -(-len(lengths) // BLOCK)
     block_heads = np.zeros(blocks, np.int64)
     bounds = [blocks * task // threads for task in range(threads + 1)]
-    policy, stride = _KERNEL_POLICY[long], max_len - overlap
+    cutting = Cutting(max_len=max_len, policy=_KERNEL_POLICY[long], stride=max_len - overlap)
 
     def surveyed(task: int) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
         counted = np.zeros(max_len + 1, np.int64)
         first, last = bounds[task], bounds[task + 1]
-        facts = survey(lengths, first, last, max_len, policy, stride, counted, block_heads)
+        facts = survey(lengths, first, last, cutting, counted, block_heads)
         return counted, facts
 
     parts = in_threads(surveyed, range(threads), threads)
@@ -74,7 +84,8 @@ def cut_documents(
     if long_documents and long == "split":
         tails = lengths.copy()
         cut, tail_starts = np.empty(long_documents, np.int64), np.empty(long_documents, np.int32)
-        fill_pieces(lengths, block_heads, max_len, stride, tails, cut, tail_starts, head_documents, head_starts)
+        out = SplitDocuments(tails, cut, tail_starts, head_documents, head_starts)
+        fill_pieces(lengths, block_heads, cutting, out)
     elif long_documents and long == "truncate":
         tails = np.minimum(lengths, max_len)
         if truncate_side == "left":

@@ -1,7 +1,7 @@
 """Rows in the order of the source: where a row begins, and rows made again from there.
 
-A row of an order algorithm begins empty, whatever the rows before it hold. So a row's place in the source is all that
-is needed to make it, and those after it, again.
+Every row of an order algorithm begins empty. So the place in the source at which a row begins is enough to make this
+row and all rows after it again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from packer.plan.segments import Segments
 
 
 def lengths_to_arrange(items: Segments, *, keeps_whole: bool) -> NDArray[np.int32]:
-    """What an order algorithm arranges: int32, 0 for what has no tokens.
+    """Return what an order algorithm arranges: int32 lengths, 0 for pieces or documents without tokens.
 
     Args:
-        items: the documents as the long-document policy cuts them, or pairs of them as one.
-        keeps_whole: whether the algorithm takes them as they are cut, and so the place that every piece takes. One that
-            does not takes the tokens of whole documents, and cuts them itself.
+        items: segments, or pairs of segments as one.
+        keeps_whole: whether the algorithm takes segments as they are cut. It then arranges the extents of all pieces;
+            otherwise the tokens of whole documents, which it cuts itself.
     """
     return items.extents_in_order() if keeps_whole else items.kept_lengths(0, items.documents)
 
@@ -33,15 +33,17 @@ def lengths_to_arrange(items: Segments, *, keeps_whole: bool) -> NDArray[np.int3
 def row_places(
     items: Segments, arranged: OrderedRows, rows: NDArray[np.int64], *, keeps_whole: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where some rows begin: (items, skipped), each int64, shape (rows,).
+    """Find where some rows begin: (items, skipped), each int64, shape (rows,).
 
-    `skipped` says what of the item stands in rows before: its pieces where the algorithm keeps them whole, its tokens
-    where it does not. Lengths [3, 9] at max_len 4 are pieces 3 | 4 | 4 | 1: rows 0 to 2 begin at (0, 0), (1, 0) and
-    (1, 1), or, of one that cuts itself, with rows 3 1 | 4 | 4, at (0, 0), (1, 1) and (1, 5).
+    `skipped` is the part of the item that stands in earlier rows: a number of pieces if the algorithm keeps them whole,
+    otherwise of tokens. Lengths [3, 9] at max_len 4, for example:
+
+        next fit  3 | 4 | 4 | 1    rows begin at (0, 0), (1, 0), (1, 1), (1, 2)
+        wrapped   3 1 | 4 | 4      rows begin at (0, 0), (1, 1), (1, 5)
 
     Args:
         items: the same as for `lengths_to_arrange`.
-        arranged: what the algorithm made of these lengths.
+        arranged: rows that the algorithm made of these lengths.
         rows: numbers of rows in `arranged`.
         keeps_whole: the same as for `lengths_to_arrange`.
     """
@@ -90,16 +92,16 @@ def rows_from(
     pairs: bool,
     keeps_whole: bool,
 ) -> OrderedSegments:
-    """Make rows again from the place of the first one, which `row_places` gave.
+    """Make rows again, from the place of the first one.
 
     Args:
-        segments: what the long-document policy makes of the documents, from the one in which the first row begins to
-            the one in which the last row ends.
-        arrange: the algorithm, with its limits.
+        segments: segments of the documents from the one in which the first row begins to the one in which the last
+            row ends.
+        arrange: algorithm, with its limits.
         first_document: number of the first of these documents in the source.
-        skipped: what of the first document, or pair, stands in rows before.
-        rows: how many to make.
-        pairs: whether two documents each are one item.
+        skipped: part of the first document, or pair, that stands in earlier rows; see `row_places`.
+        rows: number of rows.
+        pairs: whether every two documents are one item.
         keeps_whole: whether the algorithm takes segments as they are cut.
     """
     items = items_of(segments) if pairs else segments

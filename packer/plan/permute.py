@@ -13,20 +13,6 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 
-# What a stream of draws is for. The numbers are part of the format: another number is another packing.
-DEAL_ROTATION = 1  # at which partition the dealing of a pattern begins
-EQUAL_LENGTHS = 2  # which of the segments of equal extent comes first, within a partition or the pool
-ROWS = 3  # the order of rows
-SEGMENTS_IN_ROW = 4  # the order of segments within a row
-SWAPS = 5  # where the search begins for a segment that takes the place of one of a group that is to be kept apart
-EXCHANGES = 6  # which rows are looked at for two segments to be exchanged, to the same end
-REPAIRED_ROWS = 7  # the order of the pool's rows, once rows were added to keep groups apart
-REPAIRED_SEGMENTS = 8  # the order of segments within a row that took one more
-MIXTURE = 9  # which documents of a source come once more
-BLOCKS = 10  # which blocks of documents make a partition
-DRAWING = 11  # the order in which the segments of a partition, or of the rest of several, are drawn
-POOL_ROWS = 12  # the order of rows in a shard of the pool
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)

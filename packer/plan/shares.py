@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.algorithms.patterns import Patterns
-from packer.plan.permute import DEAL_ROTATION, draw_below, stream_key
+from packer.plan.permute import draw_below, stream_key
+from packer.random_purposes import DEAL_ROTATION
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,9 @@
 """Reports on a dataset, before packing or packed: lengths, padding, optimizer steps, mixing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
+from packer.facts import MixturePart
 from packer.report.plain_text import count_of, number, percent, render_bars, render_table
 from packer.stats import DatasetStats, Distribution, Epoch, PackedStats, Padding
 
@@ -67,28 +67,28 @@ def mixing_facts(stats: PackedStats) -> list[list[str]]:
     ]
 
 
-def render_mixture(sources: Sequence[Mapping[str, Any]], *, unit: str) -> str:
+def render_mixture(sources: Sequence[MixturePart], *, unit: str) -> str:
     """Compare the requested share or epochs of each source of a mixture with the tokens that reach the rows.
 
     Args:
-        sources: sources of the mixture, as in the manifest.
+        sources: sources of the mixture.
         unit: unit of their weights, "tokens" or "epochs".
     """
-    all_tokens = sum(source["taken"]["tokens_kept"] for source in sources)
-    all_weights = sum(source["weight"] for source in sources)
+    all_tokens = sum(source.taken.tokens_kept for source in sources)
+    all_weights = sum(source.weight for source in sources)
     asked = "epochs asked" if unit == "epochs" else "asked"
     table = [["source", asked, "documents", "tokens", "share", "epochs"]]
     for source in sources:
-        weight, taken = source["weight"], source["taken"]
-        tokens = taken["tokens_kept"]
+        weight, taken = source.weight, source.taken
+        tokens = taken.tokens_kept
         table.append(
             [
-                source["name"],
+                source.name,
                 f"{weight:g}" if unit == "epochs" else percent(weight / all_weights),
-                f"{taken['documents']:,}",
+                f"{taken.documents:,}",
                 f"{tokens:,}",
                 percent(tokens / max(all_tokens, 1)),
-                f"{tokens / source['tokens_kept']:.3g}",
+                f"{tokens / source.tokens_kept:.3g}",
             ]
         )
     return render_table(table)

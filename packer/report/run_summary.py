@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from packer.facts import TextIdentity, Totals
 from packer.options import PackOptions, byte_size
+from packer.output.tokenize_report import TokenizeReport
 from packer.report.dataset_report import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, number, percent, render_table
+from packer.shards.manifest import Manifest
 from packer.stats import PackedStats
 from packer.text.records import TEMPLATE_KWARGS, TOOLS
 
@@ -13,27 +16,25 @@ Fact = list[str]
 """A line of a summary: name, number and note."""
 
 
-def render_manifest_summary(
-    summary: Mapping[str, Any], *, rows: PackedStats | None = None, output: str, seconds: float
-) -> str:
+def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = None, output: str, seconds: float) -> str:
     """Return the summary of `packer pack`: the number of rows, and what happened to every document and token.
 
     Args:
-        summary: the manifest, as a dict.
+        manifest: of the packed dataset.
         rows: figures of the rows; None to leave out how mixed they are.
         output: folder of the packed dataset, as the user wrote it.
         seconds: time that packing took.
     """
-    options, totals = PackOptions.from_dict(summary["options"]), summary["totals"]
-    documents, packed_rows = count_of(_documents_packed(totals), "document"), count_of(totals["packs"], "row")
-    facts = [*_document_facts(totals), *_token_facts(totals, labels=options.labels), *_row_facts(summary, rows)]
+    options, totals = manifest.options, manifest.totals
+    documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
+    facts = [*_document_facts(totals), *_token_facts(totals, labels=options.labels), *_row_facts(manifest, rows)]
     lines = [
         f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {duration(seconds)}",
         render_table(facts, align="<><"),
     ]
     if options.weights:
-        lines.append(render_mixture(summary["source"]["mixture"], unit=options.mix_unit))
-    lines += [*_warnings(options, totals), *_text_lines(summary), f"Written to {output}"]
+        lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
+    lines += [*_warnings(options, totals), *_text_lines(manifest), f"Written to {output}"]
     return "\n".join(lines)
 
 
@@ -59,7 +60,7 @@ def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> 
     )
 
 
-def render_tokenized(report: Mapping[str, Any], *, output: str, seconds: float) -> str:
+def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> str:
     """Return the summary of `packer tokenize`.
 
     Args:
@@ -67,22 +68,22 @@ def render_tokenized(report: Mapping[str, Any], *, output: str, seconds: float) 
         output: folder of the tokenized dataset, as the user wrote it.
         seconds: time that tokenizing took.
     """
-    source = report["source"]
-    counts = f"{count_of(source['documents'], 'document')} into {count_of(source['tokens'], 'token')}"
+    source = report.source
+    counts = f"{count_of(source.documents, 'document')} into {count_of(source.tokens, 'token')}"
     lines = [f"Tokenized {counts} in {duration(seconds)}"]
-    if facts := _text_facts(report):
+    if facts := _text_facts(report.documents_untrained, report.documents_straddling):
         lines.append(render_table(facts, align="<><"))
-    lines += [f"With {report['tokenizer']}, {_text_identity(report['text'])}", f"Written to {output}"]
+    lines += [f"With {report.tokenizer}, {_text_identity(report.text)}", f"Written to {output}"]
     return "\n".join(lines)
 
 
-def _warnings(options: PackOptions, totals: Mapping[str, Any]) -> list[str]:
+def _warnings(options: PackOptions, totals: Totals) -> list[str]:
     """Return what a user of the rows should know before training."""
     lines = []
     if options.algorithm == "wrapped":
-        cut = count_of(totals["documents_split"], "document")
+        cut = count_of(totals.documents_split, "document")
         lines.append(f"Wrapping cut {cut}: tokens after a cut do not see those before it.")
-    if options.labels and not totals["tokens_trained"]:
+    if options.labels and not totals.tokens_trained:
         masks = "the labels or masks of the source"
         if options.tokenizer is not None:
             masks = "--train-on and the roles in the source"
@@ -97,61 +98,56 @@ def _warnings(options: PackOptions, totals: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _text_lines(summary: Mapping[str, Any]) -> list[str]:
+def _text_lines(manifest: Manifest) -> list[str]:
     """Return how text was tokenized and which of its tokens are trained, for each source of a mixture."""
-    options, lines = PackOptions.from_dict(summary["options"]), []
-    if options.tokenizer is None and not options.weights:
-        return []
-    source, parts = summary["source"], summary["source"].get("mixture", [])
-    if "text" in source:
-        lines.append(f"Tokenized with {options.tokenizer}, {_text_identity(source['text'])}")
-    for part in parts:
-        if "text" in part:
-            identity = _text_identity(part["text"])
-            lines.append(f"{part['name']} tokenized with {options.tokenizer}, {identity}")
-    unlabeled = [part["name"] for part in parts if source["labels"] and not part["labels"]]
+    tokenizer, source = manifest.options.tokenizer, manifest.source
+    lines = [
+        f"{f'{name} tokenized' if name else 'Tokenized'} with {tokenizer}, {_text_identity(text)}"
+        for name, text in source.texts.items()
+    ]
+    unlabeled = [part.name for part in source.mixture if source.labels and not part.labels]
     if unlabeled:
         lines.append(f"All tokens of {', '.join(unlabeled)} are trained")
     return lines
 
 
-def _text_identity(text: Mapping[str, Any]) -> str:
-    columns = "+".join(column for column in text["columns"] if column not in (TOOLS, TEMPLATE_KWARGS))
-    return f"training on {text['train_on']} of {columns} (tokenizer {text['tokenizer'][:8]})"
+def _text_identity(text: TextIdentity) -> str:
+    columns = "+".join(column for column in text.columns if column not in (TOOLS, TEMPLATE_KWARGS))
+    return f"training on {text.train_on} of {columns} (tokenizer {text.tokenizer[:8]})"
 
 
-def _text_facts(totals: Mapping[str, Any]) -> list[Fact]:
+def _text_facts(untrained: int | None, straddling: int | None) -> list[Fact]:
     facts = []
-    if untrained := totals.get("documents_untrained", 0):
+    if untrained:
         facts.append(["  nothing to train on", f"{untrained:,}", ""])
-    if straddling := totals.get("documents_straddling", 0):
+    if straddling:
         facts.append(["  straddling", f"{straddling:,}", "a token is partly inside what is trained"])
     return facts
 
 
-def _document_facts(totals: Mapping[str, Any]) -> list[Fact]:
+def _document_facts(totals: Totals) -> list[Fact]:
     return [
-        ["documents", f"{totals['documents']:,}", f"{number(_documents_packed(totals) / totals['packs'])} per row"],
-        ["  split", f"{totals['documents_split']:,}", f"{count_of(totals['segments'], 'segment')} in all"],
-        ["  truncated", f"{totals['documents_truncated']:,}", ""],
-        *_dropped_facts(totals["documents_dropped"]),
-        *_text_facts(totals),
+        ["documents", f"{totals.documents:,}", f"{number(totals.documents_packed / totals.packs)} per row"],
+        ["  split", f"{totals.documents_split:,}", f"{count_of(totals.segments, 'segment')} in all"],
+        ["  truncated", f"{totals.documents_truncated:,}", ""],
+        *_dropped_facts(totals.documents_dropped),
+        *_text_facts(totals.documents_untrained, totals.documents_straddling),
     ]
 
 
-def _token_facts(totals: Mapping[str, Any], *, labels: bool) -> list[Fact]:
+def _token_facts(totals: Totals, *, labels: bool) -> list[Fact]:
     facts = [
-        ["tokens", f"{totals['tokens']:,}", ""],
-        ["  packed", f"{totals['tokens_packed']:,}", f"the rows are {percent(totals['efficiency'])} full"],
+        ["tokens", f"{totals.tokens:,}", ""],
+        ["  packed", f"{totals.tokens_packed:,}", f"the rows are {percent(totals.efficiency)} full"],
     ]
     if labels:
-        note = f"{percent(totals['tokens_trained'] / totals['tokens_packed'])} of packed"
-        if totals["segments_untrained"]:
-            note += f"; none in {count_of(totals['segments_untrained'], 'segment')}"
-        facts.append(["  trained", f"{totals['tokens_trained']:,}", note])
-    facts += [["  truncated", f"{totals['tokens_truncated']:,}", ""], *_dropped_facts(totals["tokens_dropped"])]
-    if totals["tokens_repeated"]:
-        facts.append(["  repeated", f"{totals['tokens_repeated']:,}", ""])
+        note = f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
+        if totals.segments_untrained:
+            note += f"; none in {count_of(totals.segments_untrained, 'segment')}"
+        facts.append(["  trained", f"{totals.tokens_trained:,}", note])
+    facts += [["  truncated", f"{totals.tokens_truncated:,}", ""], *_dropped_facts(totals.tokens_dropped)]
+    if totals.tokens_repeated:
+        facts.append(["  repeated", f"{totals.tokens_repeated:,}", ""])
     return facts
 
 
@@ -159,38 +155,33 @@ def _dropped_facts(dropped: Mapping[str, int]) -> list[Fact]:
     return [[f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()]
 
 
-def _row_facts(summary: Mapping[str, Any], rows: PackedStats | None) -> list[Fact]:
-    totals, shards = summary["totals"], summary["shards"]
-    packs, bound, pool = totals["packs"], totals["lower_bound"], totals["pool_packs"]
+def _row_facts(manifest: Manifest, rows: PackedStats | None) -> list[Fact]:
+    totals, shards = manifest.totals, manifest.shards
+    packs, bound, pool = totals.packs, totals.lower_bound, totals.pool_packs
     note = f"lower bound {bound:,}"
     if packs > bound:
         note += f"; gap {percent((packs - bound) / bound)}"
-    facts = [["rows", f"{packs:,}", note], *_group_facts(summary)]
+    facts = [["rows", f"{packs:,}", note], *_group_facts(manifest)]
     facts.append(["  pool", f"{pool:,}", f"{percent(pool / packs)} of the rows, filled across partitions"])
     if rows is not None:
         facts += [[f"  {name.strip()}", value, note] for name, value, note in mixing_facts(rows)]
-    return [*facts, ["shards", f"{len(shards):,}", byte_size(sum(shard["bytes"] for shard in shards))]]
+    return [*facts, ["shards", f"{len(shards):,}", byte_size(sum(shard.bytes for shard in shards))]]
 
 
-def _group_facts(summary: Mapping[str, Any]) -> list[Fact]:
+def _group_facts(manifest: Manifest) -> list[Fact]:
     """Return what grouping costs in rows, and the number of groups; nothing if documents were not grouped."""
-    options, groups = PackOptions.from_dict(summary["options"]), summary["totals"].get("groups")
+    options, groups = manifest.options, manifest.totals.groups
     if groups is None:
         return []
-    extra = summary["totals"]["packs"] - groups["packs_ungrouped"]
+    extra = manifest.packs - groups.packs_ungrouped
     note = f"of {options.group_by}"
-    if groups["documents_without"]:
-        note += f"; {count_of(groups['documents_without'], 'document')} in none"
+    if groups.documents_without:
+        note += f"; {count_of(groups.documents_without, 'document')} in none"
     return [
         [
             f"  {options.group_mode}",
             f"{extra:+,}",
-            f"rows more than ungrouped, {percent(extra / groups['packs_ungrouped'])}",
+            f"rows more than ungrouped, {percent(extra / groups.packs_ungrouped)}",
         ],
-        ["  groups", f"{groups['groups']:,}", note],
+        ["  groups", f"{groups.groups:,}", note],
     ]
-
-
-def _documents_packed(totals: Mapping[str, Any]) -> int:
-    packed: int = totals["documents"] - sum(totals["documents_dropped"].values())
-    return packed

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.gather import TokenColumn, gather_bytes
+from packer.gather import Spans, TokenColumn, gather_bytes
 
 
 class ValuesByRow(Protocol):
@@ -68,29 +68,18 @@ def values_at(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> pa.Array:
     return pa.concat_arrays(parts) if parts else pa.array([], column.type)
 
 
-def tokens_at(
-    column: TokenColumn,
-    value_type: pa.DataType,
-    size: int,
-    lists: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    places: NDArray[np.int64],
-) -> pa.Array:
+def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:
     """Gather values per token as they are, 0 where nothing goes: an Arrow array of `size` values.
 
     Args:
         column: lists of `value_type`.
         value_type: a number of whole bytes.
+        spans: the values of each segment, and where they go.
         size: values in all.
-        lists: (segments,) the list of each segment.
-        starts: (segments,) its first value in the list.
-        lengths: (segments,) its values.
-        places: (segments,) where they go.
     """
     width = value_type.bit_width // 8
     out = np.zeros(size * width, np.uint8)
-    gather_bytes(column.addresses, lists, starts, lengths, places, width, out)
+    gather_bytes(column.addresses, spans, width, out)
     return pa.Array.from_buffers(value_type, size, [None, pa.py_buffer(out)])
 
 

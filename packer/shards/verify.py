@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy
 from packer.column_names import TOKEN_COLUMNS
 from packer.errors import PackerError
-from packer.gather import NO_LOSS, count_trained
+from packer.gather import count_trained
+from packer.labels import NO_LOSS
 from packer.progress import Progress
 from packer.shards.columns import PADDING
 from packer.shards.figures import manifest_faults, row_faults

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.sources.column_types import can_be_kept, join, plain_type
@@ -22,8 +24,7 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
     for column in columns.wanted(has_labels=has_labels):
         if column not in schema.names:
             raise PackerError(f"{name}: no column '{column}' (found: {', '.join(schema.names)}); all files need it")
-        if schema.names.count(column) > 1:
-            raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
+        refuse_twins(schema, column, name)
     for mask in MASKS:
         if mask in schema.names and mask not in columns.extra:
             raise SourceError(
@@ -78,16 +79,61 @@ def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
         raise OtherSourceError(f"{name}: no column '{columns.input_ids}' (found: {found})", remedy)
 
 
-def check_types(owner: str, columns: Sequence[str], schemas: Sequence[tuple[str, pa.Schema]]) -> None:
-    """Check that columns have a common type in all files that have a schema, each with its name, before any is read.
+def require_kept(schema: pa.Schema, columns: Sequence[str], name: str) -> None:
+    """Check that a file has columns that are to be kept, each once.
 
     Raises:
-        SourceError: they have none.
+        PackerError: one is missing.
+        SourceError: several columns have its name, or its type cannot be kept.
+    """
+    for column in columns:
+        if column not in schema.names:
+            raise PackerError(f"{name}: no column '{column}' (found: {', '.join(schema.names)}); all files need it")
+        refuse_twins(schema, column, name)
+        check_kept(schema.field(column).type, column, name)
+
+
+def refuse_twins(schema: pa.Schema, column: str, name: str) -> None:
+    """Raise a SourceError where several columns of a file have this name."""
+    if schema.names.count(column) > 1:
+        raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
+
+
+def check_indices(name: str, indices: NDArray[Any], lists: int) -> None:
+    """Check that an indices mapping stays within the data.
+
+    Args:
+        name: the dataset.
+        indices: shape (documents,), the list that each document is.
+        lists: the number of lists in the data.
+
+    Raises:
+        SourceError: it reaches beyond them.
+    """
+    if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
+        raise SourceError(
+            f"{name}: its indices mapping reaches from row {indices.min()} to {indices.max()}, "
+            f"the data from 0 to {lists - 1}; save it again after .flatten_indices()"
+        )
+
+
+def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, Mapping[str, pa.DataType]]]) -> None:
+    """Check that columns have a common type in all files that declare their types, before any file is read.
+
+    Args:
+        owner: the source.
+        columns: the columns.
+        files: the name of each file, and the types that it declares.
+
+    Raises:
+        SourceError: there is no type for a column.
     """
     for column in columns:
         there, kind = "", pa.null()
-        for file, schema in schemas:
-            found = plain_type(schema.field(column).type)
+        for file, types in files:
+            if column not in types:
+                continue
+            found = plain_type(types[column])
             joined = join(kind, found)
             if joined is None:
                 raise SourceError(

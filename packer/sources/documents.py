@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
+from packer.facts import TextIdentity
 from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain
 from packer.sources.crew import Crew
@@ -98,7 +99,7 @@ class Columns(NamedTuple):
 class Tokenized:
     """What is known of a source whose documents are text, beside them."""
 
-    identity: Mapping[str, Any]
+    identity: TextIdentity
     """What shapes the tokens; for the manifest."""
 
     fingerprint: str | None = None
@@ -185,7 +186,11 @@ class RowPlaces:
 
 
 class Input(Protocol):
-    """One file, or one dataset in memory: the seam behind which every format is alike."""
+    """One file, or one dataset in memory: what every format looks like to the rest of the package.
+
+    A class that derives from it may leave out all but `file`, `path`, `has_labels` and `batches`. A dataclass needs
+    `slots=True` for its fields to take the place of properties.
+    """
 
     @property
     def file(self) -> SourceFile:
@@ -193,11 +198,12 @@ class Input(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Where the file is; None for data in memory."""
+        """Path of the file; None for data in memory."""
 
     @property
     def rows(self) -> int | None:
-        """Documents; None where only reading tells."""
+        """Number of documents; None where only reading tells."""
+        return None
 
     @property
     def has_labels(self) -> bool | None:
@@ -205,21 +211,31 @@ class Input(Protocol):
 
     @property
     def mapped(self) -> bool:
-        """Whether its lists lie in memory, mapped or not, for as long as the input lives."""
+        """Whether this is a `MappedLists`, whose lists lie in memory for as long as it lives."""
+        return False
 
     @property
     def decoded(self) -> DecodedSize | None:
-        """What its documents come to, or a little more; None where only reading tells."""
+        """Size of its documents when they are decoded, or a little more; None where only reading tells."""
+        return None
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of its other columns, as the file declares them; empty where only reading tells."""
+        return {}
 
     @property
     def places(self) -> Places:
         """What names its documents, also when a decoded copy is read in its place."""
+        return RowPlaces(self.file.name)
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut what is to be decoded into pieces that can be read side by side.
 
-        They follow from the file and `size` alone, about the bytes of a piece. `file.bytes` of a piece are its share.
+        The pieces follow from the file and `size` alone, about the bytes of a piece. `file.bytes` of a piece is its
+        share of the file.
         """
+        return (self,)
 
     def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield the documents in order, within bounded memory; may raise `DocumentError` with a row of this input.
@@ -230,6 +246,7 @@ class Input(Protocol):
 
     def place(self, row: int) -> str:
         """Where a user finds this row, as in "rows.jsonl line 18"."""
+        return self.places.place(row)
 
 
 class DocumentError(Exception):

@@ -18,11 +18,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.facts import MixturePart, SourceIdentity, TakenDocuments
 from packer.gather import lengths_of
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import Take, interleave, mixture_targets, refuse_too_many, take_documents
-from packer.plan.permute import MIXTURE, key_of
+from packer.plan.permute import key_of
 from packer.progress import Progress, silent
+from packer.random_purposes import MIXTURE
 from packer.sources.column_checks import one_column
 from packer.sources.column_values import alike
 from packer.sources.documents import DocumentError, Input
@@ -43,7 +45,7 @@ LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int32]]
 class Surveyed:
     """What one pass over a source of a mixture finds."""
 
-    identity: dict[str, Any]
+    identity: SourceIdentity
     """Identity of the source, for the manifest."""
 
     kept: WeightCounter
@@ -74,43 +76,34 @@ class Drawn:
     takes: tuple[Take, ...]
     """What is taken of each source."""
 
-    taken: tuple[dict[str, int], ...]
-    """The same for the manifest: copies, documents, tokens, and tokens that reach the rows."""
+    taken: tuple[TakenDocuments, ...]
+    """The same for the manifest."""
 
     lengths_digest: str
     """xxh3-128 of the lengths, int32, of the documents that are taken: source by source, in the order of the source. A
     document counts once if its source comes whole at least once, and once more if it is in the sample."""
 
     @property
-    def identities(self) -> list[dict[str, Any]]:
-        """Name, weight and identity of each source, with the number of its files, and what is taken of it."""
+    def identities(self) -> tuple[MixturePart, ...]:
+        """Name, weight and identity of each source, and what is taken of it."""
         names, weights = self.mixture.names, self.mixture.recipe.weights
-        return [
-            {
-                **{"name": name, "weight": weight},
-                **part.identity,
-                "files": len(part.identity["files"]),
-                "tokens_kept": part.kept.total,
-                "taken": dict(taken),
-            }
+        return tuple(
+            MixturePart.of(part.identity, name=name, weight=weight, tokens_kept=part.kept.total, taken=taken)
             for name, weight, part, taken in zip(names, weights, self.surveyed, self.taken, strict=True)
-        ]
+        )
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> SourceIdentity:
         """What the manifest says of the mixture as a source."""
-        identity = {
-            **self.surveyed[0].identity,  # what sources have in common: columns
-            "files": [file for part in self.surveyed for file in part.identity["files"]],
-            "documents": sum(taken["documents"] for taken in self.taken),
-            "tokens": sum(taken["tokens"] for taken in self.taken),
-            "labels": any(part.has_labels for part in self.mixture.parts),
-            "lengths_xxh3_128": self.lengths_digest,
-            "mixture": self.identities,
-        }
-        for of_one in ("text", "indices_xxh3_128"):
-            identity.pop(of_one, None)
-        return identity
+        return SourceIdentity(
+            files=tuple(file for part in self.surveyed for file in part.identity.files),
+            documents=sum(taken.documents for taken in self.taken),
+            tokens=sum(taken.tokens for taken in self.taken),
+            labels=any(part.has_labels for part in self.mixture.parts),
+            lengths_xxh3_128=self.lengths_digest,
+            columns=self.surveyed[0].identity.columns,  # the same in all sources
+            mixture=self.identities,
+        )
 
     @property
     def source(self) -> Source:
@@ -195,12 +188,12 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
         take, tokens_kept = take_documents(found.kept, target, _kept_of(found, recipe))
         takes.append(take)
         taken.append(
-            {
-                "copies": take.copies,
-                "documents": take.documents,
-                "tokens": _count_taken(found, take, digest),
-                "tokens_kept": tokens_kept,
-            }
+            TakenDocuments(
+                copies=take.copies,
+                documents=take.documents,
+                tokens=_count_taken(found, take, digest),
+                tokens_kept=tokens_kept,
+            )
         )
     refuse_too_many(takes, mixture.names, recipe.unit)
     return Drawn(
@@ -260,7 +253,7 @@ def _count_taken(part: Surveyed, take: Take, out_digest: xxhash.xxh3_128) -> int
         is_sampled = take.sample.contains(first, first + len(lengths))
         sampled += int(lengths[is_sampled].sum(dtype=np.int64))
         out_digest.update(np.repeat(lengths, once + is_sampled).astype("<i4", copy=False).data)
-    return int(take.copies * part.identity["tokens"] + sampled)
+    return take.copies * part.identity.tokens + sampled
 
 
 def _with_labels(given: Input) -> Input:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +20,7 @@ from packer.sources.crew import Crew
 from packer.sources.documents import (
     Batch,
     Columns,
-    DecodedSize,
     Input,
-    Places,
-    RowPlaces,
     SourceFile,
     reading,
 )
@@ -34,7 +31,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CompressedIpc:
+class CompressedIpc(Input):
     """An IPC stream or file with compressed buffers, or columns to be kept as another type; decoded batch by batch."""
 
     file: SourceFile
@@ -42,16 +39,6 @@ class CompressedIpc:
     rows: int
     has_labels: bool
     columns: Columns
-    mapped: bool = False
-
-    @property
-    def decoded(self) -> DecodedSize | None:
-        """Only reading tells."""
-        return None
-
-    def cut(self, size: int) -> Sequence[Input]:
-        """Record batches follow one another: one piece."""
-        return (self,)
 
     def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield one batch for each record batch."""
@@ -64,13 +51,10 @@ class CompressedIpc:
             yield Batch.of(batch, self.columns, share, has_labels=self.has_labels)
 
     @property
-    def places(self) -> Places:
-        """What names the documents."""
-        return RowPlaces(self.file.name)
-
-    def place(self, row: int) -> str:
-        """Name the row."""
-        return self.places.place(row)
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns."""
+        schema = schema_of(map_file(self.path))
+        return {name: schema.field(name).type for name in self.columns.extra} if self.rows else {}
 
 
 def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | CompressedIpc:
@@ -163,8 +147,8 @@ class _Index:
         )
 
 
-def schema_names(path: Path, name: str) -> list[str]:
-    """The names of the columns of a stream or file."""
+def column_names(path: Path, name: str) -> list[str]:
+    """Return the names of the columns of a stream or file."""
     with reading(name):
         return list(schema_of(map_file(path)).names) if path.stat().st_size else []
 

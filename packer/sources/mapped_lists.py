@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ _CHUNKS = 1 << 10  # and record batches, where they are small: a megabyte for ea
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MappedLists:
+class MappedLists(Input):
     """Lists that stay where they are: a mapped IPC file, a mapped decoded copy of some input, or a table in memory."""
 
     file: SourceFile
@@ -60,13 +60,15 @@ class MappedLists:
         return DecodedSize(0, 0)
 
     @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns; empty without documents."""
+        stores = [store for store in self.stores if len(store.ends)]
+        return {name: stores[0].type_of(name) for name in self.extra} if stores else {}
+
+    @property
     def places(self) -> Places:
         """What names the documents."""
         return self
-
-    def cut(self, size: int) -> Sequence[Input]:
-        """Nothing is to be decoded."""
-        return (self,)
 
     def tokens(self, name: str) -> TokenColumn:
         """The addresses of the column with the tokens, or of that with the labels."""

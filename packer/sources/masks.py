@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.gather import NO_LOSS, list_lengths
+from packer.gather import list_lengths
+from packer.labels import NO_LOSS
 from packer.sources.crew import Crew
 from packer.sources.documents import (
     ATTENTION,
@@ -30,7 +31,7 @@ from packer.sources.mapped_lists import MappedLists
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Masked:
+class Masked(Input):
     """An input whose masks are applied as it is read: it has labels, and no padding."""
 
     given: Input
@@ -63,11 +64,6 @@ class Masked:
         if self.masks == (ATTENTION,):
             return self.given.has_labels
         return None if self.given.has_labels is None else True
-
-    @property
-    def mapped(self) -> bool:
-        """Never: what is masked is written anew."""
-        return False
 
     @property
     def decoded(self) -> DecodedSize | None:
@@ -104,13 +100,14 @@ class Masked:
                 raise DocumentError(row, fault.message)
 
     @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns, masks included."""
+        return self.given.declared_types
+
+    @property
     def places(self) -> Places:
         """What names the documents."""
         return self.given.places
-
-    def place(self, row: int) -> str:
-        """Where the input has it."""
-        return self.given.place(row)
 
     def _applied(self, batch: Batch, number: int, first_row: int) -> Batch:
         """Apply the masks to one chunk of a batch."""

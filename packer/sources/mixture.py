@@ -63,17 +63,10 @@ class Mixture:
         return tuple(given for part in self.parts for given in part.inputs)
 
     @property
-    def tokenized(self) -> Tokenized | None:
-        """What is known of the sources of text, with the identity of each by its name; None if no source is text."""
+    def texts(self) -> dict[str, Tokenized]:
+        """The sources of text, by name."""
         pairs = zip(self.names, self.parts, strict=True)
-        known = {name: part.tokenized for name, part in pairs if part.tokenized is not None}
-        if not known:
-            return None
-        return Tokenized(
-            identity={name: dict(each.identity) for name, each in known.items()},
-            straddling=sum(each.straddling for each in known.values()),
-            untrained=sum(each.untrained for each in known.values()),
-        )
+        return {name: part.tokenized for name, part in pairs if part.tokenized is not None}
 
     @property
     def pad_id(self) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
-from packer.sources.column_checks import one_type
+from packer.sources.column_checks import check_indices, one_type
 from packer.sources.column_types import join_by_name
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.lengths import document_lengths, fault_of_row
@@ -54,7 +53,12 @@ class Source:
         self.pad_id = pad_id  # of the tokenizer: its padding, or its end of a sequence; None where it is not known
         self._rows = [given.rows for given in inputs]  # None until it has been read to its end
         if indices is not None:
-            _check_indices(name, indices, self._rows)
+            check_indices(name, indices, sum(count or 0 for count in self._rows))
+
+    @property
+    def texts(self) -> dict[str, Tokenized]:
+        """The source itself under the name "" if it is text, as `Mixture.texts` has those of a mixture."""
+        return {} if self.tokenized is None else {"": self.tokenized}
 
     def columns_of(self, number: int) -> Columns:
         """The columns that are read of an input."""
@@ -275,12 +279,3 @@ def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> Tok
         else {},
         first_document=first_document,
     )
-
-
-def _check_indices(name: str, indices: NDArray[Any], rows: list[int | None]) -> None:
-    lists = sum(count or 0 for count in rows)
-    if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
-        raise SourceError(
-            f"{name}: its indices mapping reaches from row {indices.min()} to {indices.max()}, "
-            f"the data from 0 to {lists - 1}; save it again after .flatten_indices()"
-        )

@@ -125,7 +125,7 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
             "size": size,
         }
         if source.tokenized is not None:
-            made_from["text"] = dict(source.tokenized.identity)
+            made_from["text"] = source.tokenized.identity.to_dict()
         for part, piece in enumerate(given.cut(size)):
             stream = folder / f"{number:05d}-{part:05d}.arrow"
             pieces.append(Piece(number=number, given=piece, stream=stream, note=made_from))

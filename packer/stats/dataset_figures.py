@@ -1,12 +1,13 @@
 """Figures of a dataset before packing: lengths, padding, and the effect of packing on both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.facts import MixturePart
 from packer.stats.distribution import Distribution, Tally, distribution, tally
 from packer.stats.padding import Padding, padding_ratios, tokens_of
 
@@ -86,8 +87,8 @@ class DatasetStats:
     epoch: Epoch
     """Rows and steps per epoch, unpacked and packed."""
 
-    mixture: tuple[Mapping[str, Any], ...] = ()
-    """Sources of a mixture and the documents taken from each, as in the manifest; empty for a single source."""
+    mixture: tuple[MixturePart, ...] = ()
+    """Sources of a mixture and what is taken of each; empty for a single source."""
 
     @property
     def efficiency(self) -> float:
@@ -103,7 +104,9 @@ class DatasetStats:
         """Return all fields and ratios as values for JSON."""
         content = asdict(self)
         content.update(padding=self.padding.to_json(), efficiency=self.efficiency, packing_factor=self.packing_factor)
-        if not self.mixture:
+        if self.mixture:
+            content["mixture"] = [part.to_dict() for part in self.mixture]
+        else:
             del content["mixture"]
         return content
 
@@ -117,7 +120,7 @@ def dataset_stats(
     algorithm: str,
     max_segments: int | None = None,
     documents_per_step: int = 64,
-    mixture: Sequence[Mapping[str, Any]] = (),
+    mixture: Sequence[MixturePart] = (),
 ) -> DatasetStats:
     """Return the figures of a dataset and of its packed rows.
 
@@ -131,7 +134,7 @@ def dataset_stats(
         algorithm: name of the packing algorithm.
         max_segments: largest number of segments in a row; None for no limit.
         documents_per_step: documents per optimizer step in unpacked training, at least 1.
-        mixture: sources of a mixture and the documents taken from each, as in the manifest.
+        mixture: sources of a mixture and what is taken of each.
     """
     values, counts = tally(lengths)
     max_len = len(histogram) - 1

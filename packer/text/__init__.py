@@ -18,13 +18,11 @@ byte_level.py          a tokenizer trained in place
 
 from packer.text.byte_level import END_OF_TEXT, train_byte_level
 from packer.text.encoder import Encoded, Encoder, TextOptions
-from packer.text.identity import LIBRARIES
 from packer.text.opening import open_decoder, open_tokenizer
 from packer.text.records import TRAIN_ON, Records, TextError, recognise
 
 __all__ = [
     "END_OF_TEXT",
-    "LIBRARIES",
     "TRAIN_ON",
     "Encoded",
     "Encoder",

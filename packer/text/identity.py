@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from packer.facts import TextIdentity
 from packer.text.marks import lexed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LIBRARIES = ("tokenizers", "transformers", "jinja2")
-"""Whose versions an identity holds, under these names."""
 
-
-def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """A hash of a tokenizer's content, and the versions of the libraries that work with it."""
+def text_identity(
+    tokenizer: PreTrainedTokenizerBase, *, columns: Sequence[str], train_on: str, eos: bool
+) -> TextIdentity:
+    """Identify the tokens of text without a chat template; arguments as the fields of `TextIdentity`."""
     import tokenizers
     import transformers
 
     content = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else _sorted(tokenizer.get_vocab())
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    return {
-        "tokenizer": _hash(type(tokenizer).__name__ + _sorted(special) + content),
-        "tokenizers": tokenizers.__version__,
-        "transformers": transformers.__version__,
-    }
+    return TextIdentity(
+        columns=tuple(columns),
+        train_on=train_on,
+        eos=eos,
+        tokenizer=_hash(type(tokenizer).__name__ + _sorted(special) + content),
+        tokenizers=tokenizers.__version__,
+        transformers=transformers.__version__,
+    )
 
 
-def template_identity(sources: dict[str, str]) -> dict[str, Any]:
-    """A hash of the chat templates; where one writes today's date, that too."""
+def with_templates(identity: TextIdentity, sources: dict[str, str]) -> TextIdentity:
+    """Add a hash of the chat templates and, if one of them writes it, today's date."""
     import jinja2
 
-    identity = {"chat_template": _hash(_sorted(sources)), "jinja2": jinja2.__version__}
-    if any(("name", "strftime_now") in lexed(source) for source in sources.values()):
-        identity["today"] = datetime.date.today().isoformat()
-    return identity
+    writes_date = any(("name", "strftime_now") in lexed(source) for source in sources.values())
+    today = datetime.date.today().isoformat() if writes_date else None
+    return replace(identity, chat_template=_hash(_sorted(sources)), jinja2=jinja2.__version__, today=today)
 
 
 def _sorted(value: Any) -> str:

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from packer.errors import SourceError
 from packer.executors import run_tasks
-from packer.gather import NO_LOSS
+from packer.labels import NO_LOSS
 from packer.output.packed_output import PackedOutput
-from packer.pipeline.reading import MappedDocuments, lists_of
+from packer.pipeline.segment_reader import MappedDocuments, lists_of
 from packer.pipeline.watching import Watch
 from packer.plan.pieces import Located, ShardRows
 from packer.plan.segments import context_of

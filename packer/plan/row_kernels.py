@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.plan.extents import extent_of
-from packer.plan.permute import EQUAL_LENGTHS, SEGMENTS_IN_ROW, permute, stream_key
+from packer.plan.permute import permute, stream_key
+from packer.random_purposes import EQUAL_LENGTHS, SEGMENTS_IN_ROW
 
 
 @jit
@@ -130,10 +130,3 @@ def collect_left(
         for i in range(taken[extent], groups[extent + 1]):
             out[end] = numbers[i]
             end += 1
-
-
-@jit
-def segment_extent(number: int, tails: NDArray[np.int32], head_lengths: NDArray[np.int32], align: int) -> Any:
-    """The extent of a segment given by number."""
-    number = np.int64(number)
-    return extent_of(tails[number] if number < len(tails) else head_lengths[number - len(tails)], align)

@@ -5,34 +5,34 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
 from packer.errors import PackerError
 from packer.executors import available_workers
+from packer.facts import SourceIdentity, Totals
 from packer.notes import Note, NotesInFolder
 from packer.options import PackOptions
 from packer.output.output_folder import claim
 from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.replace_folder import restore
-from packer.output.request import difference
+from packer.output.request import Request, difference, names_and_sizes
 from packer.paths import expanded, output_path
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
 from packer.pipeline.finding_complete import changed_since, check_files
-from packer.pipeline.open_inputs import names_and_sizes, source_files, text_identity, text_totals
+from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.plans import makes_own_rows, plan_documents
 from packer.pipeline.read_documents import Given, open_sources, read_documents
+from packer.pipeline.shard_maker import ShardMaker, write_shards
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watching import Watch
-from packer.pipeline.writing import ShardMaker, write_shards
 from packer.progress import Progress, silent
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import Source
-from packer.sources.file_search import ENDINGS
+from packer.sources.formats import ending_of
 from packer.sources.mixture import Mixture
 from packer.system_errors import system_errors
 
@@ -89,9 +89,7 @@ def pack(
     out = output_path(output if output is not None else default_output(source, options))
     for each in source if isinstance(source, (list, tuple)) else [source]:
         refuse_inside(each, out)
-    request: dict[str, Any] = {"options": options.to_dict(), "files": source_files(opened)}
-    if opened.tokenized is not None:
-        request["text"] = dict(opened.tokenized.identity)
+    request = request_of(opened, options.to_dict())
     with system_errors(out, resumes=True):
         restore(out, PACKED)
         if is_packed(out):
@@ -126,7 +124,7 @@ def name_after(source: Given | Sequence[Given], options: PackOptions, what: str)
         raise PackerError(f"{source} is a glob: name the output with --output")
     if path.name in ("", ".."):
         path = path.resolve()
-    name = path.name if path.is_dir() else ENDINGS.sub("", path.name)
+    name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
     split = f"-{options.split}" if options.split else ""
     folder = path.parent if path.exists() else Path()  # a Hub id: here
     return folder / f"{name}{split}-{what}"
@@ -140,7 +138,7 @@ def refuse_inside(source: Given, out: Path) -> None:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
 
 
-def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any], progress: Progress) -> PackResult:
+def _find_complete(out: Path, opened: Source | Mixture, request: Request, progress: Progress) -> PackResult:
     """Return what there is of a complete dataset of the same request.
 
     Its source is known by names, sizes and lengths, and by its times; where these do not tell, by every token.
@@ -149,18 +147,16 @@ def _find_complete(out: Path, opened: Source | Mixture, request: dict[str, Any],
         PackerError: it is of another request or source, or damaged.
     """
     manifest = read_manifest(out)
-    there = {"options": manifest.options.to_dict(), "files": names_and_sizes(manifest.source["files"])}
-    asked = {**request, "files": names_and_sizes(request["files"])}
-    text = text_identity(manifest.source)
-    if text is not None:
-        there["text"] = text
+    files, texts = names_and_sizes(manifest.source.files), manifest.source.texts
+    there = Request(options=manifest.options.to_dict(), files=files, texts=texts)
+    asked = request.without_times
     remedy = "choose another --output, or replace it with --overwrite"
     same = there == asked
     if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
         same = read_documents(opened, progress).identity == manifest.source
     if not same:
         raise PackerError(f"{out} is complete, packed {difference(there, asked)}: {remedy}")
-    check_files(out / MANIFEST, [asdict(entry) for entry in manifest.shards], manifest.files)
+    check_files(out / MANIFEST, manifest.shards, manifest.files)
     paths = [given.path for given in opened.inputs if given.path is not None]
     if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
         checked = "its shards have their sizes, and no file of the source was written since"
@@ -197,7 +193,7 @@ def _pack_into(
     check_mixture(claimed, documents.identity, options)
     planned = plan_documents(documents, options, notes=notes, workers=workers, progress=progress)
     watch.check()
-    check_writing(claimed, planned.totals["packs"] * planned.row_format.row_bytes)
+    check_writing(claimed, planned.totals.packs * planned.row_format.row_bytes)
     maker = ShardMaker(
         mapped=planned.mapped,
         shards=planned.shards,
@@ -207,15 +203,15 @@ def _pack_into(
     entries = write_shards(claimed, maker, watch, workers, progress)
     watch.check()
     files = datasets_files(documents.identity, [entry.file for entry in entries])
+    totals = Totals(
+        **planned.totals.values(),
+        tokens_trained=sum(entry.trained for entry in entries),
+        segments_untrained=sum(entry.untrained_segments for entry in entries),
+    )
     manifest = Manifest(
-        options=options,
+        options=PackOptions.from_dict(options.to_dict()),  # as a reader of the file sees them: no path of a tokenizer
         source=documents.identity,
-        totals={
-            **planned.totals,
-            "tokens_trained": sum(entry.trained for entry in entries),
-            "segments_untrained": sum(entry.untrained_segments for entry in entries),
-            **text_totals(mapped),
-        },
+        totals=with_texts(totals, mapped),
         shards=tuple(entries),
         files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
     )
@@ -223,10 +219,10 @@ def _pack_into(
     return manifest
 
 
-def _refuse_changed(claimed: PackedOutput, notes: NotesInFolder, identity: dict[str, Any], *, overwrite: bool) -> None:
+def _refuse_changed(claimed: PackedOutput, notes: NotesInFolder, identity: SourceIdentity, *, overwrite: bool) -> None:
     """Refuse to go on with another source than that of the notes, or begin again."""
     begun = notes.load("source")
-    if begun is not None and begun.facts != identity:
+    if begun is not None and begun.facts != identity.to_dict():
         if not overwrite:
             raise PackerError(
                 f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
@@ -234,4 +230,4 @@ def _refuse_changed(claimed: PackedOutput, notes: NotesInFolder, identity: dict[
         claimed.forget_plan()
         begun = None
     if begun is None:
-        notes.save("source", Note(facts=identity), lasting=True)
+        notes.save("source", Note(facts=identity.to_dict()), lasting=True)

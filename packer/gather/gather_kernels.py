@@ -1,13 +1,13 @@
-"""Numba kernels: copy segments out of a token column into rows, and derive labels and positions.
+"""Numba kernels that copy spans of list columns into rows.
 
 The copies call libc's memcpy with raw addresses: a plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's
-`take` less than a tenth. Documents lie anywhere in the source, so what a copy waits for is the first cache lines of a
-segment: those of the next segments are fetched ahead, which takes 40% off.
+`take` less than a tenth. Documents may lie anywhere in the source, so a copy mostly waits for the first cache lines of
+a segment. Prefetching those of the next segments takes 40% less time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,26 @@ from packer.algorithms.jit import jit
 from packer.gather.columns import Addresses
 from packer.gather.memory import array_at, copy_bytes, prefetch
 
+
+class Spans(NamedTuple):
+    """Consecutive values of lists, and where they go; a named tuple of arrays, as the kernels take it.
+
+    Span s is the values starts[s] to starts[s] + lengths[s] - 1 of list lists[s], and is copied to places[s].
+    """
+
+    lists: NDArray[np.int64]  # (spans,) number of the list in its column
+    starts: NDArray[np.int64]  # (spans,) its first value within the list
+    lengths: NDArray[np.int64]  # (spans,) how many values, 0 or more
+    places: NDArray[np.int64]  # (spans,) where in the output it goes, in values
+
+
 _LARGEST = np.iinfo(np.int32).max
 _AHEAD = 2  # segments fetched ahead of the copy
 
 
 @jit
 def _locate(column: Addresses, row: int) -> tuple[int, int]:
-    """(chunk, number of the first value in that chunk) of a list."""
+    """Locate a list: returns (chunk, number of its first value in the chunk)."""
     chunk, end = np.int64(0), np.int64(len(column.values))  # by hand: np.searchsorted takes a second to compile
     while end - chunk > 1:
         middle = (chunk + end) // 2
@@ -40,10 +53,10 @@ def _locate(column: Addresses, row: int) -> tuple[int, int]:
 
 @jit
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
-    """Copy `values` to `out` as int32; whether all are token ids or equal to `allowed`."""
+    """Copy `values` to `out` as int32; returns whether all are token ids or equal to `allowed`."""
     wrong = False
     for i in range(len(values)):
-        value = np.int64(values[i])  # a uint64 above int64 turns negative here, and is refused as it should be
+        value = np.int64(values[i])  # a uint64 above int64 becomes negative here and is refused
         wrong |= (value < 0 and value != allowed) or value > _LARGEST
         out[i] = np.int32(value)
     return not wrong
@@ -51,7 +64,7 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
 
 @jit
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
-    """Twin of `_copy_cast` for int32 values: memcpy, then a look at the signs while they are in cache."""
+    """Twin of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
     signs = np.int32(0)
     for i in range(len(out)):
@@ -65,37 +78,27 @@ def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
 
 
 @jit
-def gather(
-    column: Addresses,
-    rows: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    places: NDArray[np.int64],
-    allowed: int,
-    out: NDArray[np.int32],
-) -> int:
-    """Copy values `starts[s]:starts[s] + lengths[s]` of list `rows[s]` to `out[places[s]:]`, for every segment s.
+def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]) -> int:
+    """Copy spans of token ids or labels.
 
-    Example: column [[7, 8, 9], [5]], rows [1, 0], starts [0, 1], lengths [1, 2], places [0, 1] -> out [5, 8, 9].
+    Example: column [[7, 8, 9], [5]], lists [1, 0], starts [0, 1], lengths [1, 2], places [0, 1] -> out [5, 8, 9].
 
     Args:
         column: where the lists are.
-        rows: (segments,) number of the list each segment comes from.
-        starts: (segments,) its first value within that list.
-        lengths: (segments,) how many values; may be 0.
-        places: (segments,) where in `out` it goes.
-        allowed: the one negative value that is right (NO_LOSS for labels; 0 for token ids: none).
+        spans: what is copied, and where to.
+        allowed: the only negative value that may occur: NO_LOSS for labels; 0 for token ids, where none may.
         out: flat int32 array, C-contiguous.
 
     Returns:
-        The first segment with a value that is neither in 0..2^31-1 nor `allowed`, or -1. The copy is finished only
-        up to it.
+        The first span with a value that is neither in 0 to 2**31 - 1 nor `allowed`, or -1. Only the spans before it
+        are copied.
     """
-    segments = len(rows)
+    lists, starts, lengths, places = spans
+    segments = len(lists)
     codes = np.empty(segments, np.int64)
-    found = np.empty(segments, np.uint64)  # looked up beforehand: the processor overlaps misses of different segments
+    found = np.empty(segments, np.uint64)  # looked up first, so that cache misses of different segments overlap
     for s in range(segments):
-        chunk, first = _locate(column, rows[s])
+        chunk, first = _locate(column, lists[s])
         codes[s] = column.value_codes[chunk]
         found[s] = column.values[chunk] + np.uint64((first + starts[s]) * column.value_bytes[chunk])
     for s in range(segments):
@@ -127,45 +130,35 @@ def gather(
 
 
 @jit
-def gather_bytes(
-    column: Addresses,
-    rows: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    places: NDArray[np.int64],
-    width: int,
-    out: NDArray[np.uint8],
-) -> None:
-    """Copy values of any type, `width` bytes each, as they are: `gather` without a look at them.
+def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.uint8]) -> None:
+    """Copy spans of values of any type as they are, without checking them.
 
     Args:
         column: where the lists are, all of one type.
-        rows: (segments,) as in `gather`.
-        starts: (segments,) as in `gather`.
-        lengths: (segments,) as in `gather`.
-        places: (segments,) where in `out` each goes, in values.
+        spans: what is copied, and where to.
         width: bytes of a value.
         out: the bytes of the values, flat, C-contiguous.
     """
-    for s in range(len(rows)):
+    lists, starts, lengths, places = spans
+    for s in range(len(lists)):
         if lengths[s] > 0:
-            chunk, first = _locate(column, rows[s])
+            chunk, first = _locate(column, lists[s])
             source = column.values[chunk] + np.uint64((first + starts[s]) * width)
             copy_bytes(out.ctypes.data + width * places[s], source, width * lengths[s])
 
 
 @jit
-def lengths_of(column: Addresses, rows: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Write the number of values of each of these lists; the column's offsets must have been checked.
+def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+    """Write the lengths of lists; the column's offsets must have been checked.
 
     Args:
         column: where the lists are.
-        rows: (lists,) numbers of lists; ascending ones are found fastest.
-        out: (lists,)
+        lists: (lists,) numbers of lists; ascending numbers are fastest.
+        out: (lists,) the number of values of each.
     """
     chunk = np.int64(0)
-    for i in range(len(rows)):
-        row = rows[i]
+    for i in range(len(lists)):
+        row = lists[i]
         if not column.first_rows[chunk] <= row < column.first_rows[chunk + 1]:
             chunk, _ = _locate(column, row)
         index = row - column.first_rows[chunk]

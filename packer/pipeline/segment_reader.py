@@ -103,8 +103,7 @@ class SourceReader:
     @property
     def documents(self) -> int:
         """The number of documents."""
-        count: int = self.mapped.documents.identity["documents"]
-        return count
+        return self.mapped.documents.identity.documents
 
     def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
         """Cut the documents of some ranges; see `SegmentReader`.

@@ -1,4 +1,4 @@
-"""Column generation proper: the patterns known, and rounds that add those which the linear program lacks."""
+"""Column generation: a linear program over known patterns, and rounds that add patterns that improve it."""
 
 from itertools import pairwise
 
@@ -11,24 +11,24 @@ from packer.algorithms.optimal.start import first_values
 from packer.algorithms.patterns import Patterns
 
 SCALE = 2**40
-"""The integer that stands for the value of a whole pack."""
+"""Integer value of a whole pack."""
 
 TOLERANCE = 2**-26
-"""What a pattern must be worth beyond a pack to be a new column; HiGHS is exact to about 1e-7."""
+"""Value beyond that of a pack that a pattern needs to become a column; HiGHS is exact to about 1e-7."""
 
 CAUTION = 0.7
-"""How much of the values that gave the best bound goes into those at which patterns are priced."""
+"""Weight of the values behind the best bound in the values at which patterns are priced."""
 
 NEW_COLUMNS = 100
-"""Patterns added in a round, at most, the most valuable first."""
+"""Most patterns that a round adds, the most valuable first."""
 
 
 class ColumnGeneration:
     """A linear program over the patterns of a histogram; every `step` solves it and adds patterns.
 
-    With `knots` it is a coarse one: only lengths that are knots have a row, and a length between two knots counts for
-    each in part: 14 between 10 and 20 is 0.6 of a 10 and 0.4 of a 20. So the values of lengths are linear between
-    knots. The certified bound holds all the same; the packs of a solution give the lengths their places only nearly.
+    With `knots` the program is coarse: only lengths that are knots have a row, and a length between two knots counts
+    partly for each: 14 between 10 and 20 is 0.6 of a 10 and 0.4 of a 20. So values are linear between knots. The
+    certified bound still holds, but the packs of a solution only nearly provide a place for every segment.
     """
 
     def __init__(
@@ -39,10 +39,13 @@ class ColumnGeneration:
         knots: NDArray[np.int64] | None = None,
         values: NDArray[np.float64] | None = None,
     ) -> None:
-        """Begin without a pattern; `limit` is how many segments a pack may hold.
+        """Start without patterns.
 
-        The knots are indices of lengths, ascending, the first and the last among them; None makes all lengths knots.
-        The values are those behind a bound that is known; None takes those of the simple bounds.
+        Args:
+            histogram: (max_len + 1,) the segments of every extent.
+            limit: the most segments in a pack.
+            knots: ascending indices of lengths, the first and the last among them; None makes all lengths knots.
+            values: (lengths,) the values behind a known bound; None takes those of the simple bounds.
         """
         self.capacity = len(histogram) - 1
         self.limit = limit
@@ -50,15 +53,15 @@ class ColumnGeneration:
         self.demand = histogram[self.lengths]
         self.columns = 0
         self.packs = np.zeros(0)
-        """How often the last solution uses each column that it knew."""
+        """How often the last solution uses each column."""
         self.bound = 0
         """The best certified bound so far."""
         self.values = first_values(histogram, limit) if values is None else values
         """The values (lengths,) behind the best bound: no pattern is worth more than a pack."""
         self.exact = False
-        """The last solution is optimal among the columns that it knew."""
+        """Whether the last solution is optimal for the columns it had."""
         self.finished = False
-        """No pattern is worth more than a pack: the linear program is solved."""
+        """Whether the linear program is solved: no pattern is worth more than a pack."""
         knots = np.arange(len(self.lengths)) if knots is None else knots
         ahead = np.append(knots[1:], knots[-1])
         self._knot = np.searchsorted(knots, np.arange(len(self.lengths)), side="right") - 1
@@ -100,13 +103,13 @@ class ColumnGeneration:
 
     @property
     def work(self) -> int:
-        """What the time so far went with: simplex iterations and pricing, in units of some 40 nanoseconds."""
+        """Work so far, simplex iterations and pricing, in units of about 40 nanoseconds."""
         return self._master.iterations * self._per_iteration + self._priced * self.pricing_work
 
     def step(self, work: int, seconds: float) -> None:
         """Solve the linear program, improve the bound, and add the patterns that are worth more than a pack.
 
-        Where the solver stops early, after so much work or so many seconds, its values still give a bound.
+        The solver stops early after so much work or so many seconds; its values still give a bound.
         """
         self.packs, duals, self.exact = self._master.solve(max(1, work // self._per_iteration), seconds)
         ahead = np.append(duals[1:], 0.0)
@@ -121,9 +124,9 @@ class ColumnGeneration:
         self.finished = self.exact and self.columns == before
 
     def _price(self, values: NDArray[np.float64], duals: NDArray[np.float64]) -> None:
-        """Improve the bound with some values; of the patterns best at these, add those worth more than a pack at duals.
+        """Improve the bound with `values`; add the best patterns at these that are worth more than a pack at `duals`.
 
-        A length that is in a pattern already added has no pattern of its own, so that the patterns differ.
+        Lengths that are in an added pattern get no pattern of their own, so that the patterns differ.
         """
         scaled = (values * SCALE).astype(np.int64)
         priced = price(self.lengths, scaled, self.capacity, self.limit)

@@ -10,10 +10,10 @@ from packer.algorithms.optimal.following import STRICT, follow
 from packer.algorithms.patterns import Patterns
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples, modulo 1, spread evenly: the offsets of the roundings."""
+"""Golden ratio conjugate; its multiples, modulo 1, are evenly spread and offset the roundings."""
 
 LOOSE = ((16, 50), (16, 0), (64, 50), (1, 50), (64, 0), (1, 0))
-"""Turns that the templates take, and the window for a pack without a gap: attempts go through them."""
+"""Turns of the templates, and the window for packs without a gap; attempts cycle through these."""
 
 
 def heuristic(histogram: NDArray[np.int64], max_segments: int | None) -> Patterns:
@@ -34,8 +34,8 @@ def round_packs(
 ) -> Patterns:
     """Pack the histogram with `packs[i]` packs, more or less, like template i, and the rest by a heuristic.
 
-    Where the templates give every length its place, `strict` keeps to them; attempt 0 then rounds down and attempt 1
-    to the nearest. The others round each count such that the running sum is right, as in `rounded`.
+    If the templates provide a place for every segment, `strict` keeps to them; attempt 0 then rounds down and attempt 1
+    to the nearest. Other attempts round so that the running sum is kept, as `rounded` does.
     """
     if strict and attempt < 2:
         counts = np.floor(packs + (1e-6, 0.5)[attempt]).astype(np.int64)
@@ -62,9 +62,9 @@ def follow_rounded(
 
 
 def rounded(packs: NDArray[np.float64], attempt: int) -> NDArray[np.int64]:
-    """Whole packs whose running sum is right: 0.4, 0.4, 0.4 with an offset of 0.5 become 0, 1, 0.
+    """Round to whole packs so that the running sum is kept: 0.4, 0.4, 0.4 with an offset of 0.5 become 0, 1, 0.
 
-    Every attempt has an offset of its own.
+    Every attempt has its own offset.
     """
     sums = np.floor(np.cumsum(packs) + attempt * GOLDEN % 1.0).astype(np.int64)
     return np.diff(sums, prepend=0)
@@ -87,7 +87,7 @@ def _followed(
 
 
 def joined(first: Patterns, second: Patterns) -> Patterns:
-    """The patterns of both."""
+    """Concatenate two sets of patterns."""
     return Patterns(
         offsets=np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]]),
         extents=np.concatenate([first.extents, second.extents]),
