@@ -198,7 +198,13 @@ def export(
     from packer.exporting import export as run
 
     record, _ = run(
-        packed, output, to=to, compression=compression, workers=workers, sync=sync, overwrite=overwrite,
+        packed,
+        output,
+        to=to,
+        compression=compression,
+        workers=workers,
+        sync=sync,
+        overwrite=overwrite,
         progress=progress,
-    )  # fmt: skip
+    )
     return record

@@ -35,8 +35,11 @@ def check_decoding(claimed: PackedOutput, source: Source | Mixture, options: Pac
     if spill.bytes + rows >= _WORTH_A_LINE:
         log.info(
             "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
-            about, byte_size(spill.bytes), byte_size(rows), byte_size(free),
-        )  # fmt: skip
+            about,
+            byte_size(spill.bytes),
+            byte_size(rows),
+            byte_size(free),
+        )
     # with a mixture, or if long documents are cut or dropped, the size of the rows is known after decoding only
     kept = rows if options.long in ("split", "error") and not options.weights else 0
     if (spill.bytes + kept) * (_SURELY if spill.sampled else 1) > free:

@@ -79,9 +79,15 @@ def plan_partitions(
     held = max(surveyed.segments, surveyed.account.documents)
     rows_per_shard = max(1, min(rows_per_shard, packs * MOST_SEGMENTS // held))
     planner = _Planner(
-        reader=reader, surveyed=surveyed, options=options, rows_per_shard=rows_per_shard, notes=notes,
-        workers=workers, progress=progress, lower_bound=bound,
-    )  # fmt: skip
+        reader=reader,
+        surveyed=surveyed,
+        options=options,
+        rows_per_shard=rows_per_shard,
+        notes=notes,
+        workers=workers,
+        progress=progress,
+        lower_bound=bound,
+    )
     if algorithm.draws:
         drawn = planner.drawn(packs, None if patterns is None else max(packs + 1, int(packs * (1 + WORTH))))
         if drawn is not None:
@@ -227,9 +233,14 @@ class _Planner:
 
     def _plan(self, job: PartitionJob, own: NDArray[np.int64], shares: Shares | None, pool: _Pool) -> PartitionPlan:
         return PartitionPlan(
-            job=job, notes=self.notes, own_rows=own, shares=shares, pool=tuple(pool.names),
-            pool_rows=np.concatenate([np.zeros(0, np.int64), *pool.rows]), lower_bound=self.lower_bound,
-        )  # fmt: skip
+            job=job,
+            notes=self.notes,
+            own_rows=own,
+            shares=shares,
+            pool=tuple(pool.names),
+            pool_rows=np.concatenate([np.zeros(0, np.int64), *pool.rows]),
+            lower_bound=self.lower_bound,
+        )
 
 
 class _Pool:

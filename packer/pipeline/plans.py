@@ -156,9 +156,14 @@ def _plan_ungrouped(
         return ordered, ordered.totals
     surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=workers)
     plan = plan_partitions(
-        reader, surveyed, options,
-        rows_per_shard=rows_per_shard, notes=notes, workers=workers, progress=progress,
-    )  # fmt: skip
+        reader,
+        surveyed,
+        options,
+        rows_per_shard=rows_per_shard,
+        notes=notes,
+        workers=workers,
+        progress=progress,
+    )
     totals = PlanTotals.of(
         surveyed.account,
         max_len=options.max_len,

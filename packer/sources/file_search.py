@@ -88,8 +88,11 @@ def _tree(folders: Iterable[Path]) -> Iterator[Path]:
                 if child.is_dir():
                     (links if child.is_symlink() else real).append(child)
     if repeated:
-        log.info("%d link(s) lead to folders that are read already, and are left out: %s",
-                 len(repeated), ", ".join(repeated[:3]))  # fmt: skip
+        log.info(
+            "%d link(s) lead to folders that are read already, and are left out: %s",
+            len(repeated),
+            ", ".join(repeated[:3]),
+        )
 
 
 def _children(folder: Path) -> list[Path]:

@@ -146,8 +146,12 @@ class Masked(Input):
                         extra[name] = _lists(values_of(extra[name]).filter(keep), kept)
                 lengths = kept
         arrays = [_lists(values, lengths)]
-        return Batch(arrays, None if labels is None else [_lists(labels, lengths)], batch.done,
-                     {name: [column] for name, column in extra.items()})  # fmt: skip
+        return Batch(
+            arrays,
+            None if labels is None else [_lists(labels, lengths)],
+            batch.done,
+            {name: [column] for name, column in extra.items()},
+        )
 
     def _mask(self, lists: pa.Array, name: str, lengths: NDArray[np.int64], first_row: int) -> NDArray[np.bool_]:
         """The values of a mask: bool, one per token."""
