@@ -344,7 +344,7 @@ def test_a_complete_mixture_is_known_again_and_others_are_refused(tmp_path):
     ):
         with pytest.raises(PackerError, match=words):
             again(weights, **options)
-    with pytest.raises(PackerError, match=r"with weights \[0.7, 0.3\], not None"):
+    with pytest.raises(PackerError, match=r"with weights \[0.7, 0.3\], not \[\]"):
         packer.pack(sources[0], out, max_len=32)
     write(tmp_path / "s1", "arrow", {"input_ids": documents_of(3, 20)})
     with pytest.raises(PackerError, match=r"changed since|of other source files"):

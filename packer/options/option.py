@@ -171,6 +171,11 @@ def options_of(declaration: type) -> dict[str, Option]:
     return _read(declaration)
 
 
+def as_json(value: Any) -> Any:
+    """The value of an option as a manifest holds it: a list for a tuple."""
+    return list(value) if isinstance(value, tuple) else value
+
+
 def documented(declaration: type[Declaration]) -> type[Declaration]:
     """Add the sentence of every option to the docstring of the class that declares them."""
     sentences = [f"    {name}: {option.about.help}" for name, option in options_of(declaration).items()]

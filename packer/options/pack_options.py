@@ -22,7 +22,7 @@ from packer.options.choices import (
     Untrained,
 )
 from packer.options.headings import LONG, MIXTURES, OUTPUT, READING, ROWS, TEXT
-from packer.options.option import About, documented, options_of
+from packer.options.option import About, as_json, documented, options_of
 from packer.options.sizes import parse_size
 from packer.paths import tokenizer_name
 
@@ -261,7 +261,7 @@ class PackOptions:
             options["algorithm"] = get_algorithm(self.algorithm).name
         if self.tokenizer is not None:
             options["tokenizer"] = tokenizer_name(self.tokenizer)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+        return {name: as_json(value) for name, value in options.items()}
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> PackOptions:

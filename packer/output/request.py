@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from packer.facts import Facts, FileIdentity, TextIdentity
 from packer.facts.kinds import Count, Whole
 from packer.options import PackOptions, options_of
+from packer.options.option import as_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +62,7 @@ def difference(begun: Request, request: Request) -> str:
     if one != other and begun.options.get("weights") == request.options.get("weights"):
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
         return "of other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
-    defaults = {name: option.default for name, option in options_of(PackOptions).items()}
+    defaults = {name: as_json(option.default) for name, option in options_of(PackOptions).items()}
     for made, asked in ((begun.options, request.options), (_by_name(begun.texts), _by_name(request.texts))):
         for name in dict.fromkeys([*asked, *made]):
             if made.get(name) != asked.get(name):

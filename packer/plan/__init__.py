@@ -1,14 +1,14 @@
-"""From document lengths to rows: which segment goes to which row of which shard.
+"""The plan: from document lengths to the segments of every row of every shard.
 
-- `cutting`, `segments`: documents cut at max_len; `items` makes one of the two documents of a preference pair
+- `cutting`, `segments`: documents cut at max_len; `items`: preference pairs as one item each
 - `partitions`: documents in blocks, dealt at random to partitions of a shard's size
-- `rows`: rows drawn at random, or by patterns, and the segments that fill them; `shares`: patterns to partitions
+- `rows`: rows drawn at random or after patterns, filled with segments; `shares`: patterns dealt to partitions
 - `ordered`: rows in the order of the source, made again from where they begin
-- `deal`: plans that are held as a whole, for groups
-- `groups`, `apart`: rows of one group of documents only, or with no two of a group
+- `deal`: plans that are held in memory as a whole, for groups
+- `groups`, `apart`: rows of one group only, and rows without two segments of a group
 - `mixture_shares`: how much a mixture takes of its sources; `hash_sample`: samples of them that are not stored
-- `extents`, `kernels`: what is compiled; `permute`: their randomness
-- `account`: what became of every document and token
+- `extents`, `row_kernels`, `group_kernels`, `apart_kernels`: compiled kernels; `permute`: their random draws
+- `account`: every document and token counted
 """
 
 from packer.plan.account import count_documents

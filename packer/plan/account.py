@@ -9,12 +9,12 @@ from packer.plan.segments import Segments
 
 
 def count_documents(segments: Segments, *, pairs: bool, drops_untrained: bool) -> Account:
-    """Count what became of the documents of these segments.
+    """Count documents and tokens by outcome.
 
     Args:
-        segments: what is placed in rows.
-        pairs: documents are preference pairs; then "unpaired" is a reason.
-        drops_untrained: segments with nothing to train were removed; then "untrained" is a reason.
+        segments: the segments that are placed in rows.
+        pairs: whether documents are preference pairs, which adds the reason "unpaired".
+        drops_untrained: whether segments without trained tokens were removed, which adds the reason "untrained".
     """
     is_dropped, is_truncated = segments.long == "drop", segments.long == "truncate"
     documents_dropped = {

@@ -1,4 +1,4 @@
-"""The long-document policy: documents to segments of at most max_len tokens."""
+"""The long-document policy: it cuts documents into segments of at most max_len tokens."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def cut_documents(
 ) -> Segments:
     """Apply the long-document policy.
 
-    `split` cuts a document every max_len tokens, no oftener than max_len demands; with `overlap`, every piece but the
-    first begins with as many of the tokens before it. `truncate` keeps max_len tokens, those at the end where
-    `truncate_side` is left: the side that goes. `drop` leaves a document out; empty ones are left out by every policy.
+    `split` cuts a document every max_len tokens; with `overlap`, every piece except the first repeats that many tokens
+    of the piece before it. `truncate` keeps max_len tokens, the last ones if `truncate_side`, the side that is cut off,
+    is left. `drop` leaves long documents out. Every policy leaves out empty documents.
 
     Args:
         lengths: (documents,) tokens of each document.
         max_len: tokens of a row.
         long: the policy.
-        overlap: 0..max_len - 1.
+        overlap: tokens that a piece repeats, 0 to max_len - 1.
         truncate_side: left or right.
-        align: extents are rounded up to a multiple of it; it divides max_len.
-        threads: to look through the lengths with.
-        first_document: number of the first of these documents in the source, for the message.
+        align: extents are rounded up to a multiple of this divisor of max_len.
+        threads: number of threads that read the lengths.
+        first_document: number of the first of these documents in the source, for the error message.
 
     Raises:
         SourceError: `long` is "error" and a document is longer than max_len.
@@ -124,19 +124,19 @@ def cut_documents(
 def cuts_between(
     lengths: NDArray[np.int32], offsets: NDArray[np.int64], starts: NDArray[np.int32], max_len: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Cut documents at some of the places given for each, as late as max_len allows.
+    """Cut documents at allowed places only, each piece as long as max_len allows.
 
-    Example: lengths [9], places [2, 3, 6] at max_len 4 -> cuts at 3 and 6.
+    Example: length 9, allowed places [2, 3, 6], max_len 4 -> cuts at 3 and 6.
 
     Args:
         lengths: (documents,) tokens of each.
         offsets: (documents + 1,) the places of document i are starts[offsets[i]:offsets[i + 1]].
-        starts: (places,) ascending within a document, from 0 to its length.
-        max_len: tokens of a piece at most.
+        starts: (places,) tokens before which a document may be cut, ascending within a document, 0 to its length.
+        max_len: the most tokens in a piece.
 
     Returns:
-        How many cuts each document has, int64; where they are, int32; and the first document whose places are not
-        in order, or too far apart, or -1.
+        The number of cuts of each document, int64; where they are, int32; and the first document whose places are not
+        ascending or are too far apart, or -1.
     """
     counts = np.zeros(len(lengths), np.int64)
     cuts = np.empty(len(starts), np.int32)

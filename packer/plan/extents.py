@@ -1,4 +1,4 @@
-"""Numba kernels of the long-document policy: what is placed of a document, and where it is cut."""
+"""Numba kernels of the long-document policy: the segments of documents, counted, cut and numbered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import jit
 
 BLOCK = 1 << 16
-"""Documents looked at together."""
+"""Documents that are processed together."""
 
 SPLIT, TRUNCATE, DROP = range(3)
 """Policies for documents longer than max_len."""
@@ -36,7 +36,7 @@ class SplitDocuments(NamedTuple):
 
 @jit
 def extent_of(tokens: int, align: int) -> Any:
-    """The place that a segment takes: its tokens, rounded up to a multiple of `align`."""
+    """The extent of a segment: its tokens, rounded up to a multiple of `align`."""
     if align == 1:  # a division takes as long as the rest of a pass over lengths
         return np.int64(tokens)
     return (np.int64(tokens) + align - 1) // align * align
@@ -44,7 +44,7 @@ def extent_of(tokens: int, align: int) -> Any:
 
 @jit
 def heads_of_length(length: int, max_len: int, stride: int) -> Any:
-    """Heads of a document that is split: 9 tokens at max_len 4 have 2 every 4 tokens, 5 every token."""
+    """The number of heads of a split document: 9 tokens at max_len 4 have 2 with stride 4, and 5 with stride 1."""
     return (np.int64(length) - max_len + stride - 1) // stride if length > max_len else np.int64(0)
 
 
@@ -57,18 +57,18 @@ def survey(
     out_histogram: NDArray[np.int64],
     out_heads: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Count what a policy makes of the documents of blocks first_block..last_block-1.
+    """Count the segments of the documents in blocks first_block to last_block - 1.
 
     Args:
         lengths: (documents,)
         first_block: the first block of BLOCK documents.
         last_block: the block to end before.
         cutting: what happens to documents longer than a row.
-        out_histogram: (max_len + 1,) tails of every length are added, and empty documents at 0.
-        out_heads: (blocks,) heads that each block has are set.
+        out_histogram: (max_len + 1,) the tails of every length are added, and empty documents at 0.
+        out_heads: (blocks,) the heads in each of these blocks are set.
 
     Returns:
-        Long documents, the tokens in them, and empty documents.
+        The numbers of long documents, of tokens in them, and of empty documents.
     """
     max_len, policy, stride = cutting
     empty = -out_histogram[0]
@@ -138,7 +138,7 @@ def piece_extents(
     align: int,
     out: NDArray[np.int32],
 ) -> None:
-    """Write the extent of every piece in source order, the heads of a document before its tail; 0 for no tail."""
+    """Write the extent of every piece in source order: the heads of a document, then its tail, 0 if it has none."""
     piece = 0
     head = 0
     for document in range(len(tails)):
@@ -152,7 +152,7 @@ def piece_extents(
 
 @jit
 def number_pieces(tails: NDArray[np.int32], head_documents: NDArray[np.int64], out: NDArray[np.uint32]) -> None:
-    """Write the segment numbers of all pieces in source order: the heads of a document, then its tail."""
+    """Write the numbers of all segments in source order: the heads of a document, then its tail."""
     piece = 0
     head = 0
     for document in range(len(tails)):
@@ -174,7 +174,7 @@ def choose_cuts(
     out_counts: NDArray[np.int64],
     out_cuts: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Choose the cuts of `cutting.cuts_between`; returns how many, and the first document that is wrong, or -1."""
+    """Kernel of `cutting.cuts_between`; returns the number of cuts, and the first document with wrong places, or -1."""
     used = 0
     for document in range(len(lengths)):
         begin = np.int64(0)

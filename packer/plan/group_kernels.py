@@ -42,7 +42,7 @@ def sort_by_group(
         by_extent: (max_len + 2,) where each extent begins in `out_grouped`.
         out_grouped: (segments,) segment numbers by extent; permuted within each.
         groups: (numbers,) the group of each segment, -1 for none.
-        seed: of the pack.
+        seed: seed of all permutations.
         out_starts: (groups + 2,) all zero; then group g is out_numbers[out_starts[g]:out_starts[g + 1]], and the last
             one holds the segments without a group.
         out_numbers: (segments,) the numbers.
@@ -166,7 +166,7 @@ def collect_rows(
         numbers: (segments,)
         rows: (segments,) the row of each.
         ranks: (packs,)
-        seed: of the pack.
+        seed: seed of all permutations.
         out_row_starts: (packs + 1,) all zero.
         out_slots: (segments,)
     """

@@ -1,4 +1,4 @@
-"""Groups of documents, and rows of one group only (`together`)."""
+"""Groups of documents, rows of one group only (`together`), and lower bounds for groups."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from packer.plan.row_kernels import sort_by_extent
 from packer.plan.segments import Segments
 
 NO_GROUP = -1
-"""The group of a document without one."""
+"""The group of documents that belong to none."""
 
 MOST_SOLVED = 64
-"""Groups, those of most segments, that the chosen algorithm packs; best fit packs the others in one compiled pass."""
+"""Number of groups, the largest, that the chosen algorithm packs; one compiled pass packs the others by best fit."""
 
 
 def deal_together(
@@ -38,18 +38,18 @@ def deal_together(
     rows_per_shard: int,
     seed: int,
 ) -> Plan:
-    """Pack every group on its own: no row holds segments of two groups.
+    """Pack every group on its own, so that no row holds segments of two groups.
 
-    Documents without a group share rows with each other alone. The rows of all groups are dealt to shards in random
-    order: all are of the pool.
+    Documents without a group share rows with each other only. The rows of all groups are put in random order and dealt
+    to shards; all rows are of the pool.
 
     Args:
-        segments: what is to be placed, as `cut_documents` made it.
-        groups: (documents,) the group of each, 0..groups - 1, or NO_GROUP.
-        solve: packs the histogram of one of the MOST_SOLVED largest groups.
-        max_segments: the most in a row; None for no limit.
+        segments: the segments to place.
+        groups: (documents,) the group of each, 0 to groups - 1, or NO_GROUP.
+        solve: function that packs the histogram of one of the MOST_SOLVED largest groups.
+        max_segments: the most segments in a row; None for no limit.
         rows_per_shard: the most rows of a shard.
-        seed: 0..2^64-1.
+        seed: seed of all permutations, 0 to 2**64 - 1.
     """
     grouped = by_group(segments.extents_of_numbers(), groups_of_numbers(segments, groups), segments.max_len, seed)
     sizes = np.diff(grouped.starts)
@@ -111,14 +111,15 @@ def by_group(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int
 
 
 def groups_of_numbers(segments: Segments, groups: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The group of every segment number: int32, shape (count,)."""
+    """Return the group of every segment by number: int32, shape (count,)."""
     return np.concatenate([groups, groups[segments.head_documents]]) if len(segments.head_documents) else groups
 
 
 def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: int | None) -> int:
-    """Packs that no packing with rows of one group goes below: the sum of the bounds of the groups.
+    """Return a lower bound on rows of one group only: the sum of the bounds of all groups.
 
-    A group's bound is the best of its tokens over max_len, its segments over `max_segments`, and those above half.
+    The bound of a group is the largest of its tokens over max_len, its segments over `max_segments`, and its segments
+    above half a row.
     """
     facts = np.zeros((int(groups.max(initial=NO_GROUP)) + 2, 3), np.int64)
     limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
@@ -128,11 +129,11 @@ def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: 
 
 
 def apart_bound(segments: Segments, groups: NDArray[np.int32]) -> int:
-    """Packs that no packing with groups kept apart goes below: what the largest group demands.
+    """Return a lower bound on rows with groups kept apart, from the largest group.
 
-    Its segments have a row each; of the others, the long ones share a row with nothing but a segment of it that is
-    short enough, and those left over have a row each, too. A group of [4, 4, 1] and others of [8, 8, 8] at max_len 9:
-    3 rows, one of the others fits to the 1, two more rows.
+    Each segment of this group has a row of its own. A long segment of the others can share a row only with one of these
+    that is short enough; the long ones left over have rows of their own, too. With a group of [4, 4, 1] and others of
+    [8, 8, 8] at max_len 9: 3 rows, one of which takes an 8 beside the 1, and 2 more.
     """
     return apart_bound_of_extents(segments.extents_of_numbers(), groups_of_numbers(segments, groups), segments.max_len)
 
@@ -146,7 +147,7 @@ def apart_bound_of_extents(extents: NDArray[np.int32], groups: NDArray[np.int32]
     own = np.bincount(extents[groups == largest], minlength=max_len + 1)
     others = np.bincount(extents, minlength=max_len + 1) - own
     own[0] = 0
-    # those that lack at most k tokens to a full row, and those of the group of at most k tokens, k below half a row
+    # for k below half a row: other segments at most k tokens short of a row, and the group's of at most k tokens
     long = np.cumsum(others[::-1])
     short = np.cumsum(own)
     half = (max_len + 1) // 2

@@ -1,6 +1,6 @@
-"""Numba kernels: which segment goes to which row, given the extents that each row asks for.
+"""Numba kernels that fill rows with segments, given the extents that each row asks for.
 
-They loop where NumPy would slice: a slice assignment takes seconds to compile, and no less time to run.
+They use loops instead of slices: a slice assignment takes seconds to compile and runs no faster.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def fill_rows(
     Args:
         row_extents: (segments in rows,) the extents that each row asks for.
         row_starts: (rows + 1,) row r asks for row_extents[row_starts[r]:row_starts[r + 1]].
-        row_order: (rows,) the order in which rows are filled, and stand.
+        row_order: (rows,) the order in which rows are filled and written.
         out_groups: (max_len + 2,) where the segments of each extent begin in `numbers`; then the first that is left.
         numbers: (segments,) segment numbers by extent, in the order in which they are taken.
-        key: of the draws for the order within rows.
+        key: key of the draws for the order within rows.
         out_row_starts: (rows + 1,) where each row begins in `out_slots`, then the end.
         out_slots: (segments in rows,) segment numbers.
     """
