@@ -18,10 +18,10 @@ from packer.options import PackOptions
 from packer.options.choices import LongPolicy
 from packer.paths import expanded
 from packer.pipeline.measure_source import Measured, measure
-from packer.pipeline.planning import cut_by_policy
-from packer.pipeline.plans import plan_lengths
+from packer.pipeline.planning import cut_by_policy, items_and_groups, least_rows
+from packer.pipeline.plans import needs_documents, plan_lengths
 from packer.pipeline.read_documents import Given
-from packer.plan import Segments, apart_bound, items_of, together_bound
+from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
 from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, compare_outcomes
@@ -68,7 +68,7 @@ def compare(
         measured = measure(source, options, progress)
         segments = cut_by_policy(measured.lengths, options)
         corpus = _corpus_of_segments(segments)
-        known_bound = _bound(segments, measured, options)
+        known_bound = least_rows(*items_and_groups(segments, measured.groups, options), options)
         planned = measured
         del segments
     chosen = list(dict.fromkeys(get_algorithm(name).name for name in algorithms)) or list(ALGORITHMS)
@@ -77,7 +77,7 @@ def compare(
     for done, name in enumerate(chosen):
         progress(f"solve {name}", done, len(chosen))
         try:
-            if planned is not None and _is_planned(name, options):
+            if planned is not None and needs_documents(get_algorithm(name), options):
                 outcomes.append(_planned_outcome(name, corpus, planned, options))
             else:
                 outcomes.append(_outcome(get_algorithm(name), corpus, options.max_segments))
@@ -98,13 +98,6 @@ def compare(
     )
 
 
-def _is_planned(name: str, options: PackOptions) -> bool:
-    """Whether an algorithm's rows follow from more than a histogram."""
-    algorithm = get_algorithm(name)
-    needs_documents = isinstance(algorithm, OrderAlgorithm) or algorithm.draws
-    return needs_documents or options.pairs or options.group_by is not None
-
-
 def _corpus_of_segments(segments: Segments) -> Corpus:
     return Corpus(
         histogram=segments.histogram,
@@ -116,18 +109,6 @@ def _corpus_of_segments(segments: Segments) -> Corpus:
         long_tokens=segments.long_tokens,
         unpaired_documents=segments.unpaired_documents,
     )
-
-
-def _bound(segments: Segments, measured: Measured, options: PackOptions) -> int:
-    """Packs that no packing goes below, as far as is known without solving."""
-    items = items_of(segments) if options.pairs else segments
-    bound = lower_bound(items.histogram, options.max_items)
-    if measured.groups is None:
-        return bound
-    groups = measured.groups[::2] if options.pairs else measured.groups
-    if options.group_mode == "together":
-        return together_bound(items, groups, options.max_items)
-    return max(bound, apart_bound(items, groups))
 
 
 def _corpus_of_counts(path: Path, max_len: int, long: LongPolicy) -> Corpus:

@@ -7,12 +7,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import Patterns
 from packer.facts import GroupTotals, PlanTotals
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
-from packer.pipeline.planning import account_of
+from packer.pipeline.planning import account_of, items_and_groups, least_rows
 from packer.plan import (
     NO_GROUP,
     Plan,
@@ -20,9 +19,7 @@ from packer.plan import (
     apart_bound,
     deal,
     deal_together,
-    items_of,
     keep_apart,
-    together_bound,
     with_both_of_each,
 )
 
@@ -41,10 +38,11 @@ def plan_groups(
     Returns:
         The plan, and the totals of the manifest: every document and token accounted for.
     """
-    items = items_of(segments) if options.pairs else segments
-    of_items = groups[::2] if options.pairs else groups
+    items, of_items = items_and_groups(segments, groups, options)
+    assert of_items is not None
     patterns = solve_histogram(options, items.histogram)
-    plan, bound = _dealt(items, of_items, patterns, options, rows_per_shard=rows_per_shard)
+    plan = _dealt(items, of_items, patterns, options, rows_per_shard=rows_per_shard)
+    proved = patterns.lower_bound if options.group_mode == "apart" else 0
     if options.pairs:
         plan = with_both_of_each(plan, segments)
     totals = PlanTotals.of(
@@ -53,7 +51,7 @@ def plan_groups(
         segments=len(plan.slots),
         packs=plan.packs,
         pool_packs=plan.pool_packs,
-        lower_bound=bound,
+        lower_bound=max(proved, least_rows(items, of_items, options)),
         groups=group_totals(groups, patterns.packs),
     )
     return plan, totals
@@ -66,10 +64,10 @@ def _dealt(
     options: PackOptions,
     *,
     rows_per_shard: int,
-) -> tuple[Plan, int]:
-    """Deal items to rows as groups ask for it; return the plan and packs that it cannot go below."""
+) -> Plan:
+    """Deal items to rows as groups ask for it."""
     if options.group_mode == "together":
-        together = deal_together(
+        return deal_together(
             items,
             groups,
             partial(solve_histogram, options),
@@ -77,19 +75,16 @@ def _dealt(
             rows_per_shard=rows_per_shard,
             seed=options.seed,
         )
-        return together, together_bound(items, groups, options.max_items)
     plan = deal(items, patterns, rows_per_shard=rows_per_shard, seed=options.seed)
-    least = apart_bound(items, groups)
-    apart = keep_apart(
+    return keep_apart(
         plan,
         items,
         groups,
-        least=least,
+        least=apart_bound(items, groups),
         max_segments=options.max_items,
         rows_per_shard=rows_per_shard,
         seed=options.seed,
     )
-    return apart, max(patterns.lower_bound, lower_bound(items.histogram, options.max_items), least)
 
 
 def group_totals(groups: NDArray[np.int32], packs_ungrouped: int) -> GroupTotals:

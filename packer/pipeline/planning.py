@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.bounds import lower_bound
 from packer.errors import SourceError
 from packer.facts import Account
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
-from packer.plan import Segments, count_documents
+from packer.plan import Segments, apart_bound, count_documents, items_of, together_bound
 from packer.sources import TokenTable
 
 
@@ -48,6 +49,35 @@ def cut_by_policy(
 def account_of(segments: Segments, options: PackOptions) -> Account:
     """Count what became of documents, given their segments."""
     return count_documents(segments, pairs=options.pairs, drops_untrained=options.untrained == "drop")
+
+
+def items_and_groups(
+    segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions
+) -> tuple[Segments, NDArray[np.int32] | None]:
+    """Return what is placed as one, segments or preference pairs of two, and its groups.
+
+    Args:
+        segments: segments of all documents.
+        groups: (documents,) group of each document; None without groups.
+        options: options of the pack.
+    """
+    if not options.pairs:
+        return segments, groups
+    return items_of(segments), None if groups is None else groups[::2]
+
+
+def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
+    """Return the rows that no packing of whole items goes below, as far as is known without solving.
+
+    Args:
+        items: segments or pairs, as `items_and_groups` returns them.
+        groups: their groups.
+        options: options of the pack.
+    """
+    if groups is not None and options.group_mode == "together":
+        return together_bound(items, groups, options.max_items)
+    bound = lower_bound(items.histogram, options.max_items)
+    return bound if groups is None else max(bound, apart_bound(items, groups))
 
 
 def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:

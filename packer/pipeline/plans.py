@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.algorithms import AnyAlgorithm, OrderAlgorithm, get_algorithm
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes, NotesInMemory
 from packer.options import PackOptions
@@ -55,6 +55,11 @@ class Planned:
 def makes_own_rows(options: PackOptions) -> bool:
     """Whether partitions make their own rows: not in the order of the source, nor where documents are grouped."""
     return options.group_by is None and not _is_in_order(options)
+
+
+def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
+    """Whether an algorithm's rows follow from more than a histogram: from order, a draw, pairs or groups."""
+    return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.pairs or options.group_by is not None
 
 
 def plan_documents(
