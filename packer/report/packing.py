@@ -8,7 +8,7 @@ import numpy as np
 from packer.options import byte_size
 from packer.report.text import count_of, duration, number, percent, render_table
 from packer.stats import PackedStats
-from packer.text.records import TEMPLATE_KWARGS, TOOLS
+from packer.text.text_columns import TEMPLATE_KWARGS, TOOLS
 
 _BEGIN = 8  # tokens of a segment that are shown
 _WIDEST = 40  # characters of a value

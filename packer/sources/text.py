@@ -34,7 +34,7 @@ from packer.sources.records import JsonRecords, ParquetRecords, Reader
 from packer.sources.source import Source, check_types
 from packer.sources.streams import COLUMNS
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
-from packer.text.records import OF_CHATS
+from packer.text.text_columns import OF_CHATS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.errors import PackerError
 from packer.system_errors import shortage
-from packer.text.records import TextError
-from packer.text.spelling import Spelling, can_be_spelled
+from packer.text.messages import TextError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,11 +50,6 @@ class TextTokens:
             # it would add those tokens, and in byte-level models hide leading spaces from the offsets
             self._backend.post_processor = None
 
-    @cached_property
-    def _spelling(self) -> Spelling | None:
-        """None where the tokenizer must say where its tokens lie."""
-        return Spelling(self._backend) if can_be_spelled(self._backend) else None
-
     def encode(
         self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None, first_row: int = 0
     ) -> list[tuple[list[int], list[Place]]]:
@@ -96,12 +88,6 @@ class TextTokens:
             return [self._encode_slowly(text, at) for text, at in zip(texts, cuts or [()] * len(texts), strict=True)]
         if cuts is None:
             return [(encoding.ids, []) for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
-        if self._spelling is not None:
-            ids = [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
-            found = self._spelling.places(texts, ids, cuts)
-            if found is not None:
-                places = map(Place, *found)
-                return [(tokens, [*islice(places, len(at))]) for tokens, at in zip(ids, cuts, strict=True)]
         encodings = self._backend.encode_batch(texts, add_special_tokens=False)
         return [
             (encoding.ids, [_place(encoding, cut, len(text)) for cut in at])

@@ -14,11 +14,12 @@ import pyarrow as pa
 from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.plan.threads import result_of
-from packer.text.chats import ChatTemplate
 from packer.text.conversations import chat_of
-from packer.text.identity import template_identity, tokenizer_identity
-from packer.text.opening import open_tokenizer
-from packer.text.records import TRAIN_ON, Records, TrainOn, column_values, text_of
+from packer.text.load_tokenizer import open_tokenizer
+from packer.text.message_ends import ChatTemplate
+from packer.text.messages import text_of
+from packer.text.text_columns import TRAIN_ON, Records, TrainOn, column_values
+from packer.text.tokenizer_identity import template_identity, tokenizer_identity
 from packer.text.tokens import Place, TextTokens
 
 UNTRAINED = -100
@@ -208,18 +209,12 @@ class Encoder:
             chat_of(dict(zip(columns, values, strict=True)), self.records.columns, self.train_on, row)
             for row, values in enumerate(zip(*columns.values(), strict=True), first_row)
         ]
-        telling = self._turns or self.train_on == "assistant" or any(chat.masked for chat in chats)
-        full = self._template.render([chat for chat in chats if chat.messages], telling=telling)
-        rendered = {one.chat.row: one.text for one in full}
-        texts = [text_of(rendered.get(chat.row, ""), "the rendered conversation", chat.row) for chat in chats]
-        turns = None
-        if self._turns:
-            starts = dict(zip(rendered, self._template.turn_starts(full), strict=True))
-            turns = [starts.get(chat.row, []) for chat in chats]
-        if not self.has_labels:
-            return _Chunk(first_row, texts, None, turns)
-        spans = dict(zip(rendered, self._template.spans(full, self.train_on), strict=True))
-        return _Chunk(first_row, texts, [[*chain.from_iterable(spans.get(chat.row, ()))] for chat in chats], turns)
+        located = [self._template.locate(chat, self.train_on, turns=self._turns) for chat in chats]
+        for one, chat in zip(located, chats, strict=True):
+            text_of(one.text, "the rendered conversation", chat.row)
+        trained = [[*chain.from_iterable(one.trained or ())] for one in located] if self.has_labels else None
+        turns = [one.turn_starts or [] for one in located] if self._turns else None
+        return _Chunk(first_row, [one.text for one in located], trained, turns)
 
 
 def _identity(options: TextOptions, records: Records, train_on: TrainOn) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from packer.paths import expanded
-from packer.text.marks import lexed
+from packer.text.rendering import template_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,7 +44,7 @@ def template_identity(sources: dict[str, str]) -> dict[str, Any]:
     import jinja2
 
     identity = {"chat_template": _hash(_sorted(sources)), "jinja2": jinja2.__version__}
-    if any(("name", "strftime_now") in lexed(source) for source in sources.values()):
+    if any(("name", "strftime_now") in template_tokens(source) for source in sources.values()):
         identity["today"] = datetime.date.today().isoformat()
     return identity
 

@@ -1,4 +1,4 @@
-"""Templates that write one message after the other are told from their syntax, and nothing else is."""
+"""One rendering tells the ends of messages for templates whose syntax allows it, and for no others."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.text import open_tokenizer
-from packer.text.loops import ends_of, with_ends, without_ends
-from packer.text.marks import has_marks, with_marks, without_marks
+from packer.text.message_ends.generation_tags import has_generation_tags, mark_generated, without_generation_marks
+from packer.text.message_ends.message_marks import ends_of, mark_ends, without_end_marks
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
     BODY,
@@ -117,20 +117,9 @@ LOOKING_AHEAD = {
     "each by the list's name": "{% set rest = messages %}{% for rest in rest %}{{ rest[0].content }}" + END,
     "the end's token": "{% set eos_token = messages[0].content %}" + LOOP + BODY + END
     + "{% if add_generation_prompt %}{{ eos_token }}{% endif %}",
-    **{f"noted {name}": "{% set ns = namespace(x='', c=cycler('a', 'b')) %}{% for m in messages" + test + " %}" + body
-       + "{% endfor %}{{ ns.x }}{{ ns.c.current }}" + LOOP + BODY + END
-       for name, test, body in (
-           ("and written", "", "{% set ns.x = m.content %}!"),
-           ("and read", "", "{{ m.content }}"),
-           ("of the last", "", "{% if loop.last %}{% set ns.x = m.content %}{% endif %}"),
-           ("of some", " if m.role == 'system'", "{% set ns.x = m.content %}"),
-           ("from the end", " | reverse", "{% set ns.x = m.content %}"),
-           ("of all but the first", "[1:]", "{% set ns.x = m.content %}"),
-           ("in a loop within", "", "{% for x in [1, 2] %}{% set ns.x = m.content %}{% endfor %}"),
-           ("by a call", "", "{% set x = ns.c.next() %}"),
-           ("by use", "", "{% if 'a' in ns.c %}{% endif %}"),
-           ("by a filter", "", "{% if ns.c | first %}{% endif %}"),
-       )},
+    "noted before": "{% set ns = namespace(x='') %}{% for m in messages %}{% set ns.x = m.content %}{% endfor %}{{ ns.x }}"
+    + LOOP + BODY + END,
+    "systems before": EXACT["systems before"],
     "noted of all but the first, by a name": "{% set ns = namespace(x='') %}{% set rest = messages[1:] %}"
     "{% for m in rest %}{% set ns.x = m.content %}{% endfor %}{{ ns.x }}" + LOOP + BODY + END,
     "set again, at the end": "{% set ns = namespace(x=1) %}" + LOOP + "{% set ns = namespace(x=0) %}" + BODY + END
@@ -193,7 +182,7 @@ def render(tmp_path_factory):
 @given(conversation=conversations, other=conversations)
 def test_one_rendering_tells_what_one_for_each_beginning_does(render, template, conversation, other):
     whole = render(template, conversation)
-    ends = ends_of(render(with_ends(template), conversation), len(conversation))
+    ends = ends_of(render(mark_ends(template), conversation), len(conversation))
     beginnings = [render(template, conversation[:turn]) for turn in range(1, len(conversation) + 1)]
     assert [whole[:end] for end in ends] == beginnings
     prompt = render(template, other, prompt=True).removeprefix(render(template, other))
@@ -203,15 +192,15 @@ def test_one_rendering_tells_what_one_for_each_beginning_does(render, template, 
 
 @pytest.mark.parametrize("template", LOOKING_AHEAD.values(), ids=LOOKING_AHEAD)
 def test_a_template_that_may_look_ahead_is_rendered_for_each_beginning(template):
-    assert with_ends(template) is None
+    assert mark_ends(template) is None
 
 
 @pytest.mark.parametrize("role", IN_CASES)
 @given(conversation=conversations)
 def test_a_template_says_when_it_looked_ahead(render, role, conversation):
     template = IN_CASES[role]
-    whole, marked = render(template, conversation), render(with_ends(template), conversation)
-    assert without_ends(marked) == whole
+    whole, marked = render(template, conversation), render(mark_ends(template), conversation)
+    assert without_end_marks(marked) == whole
     ends = ends_of(marked, len(conversation))
     if any(message["role"] == role and message["content"] for message in conversation):
         assert ends is None
@@ -222,30 +211,6 @@ def test_a_template_says_when_it_looked_ahead(render, role, conversation):
         assert render(template, conversation[:turn], prompt=True).startswith(whole[:end])
 
 
-NOTED = {
-    "systems before": EXACT["systems before"],
-    "until one is found": "{% set ns = namespace(system=false) %}{% for message in messages %}"
-    "{% if message['role']|lower == 'system' %}{% set ns.system = message['content'] %}{% break %}{% endif %}"
-    "{% endfor %}[{{ ns.system }}]" + LOOP + BODY + END + PROMPT,
-    "without the first": "{% set ns = namespace(system='') %}{% for m in messages %}{% set role = m.role %}"
-    "{% if role == 'system' and not ('' == m.content) %}{% set ns.system = m.content ~ '' %}{% endif %}{% endfor %}"
-    "{% set messages = messages[1:] %}{{ ns.system }}" + LOOP + BODY + END + "{% if not ns.last %}{{ eos_token "
-    "if add_generation_prompt }}{% endif %}",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("template", NOTED.values(), ids=NOTED)
-@given(conversation=conversations)
-def test_what_is_noted_of_the_first_message_alone_is_the_same_for_every_beginning(render, template, conversation):
-    told = ends_checked(render, template, conversation)
-    roles = [message["role"] for message in conversation]
-    later = [message for message in conversation[1:] if message["role"] == "system" and message["content"]]
-    if later and not (template == NOTED["until one is found"] and roles[0] == "system"):
-        assert told is None
-    if {"system", "tool"}.isdisjoint(roles[1:]) and roles[0] != "tool":
-        assert told is not None
-
-
 @given(conversation=conversations)
 def test_more_left_out_than_the_first_message_is_rendered_for_each_beginning(render, conversation):
     twice = "{% set messages = messages[1:] %}{% set messages = messages[1:] %}" + LOOP + BODY + END + PROMPT
@@ -254,10 +219,10 @@ def test_more_left_out_than_the_first_message_is_rendered_for_each_beginning(ren
 
 def ends_checked(render, template, conversation, **kwargs):
     """Where messages end, held against the rendering of each beginning; None where it is not told."""
-    marking = with_marks(template) if has_marks(template) else template
-    whole, told = render(template, conversation, **kwargs), render(with_ends(marking), conversation, **kwargs)
-    assert without_marks(without_ends(told)) == whole
-    ends = ends_of(without_marks(told), len(conversation))
+    marking = mark_generated(template) if has_generation_tags(template) else template
+    whole, told = render(template, conversation, **kwargs), render(mark_ends(marking), conversation, **kwargs)
+    assert without_generation_marks(without_end_marks(told)) == whole
+    ends = ends_of(without_generation_marks(told), len(conversation))
     prompts = set()
     for turn, end in enumerate(ends or [], 1):
         assert render(template, conversation[:turn], **kwargs) == whole[:end]
@@ -320,7 +285,7 @@ def test_what_ends_otherwise_is_told(render):
     chat = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     left = [LOOP + BODY + tag + END for tag in ("{% continue %}", "{% break %}")]
     for template in (ALWAYS_PROMPTING, REWRITING[AT_THE_END], *left):
-        assert ends_of(render(with_ends(template), chat), 2) is None
+        assert ends_of(render(mark_ends(template), chat), 2) is None
     chat[0]["content"] = "\U000f5afd"
     template = EXACT["chatml"]
-    assert ends_of(render(with_ends(template), chat), 2) is None
+    assert ends_of(render(mark_ends(template), chat), 2) is None
