@@ -17,7 +17,7 @@ def renderer(tokenizer, template=None, tools=None):
 
 
 def message_ends(render, messages):
-    """Where the renderings of the first message, the first two, ... end in the whole; None for one that does not begin it."""
+    """Where renderings of the first message, the first two, ... end in the whole; None for one that is no beginning."""
     whole = render(messages, prompt=False)
     parts = [render(messages[:count], prompt=False) for count in range(1, len(messages) + 1)]
     return [len(part) if part is not None and whole.startswith(part) else None for part in parts]

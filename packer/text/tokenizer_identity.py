@@ -1,4 +1,4 @@
-"""What shapes the tokens, as a manifest can keep it: no paths, and the same for a folder and its copy on the Hub."""
+"""What shapes the tokens, for a manifest: without paths, and the same for a folder and its copy on the Hub."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LIBRARIES = ("tokenizers", "transformers", "jinja2")
-"""Whose versions an identity holds, under these names."""
+"""Libraries whose versions an identity holds, under these names."""
 
 
 def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """A hash of a tokenizer's content, and the versions of the libraries that work with it."""
+    """Return a hash of a tokenizer's content, and the versions of the libraries that run it."""
     import tokenizers
     import transformers
 
@@ -34,13 +34,13 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 
 def tokenizer_name(path_or_id: str) -> str:
-    """A tokenizer's name without the path: "/data/qwen3/" -> "qwen3", "org/name" on the Hub as it is."""
+    """Return a tokenizer's name without its path: "/data/qwen3/" -> "qwen3"; a Hub id is its own name."""
     path = Path(expanded(path_or_id))
     return path.resolve().name if path.exists() else path_or_id
 
 
 def template_identity(sources: dict[str, str]) -> dict[str, Any]:
-    """A hash of the chat templates; where one writes today's date, that too."""
+    """Return a hash of the chat templates, and today's date if one of them writes it."""
     import jinja2
 
     identity = {"chat_template": _hash(_sorted(sources)), "jinja2": jinja2.__version__}
