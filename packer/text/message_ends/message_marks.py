@@ -61,7 +61,7 @@ def render_with_ends(templates: Templates, chat: Chat) -> RenderedChat:
         TextError: the template refuses the chat, or moves what it marks as generated.
     """
     source = templates.source_of(chat)
-    copy = None if _may_hold_marks(chat) else _copy_with_marks(source)
+    copy = None if _may_hold_marks(chat) else copy_with_marks(source)
     if copy is None:
         return RenderedChat(chat, templates.render(chat))
     marked = templates.render(chat, source=copy)
@@ -126,7 +126,7 @@ def without_end_marks(marked: str) -> str:
 
 
 @lru_cache(64)
-def _copy_with_marks(source: str) -> str | None:
+def copy_with_marks(source: str) -> str | None:
     """A copy of a template with all marks that do not change its text; None if there are none."""
     if _FIRST_BYTES in source.encode() or "\\u000f5af" in source.lower():
         return None
