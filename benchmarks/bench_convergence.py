@@ -40,7 +40,7 @@ import torch
 from numpy.typing import NDArray
 
 import packer
-from packer.demo import standard_library_texts
+from packer.demo_corpus import standard_library_texts
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_pack import installed
@@ -88,7 +88,14 @@ def draw_documents(documents: int, held_out: int, max_len: int) -> tuple[list[Do
 
 
 def make_corpus(
-    folder: Path, training: list[Document], held_out: list[Document], *, max_len: int, rows: int, seed: int
+    folder: Path,
+    training: list[Document],
+    held_out: list[Document],
+    *,
+    max_len: int,
+    rows: int,
+    seed: int,
+    algorithm: str = "auto",
 ) -> Corpus:
     """Pack the documents that are trained on, anew for every seed."""
     folder.mkdir()
@@ -97,7 +104,7 @@ def make_corpus(
     source = folder / "documents.arrow"
     with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
-    packer.pack(source, folder / "packed", max_len=max_len, seed=seed, pad_id=PADDING, sync=False)
+    packer.pack(source, folder / "packed", max_len=max_len, seed=seed, pad_id=PADDING, algorithm=algorithm, sync=False)
     packed = packer.load(folder / "packed")
     per_step = round(packer.packed_schedule(packed, batch_size=1).packing_factor * rows)
     return Corpus(training=training, held_out=held_out, packed=packed, rows=rows, documents=per_step)

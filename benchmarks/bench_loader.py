@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import packer
-from packer.loader.formats import FORMATS
+from packer.loader.batch_formats import FORMATS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_pack import installed
@@ -55,12 +55,12 @@ def packed_epoch(packed: packer.PackedDataset, *, rows: int, format: str, epoch:
     if unit is not None:
         continuations = np.arange(VOCABULARY) % 4 == 0
         mlm = packer.MaskedLM(
-            mask_id=3, vocabulary=VOCABULARY, special_ids=[0, 1, 2], continuations=continuations, unit=unit
+            mask_id=3, vocab_size=VOCABULARY, special_ids=[0, 1, 2], continuations=continuations, unit=unit
         )
     begun = time.perf_counter()
     for _ in packer.batches(packed, rows=rows, seed=0, epoch=epoch, format=format, mlm=mlm):
         pass
-    return packed.manifest.totals["tokens_packed"] / (time.perf_counter() - begun)
+    return packed.manifest.totals.tokens_packed / (time.perf_counter() - begun)
 
 
 @click.command()
@@ -121,7 +121,7 @@ def main(
         versions = " ".join(f"{name} {installed(name)}" for name in ("numpy", "pyarrow", "torch", "transformers"))
         print(f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}, "
               f"Python {platform.python_version()}, {versions}")  # fmt: skip
-        print(f"{manifest.totals['tokens_packed']:,} tokens, {manifest.packs:,} rows of {max_len}, {rows} rows or "
+        print(f"{manifest.totals.tokens_packed:,} tokens, {manifest.packs:,} rows of {max_len}, {rows} rows or "
               f"{documents:.0f} documents a batch, one process, median of {runs} rounds\n")  # fmt: skip
         print(f"{'':40} {'M tokens/s':>11} {'least':>7} {'most':>7} {'x peer':>7}")
         for name, speeds in found.items():

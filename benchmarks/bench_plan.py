@@ -37,7 +37,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.partitioning import plan_partitions
-from packer.pipeline.reading import LengthsReader
+from packer.pipeline.segment_reader import LengthsReader
 from packer.pipeline.surveying import survey
 from packer.plan import NO_GROUP, apart_bound, cut_documents, deal, keep_apart
 
@@ -189,7 +189,7 @@ def keep_groups_apart(lengths: NDArray[np.int32], max_len: int, algorithm: str, 
             least = apart_bound(segments, groups)
             found = keep_apart(
                 dealt, segments, groups, least=least,
-                max_segments=None, rows_per_shard=rows_per_shard, seed=0, threads=threads,
+                max_segments=None, rows_per_shard=rows_per_shard, seed=0,
             )  # fmt: skip
             marks.append(time.process_time())
             plain.append(marks[1] - marks[0])

@@ -4,7 +4,7 @@
 
 For every set of document lengths and every row length: the rows that `auto`'s solver needs by patterns, as it packed
 before rows were drawn, and those that `auto` makes, with the proved bound; the share of the variance of log length that
-lies within rows (`packer.stats.mixing` has the formula), beside that of the shuffled corpus; attention work per row, as
+lies within rows (formula in `packer.stats.row_mixing`), beside that of the shuffled corpus; attention work per row, as
 the standard deviation over the mean, and the largest over the mean; and the share of the rows that are made above the
 partitions, in shards of 512 MB and in ten shards. Nothing is timed.
 """
@@ -23,7 +23,7 @@ from packer.options import PackOptions
 from packer.pipeline.partitioning import PartitionPlan
 from packer.pipeline.plans import plan_lengths
 from packer.plan import cut_documents
-from packer.stats.mixing import Mixing, RowSums, shuffled_share
+from packer.stats.row_mixing import Mixing, RowSums, shuffled_share
 
 ROW_BYTES = 8  # a token and its label
 

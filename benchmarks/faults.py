@@ -208,10 +208,10 @@ class FaultyFile:
 
 def install(instants: Instants, *, exchanges: bool) -> None:
     """Make everything that this process does to the disk an instant, from now on."""
-    from packer import replacing
     from packer.cli import shared
+    from packer.output import replace_folder
 
-    usual_open, usual_fsync, usual_exchange = Path.open, os.fsync, replacing.exchange
+    usual_open, usual_fsync, usual_exchange = Path.open, os.fsync, replace_folder.exchange
     usual_bars = shared.progress_bars
 
     def opening(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
@@ -244,7 +244,7 @@ def install(instants: Instants, *, exchanges: bool) -> None:
 
     Path.open = opening  # type: ignore[method-assign,assignment]
     os.fsync = syncing  # type: ignore[assignment]
-    replacing.exchange = exchanging
+    replace_folder.exchange = exchanging
     sys.modules["packer.cli.pack"].progress_bars = telling  # type: ignore[attr-defined]
     sys.addaudithook(instants.on_event)
 

@@ -1,10 +1,12 @@
-"""Train BERT's masked-language task on packed rows: no token, mask or position crosses a document.
+"""Train a BERT model on packed rows with masked language modeling.
+
+Attention, masks and positions do not cross documents.
 
 packer pack wikipedia --max-len 512 --max-segments 3 --no-labels     # documents with their [CLS] and [SEP]
 python examples/bert_mlm.py wikipedia-packed-512 google-bert/bert-base-uncased --rows 16 --global-batch 256
 
-The loss of a step is the mean over the masked tokens of all its batches; with --mean sequence it is the mean over
-documents of the mean over their tokens.
+The loss of a step is the mean over the masked tokens of all its batches, or, with --mean sequence, the mean over
+documents of the mean over their masked tokens.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ def train(
     position_offset: int = 0,
     max_grad_norm: float = 1.0,
 ) -> Iterator[tuple[float, float]]:
-    """Train in batches of `rows`, `global_batch` rows a step; yield (loss, gradient norm) of every step."""
+    """Train on batches of `rows` and steps of `global_batch` rows; yield (loss, gradient norm) of every step."""
     dataset = packer.load(packed)
-    sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows)  # tells the masks their epoch
+    sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows)  # passes the epoch to the masks
     options = {"format": "encoder", "mlm": mlm, "loss_weights": mean, "position_offset": position_offset}
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=partial(packer.collate, **options))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -47,7 +49,7 @@ def train(
             items = packer.num_items_in_batch(step)
             total = 0.0
             for batch in step:
-                del batch["segments"]  # of use to a head that pools documents
+                del batch["segments"]  # for models that pool each document
                 batch = {name: value.to(model.device) for name, value in batch.items()}
                 labels, weights = batch.pop("labels"), batch.pop("loss_weights", None)
                 with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
@@ -63,20 +65,24 @@ def train(
 @click.command()
 @click.argument("packed")
 @click.argument("model")
-@click.option("--rows", default=16, show_default=True, help="Rows of a batch.")
-@click.option("--global-batch", default=256, show_default=True, help="Rows of an optimizer step.")
-@click.option("--epochs", default=1, show_default=True)
-@click.option("--unit", type=click.Choice(["token", "word", "span"]), default="word", show_default=True)
-@click.option("--mean", type=click.Choice(["token", "sequence"]), default="token", show_default=True)
-@click.option("--position-offset", default=0, show_default=True, help="2 for RoBERTa.")
+@click.option("--rows", default=16, show_default=True, help="Rows per batch.")
+@click.option("--global-batch", default=256, show_default=True, help="Rows per optimizer step.")
+@click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
+@click.option(
+    "--unit", type=click.Choice(["token", "word", "span"]), default="word", show_default=True, help="Masked unit."
+)
+@click.option(
+    "--mean", type=click.Choice(["token", "sequence"]), default="token", show_default=True, help="Mean of the loss."
+)
+@click.option("--position-offset", default=0, show_default=True, help="Position of each first token: 2 for RoBERTa.")
 def main(
     packed: str, model: str, rows: int, global_batch: int, epochs: int, unit: str, mean: str, position_offset: int
 ) -> None:
-    """Train MODEL, a path or Hub id with its tokenizer, on the PACKED dataset."""
+    """Train MODEL, a path or Hub id of a model and its tokenizer, on the PACKED dataset."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    opened = AutoModelForMaskedLM.from_pretrained(model, attn_implementation="sdpa").float().to(device)
+    loaded = AutoModelForMaskedLM.from_pretrained(model, attn_implementation="sdpa").float().to(device)
     steps = train(
-        opened,
+        loaded,
         packed,
         packer.masked_lm(AutoTokenizer.from_pretrained(model), unit=unit),
         rows=rows,

@@ -1,9 +1,9 @@
-"""Train on packed rows in several processes, a GPU each, or on the CPU.
+"""Train on packed rows with DistributedDataParallel, with one process per GPU or on the CPU.
 
     torchrun --nproc-per-node 2 examples/ddp.py dataset-packed-4096 Qwen/Qwen3-0.6B --rows 4 --global-batch 32
 
-Any number of processes makes the same steps: a step has the rows of `global_batch`, whoever computes them, and its
-loss is the mean over all their tokens.
+The steps are the same for any number of processes: a step has `global_batch` rows, and its loss is the mean over all
+their tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def train(
     epochs: int = 1,
     max_grad_norm: float = 1.0,
 ) -> Iterator[tuple[float, float]]:
-    """Train in batches of `rows`, `global_batch` rows a step over all ranks; yield (loss, gradient norm) of a step."""
+    """Train on batches of `rows` and steps of `global_batch` rows over all ranks; yield (loss, gradient norm)."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     dataset = packer.load(packed)
     sampler = packer.BatchSampler(
@@ -47,7 +47,7 @@ def train(
     for _ in range(epochs):
         batches = iter(loader)
         while step := list(islice(batches, sampler.accumulation)):
-            items = packer.num_items_in_batch(step)  # of all ranks: they differ in tokens, too
+            items = packer.num_items_in_batch(step)  # over all ranks, whose numbers of tokens differ
             total = torch.zeros((), device=device)
             for number, batch in enumerate(step, 1):
                 batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
@@ -55,7 +55,7 @@ def train(
                 parallel.require_backward_grad_sync = number == len(step)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                     loss = packer.causal_lm_loss(parallel(**batch).logits, labels, num_items=items)
-                (loss * ranks).backward()  # DDP averages over ranks what is to be summed
+                (loss * ranks).backward()  # DDP averages gradients over ranks, and the sum is needed
                 total += loss.detach()
             norm = torch.nn.utils.clip_grad_norm_(parallel.parameters(), max_grad_norm)
             optimizer.step()
@@ -67,17 +67,17 @@ def train(
 @click.command()
 @click.argument("packed")
 @click.argument("model")
-@click.option("--rows", default=4, show_default=True, help="Rows of a batch, on each rank.")
-@click.option("--global-batch", default=32, show_default=True, help="Rows of an optimizer step, over all ranks.")
-@click.option("--epochs", default=1, show_default=True)
+@click.option("--rows", default=4, show_default=True, help="Rows per batch on each rank.")
+@click.option("--global-batch", default=32, show_default=True, help="Rows per optimizer step over all ranks.")
+@click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 def main(packed: str, model: str, rows: int, global_batch: int, epochs: int) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset."""
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    opened = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float().to(device))
-    steps = train(opened, packed, rows=rows, global_batch=global_batch, epochs=epochs)
+    loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float().to(device))
+    steps = train(loaded, packed, rows=rows, global_batch=global_batch, epochs=epochs)
     for number, (loss, norm) in enumerate(steps, 1):
         if distributed.get_rank() == 0:
             print(f"step {number}: loss {loss:.4f}, gradient norm {norm:.4f}")

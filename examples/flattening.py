@@ -1,9 +1,9 @@
-"""Train without padding and without packing beforehand: every mini-batch of documents is flattened to one row.
+"""Train without padding and without a packed dataset: each mini-batch of documents is flattened into one row.
 
     python examples/flattening.py tokenized Qwen/Qwen3-0.6B trained --documents 16
 
-A step sees the documents that it saw with padding, so nothing else of a run changes. SOURCE is a folder of
-`datasets.save_to_disk` with `input_ids`, and `labels` or not.
+A step sees the same documents as with padding, so that nothing else about a run changes. SOURCE is a folder of
+`datasets.save_to_disk` with `input_ids` and, optionally, `labels`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def make_trainer(
     epochs: int = 1,
     max_grad_norm: float = 1.0,
 ) -> Trainer:
-    """Make a trainer of batches of `documents`, `accumulation` of them a step; checkpoints go to `folder`."""
+    """Return a trainer with batches of `documents` and `accumulation` batches per step; checkpoints go to `folder`."""
     arguments = TrainingArguments(
         output_dir=folder,
         per_device_train_batch_size=documents,
@@ -44,13 +44,13 @@ def make_trainer(
 @click.argument("source")
 @click.argument("model")
 @click.argument("folder")
-@click.option("--documents", default=16, show_default=True, help="Documents of a batch, on each device.")
-@click.option("--accumulation", default=1, show_default=True, help="Batches of an optimizer step, on each device.")
-@click.option("--epochs", default=1, show_default=True)
+@click.option("--documents", default=16, show_default=True, help="Documents per batch on each device.")
+@click.option("--accumulation", default=1, show_default=True, help="Batches per optimizer step on each device.")
+@click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 def main(source: str, model: str, folder: str, documents: int, accumulation: int, epochs: int) -> None:
     """Train MODEL, a path or Hub id, on the documents of SOURCE; checkpoints go to FOLDER."""
-    opened = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
-    make_trainer(opened, source, folder, documents=documents, accumulation=accumulation, epochs=epochs).train()
+    loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
+    make_trainer(loaded, source, folder, documents=documents, accumulation=accumulation, epochs=epochs).train()
 
 
 if __name__ == "__main__":

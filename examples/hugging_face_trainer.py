@@ -2,7 +2,7 @@
 
 python examples/hugging_face_trainer.py dataset-packed-4096 Qwen/Qwen3-0.6B trained --rows 4 --accumulation 8
 
-Started by torchrun or `accelerate launch`, it trains on as many devices as there are.
+With torchrun or `accelerate launch`, it trains on all devices.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def make_trainer(
     epochs: int = 1,
     max_grad_norm: float = 1.0,
 ) -> Trainer:
-    """Make a trainer of batches of `rows`, `accumulation` of them a step; checkpoints go to `folder`."""
+    """Return a trainer with batches of `rows` and `accumulation` batches per step; checkpoints go to `folder`."""
     arguments = TrainingArguments(
         output_dir=folder,
-        remove_unused_columns=False,  # it would take the boundaries of the documents away
+        remove_unused_columns=False,  # True would remove the boundaries of the documents
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=accumulation,
         num_train_epochs=epochs,
@@ -43,13 +43,13 @@ def make_trainer(
 @click.argument("packed")
 @click.argument("model")
 @click.argument("folder")
-@click.option("--rows", default=4, show_default=True, help="Rows of a batch, on each device.")
-@click.option("--accumulation", default=8, show_default=True, help="Batches of an optimizer step, on each device.")
-@click.option("--epochs", default=1, show_default=True)
+@click.option("--rows", default=4, show_default=True, help="Rows per batch on each device.")
+@click.option("--accumulation", default=8, show_default=True, help="Batches per optimizer step on each device.")
+@click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 def main(packed: str, model: str, folder: str, rows: int, accumulation: int, epochs: int) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset; checkpoints go to FOLDER."""
-    opened = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
-    make_trainer(opened, packed, folder, rows=rows, accumulation=accumulation, epochs=epochs).train()
+    loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
+    make_trainer(loaded, packed, folder, rows=rows, accumulation=accumulation, epochs=epochs).train()
 
 
 if __name__ == "__main__":

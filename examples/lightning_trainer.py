@@ -2,8 +2,8 @@
 
     python examples/lightning_trainer.py dataset-packed-4096 Qwen/Qwen3-0.6B trained --rows 4 --global-batch 32
 
-The loader hands out whole optimizer steps, each a list of batches, because the loss of a step is the mean over the
-tokens of all its batches: `accumulate_grad_batches` would take the mean of their means.
+The data loader yields optimizer steps, each a list of batches, because the loss of a step is the mean over the tokens
+of all its batches: `accumulate_grad_batches` would compute the mean of their means.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import packer
 
 
 class PackedTraining(lightning.LightningModule):
-    """Trains a model in batches of `rows`, `global_batch` rows a step over all devices."""
+    """Trains a model on batches of `rows` and steps of `global_batch` rows over all devices."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class PackedTraining(lightning.LightningModule):
         self.automatic_optimization = False
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Hand out this rank's batches, a step's together."""
+        """Return a loader of this rank's batches, one list of them per step."""
         sampler = packer.BatchSampler(
             self.dataset,
             global_batch=self.global_batch,
@@ -51,13 +51,13 @@ class PackedTraining(lightning.LightningModule):
         return DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate_step)
 
     def collate_step(self, rows: list[Any]) -> list[dict[str, Any]]:
-        """Make the batches of a step: as many on every rank, even where the last rows of an epoch are too few."""
+        """Return the batches of a step, as many on every rank, even if the last step of an epoch has fewer rows."""
         batches = self.global_batch // (self.rows * self.trainer.world_size)
         parts = [rows[number::batches] or self.dataset.__getitems__([]) for number in range(batches)]
         return [packer.collate(part) for part in parts]
 
     def training_step(self, step: list[dict[str, Any]]) -> None:
-        """Make one optimizer step."""
+        """Run one optimizer step."""
         items = packer.num_items_in_batch(step)
         total = torch.zeros((), device=self.device)
         for batch in step:
@@ -73,7 +73,7 @@ class PackedTraining(lightning.LightningModule):
         self.log("grad_norm", norm, prog_bar=True, batch_size=1)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Make the optimizer."""
+        """Return the optimizer."""
         return torch.optim.AdamW(self.parameters(), lr=2e-5)
 
 
@@ -81,20 +81,20 @@ class PackedTraining(lightning.LightningModule):
 @click.argument("packed")
 @click.argument("model")
 @click.argument("folder")
-@click.option("--rows", default=4, show_default=True, help="Rows of a batch, on each device.")
-@click.option("--global-batch", default=32, show_default=True, help="Rows of an optimizer step, over all devices.")
-@click.option("--epochs", default=1, show_default=True)
+@click.option("--rows", default=4, show_default=True, help="Rows per batch on each device.")
+@click.option("--global-batch", default=32, show_default=True, help="Rows per optimizer step over all devices.")
+@click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 def main(packed: str, model: str, folder: str, rows: int, global_batch: int, epochs: int) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset; metrics and checkpoints go to FOLDER."""
-    opened = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
+    loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
     trainer = lightning.Trainer(
         max_epochs=epochs,
         logger=CSVLogger(folder),
         log_every_n_steps=1,
         precision="bf16-mixed" if torch.cuda.is_available() else "32-true",
-        use_distributed_sampler=False,  # BatchSampler shares the rows out
+        use_distributed_sampler=False,  # BatchSampler divides the rows among ranks
     )
-    trainer.fit(PackedTraining(opened, packed, rows=rows, global_batch=global_batch))
+    trainer.fit(PackedTraining(loaded, packed, rows=rows, global_batch=global_batch))
 
 
 if __name__ == "__main__":

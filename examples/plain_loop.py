@@ -1,8 +1,8 @@
-"""Train on packed rows in a loop of one's own.
+"""Train on packed rows in a plain training loop.
 
 python examples/plain_loop.py dataset-packed-4096 Qwen/Qwen3-0.6B --rows 4 --global-batch 32
 
-The loss of a step is the mean over the tokens of all its batches, which is what its documents give alone.
+The loss of a step is the mean over the tokens of all its batches, which equals the loss of the unpacked documents.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def train(
     epochs: int = 1,
     max_grad_norm: float = 1.0,
 ) -> Iterator[tuple[float, float]]:
-    """Train in batches of `rows`, `global_batch` rows a step; yield (loss, gradient norm) of every step."""
+    """Train on batches of `rows` and steps of `global_batch` rows; yield (loss, gradient norm) of every step."""
     dataset = packer.load(packed)
     sampler = packer.BatchSampler(dataset, global_batch=global_batch, rows=rows)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=packer.collate)
@@ -37,7 +37,7 @@ def train(
     for _ in range(epochs):
         batches = iter(loader)
         while step := list(islice(batches, sampler.accumulation)):
-            items = packer.num_items_in_batch(step)  # batches differ in tokens: the mean of their means is another loss
+            items = packer.num_items_in_batch(step)  # batches differ in tokens, so a mean of their means would be wrong
             total = 0.0
             for batch in step:
                 batch = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
@@ -55,14 +55,14 @@ def train(
 @click.command()
 @click.argument("packed")
 @click.argument("model")
-@click.option("--rows", default=4, show_default=True, help="Rows of a batch.")
-@click.option("--global-batch", default=32, show_default=True, help="Rows of an optimizer step.")
-@click.option("--epochs", default=1, show_default=True)
+@click.option("--rows", default=4, show_default=True, help="Rows per batch.")
+@click.option("--global-batch", default=32, show_default=True, help="Rows per optimizer step.")
+@click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 def main(packed: str, model: str, rows: int, global_batch: int, epochs: int) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    opened = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float().to(device))
-    steps = train(opened, packed, rows=rows, global_batch=global_batch, epochs=epochs)
+    loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float().to(device))
+    steps = train(loaded, packed, rows=rows, global_batch=global_batch, epochs=epochs)
     for number, (loss, norm) in enumerate(steps, 1):
         print(f"step {number}: loss {loss:.4f}, gradient norm {norm:.4f}")
 

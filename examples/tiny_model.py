@@ -1,4 +1,4 @@
-"""Write a small random Llama and its tokenizer, to try the other examples on a CPU.
+"""Create a small Llama model with random weights and its tokenizer, to try the other examples on a CPU.
 
 packer demo
 python examples/tiny_model.py packer-demo/tokenizer.json tiny-model
@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 @click.argument("tokenizer")
 @click.argument("folder")
 def main(tokenizer: str, folder: str) -> None:
-    """Write the model to FOLDER, for the vocabulary of TOKENIZER, a tokenizer.json."""
+    """Write a model for the vocabulary of TOKENIZER, a tokenizer.json, to FOLDER."""
     fast = PreTrainedTokenizerFast(tokenizer_file=tokenizer)
     fast.pad_token = fast.eos_token = fast.convert_ids_to_tokens(0)
     torch.manual_seed(0)

@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 8 examples/torchtitan_trainer.py dataset-packed-4096 llama3_8b assets/hf/Llama-3.1-8B
 
-torchtitan takes a data loader of one's own in its configuration; this one hands out `({"input", "positions"}, labels)`
-and resumes with the checkpoint. Boundaries are where positions restart: its FlexAttention and varlen attention heed
-them.
+torchtitan accepts a custom data loader in its configuration. This one yields `({"input", "positions"}, labels)` and
+resumes with the checkpoint. Documents begin where positions restart; torchtitan's FlexAttention and varlen attention
+use these boundaries.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class PackedDataLoader(ParallelAwareDataloader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(ParallelAwareDataloader.Config):
-        """What the loader of torchtitan has, and the seed."""
+        """Configuration of torchtitan's data loaders, and the seed."""
 
         seed: int = 0
-        """Of the order of rows."""
+        """Seed of the order of rows."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class PackedDataLoader(ParallelAwareDataloader):
         seq_len: int,
         local_batch_size: int,
         snapshot_every_n_steps: int | None = 1,
-        **others: Any,  # the tokenizer: rows are tokens already
+        **others: Any,  # such as the tokenizer, which tokenized rows do not need
     ) -> None:
         dataset = packer.load(config.dataset_path)
         if dataset.max_len != seq_len:
-            raise packer.PackerError(f"training.seq_len is {seq_len}: the rows have {dataset.max_len} tokens")
+            raise packer.PackerError(f"training.seq_len is {seq_len}: set it to {dataset.max_len}, the tokens per row")
         sampler = packer.BatchSampler(
             dataset,
             global_batch=local_batch_size * dp_world_size,
@@ -69,7 +69,7 @@ class PackedDataLoader(ParallelAwareDataloader):
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go on until the steps are done: the sampler shuffles every epoch anew."""
+        """Yield batches without end; the sampler shuffles each epoch differently."""
         while True:
             yield from super().__iter__()
 
@@ -78,10 +78,10 @@ class PackedDataLoader(ParallelAwareDataloader):
 @click.argument("packed")
 @click.argument("configuration")
 @click.argument("assets")
-@click.option("--rows", default=1, show_default=True, help="Rows of a batch, on each device.")
-@click.option("--steps", default=1000, show_default=True)
+@click.option("--rows", default=1, show_default=True, help="Rows per batch on each device.")
+@click.option("--steps", default=1000, show_default=True, help="Optimizer steps.")
 def main(packed: str, configuration: str, assets: str, rows: int, steps: int) -> None:
-    """Train a CONFIGURATION of torchtitan's Llama 3, with the tokenizer in ASSETS, on the PACKED dataset."""
+    """Train a CONFIGURATION of torchtitan's Llama 3 on the PACKED dataset; ASSETS has its tokenizer."""
     from torchtitan.models.llama3 import config_registry
 
     config = getattr(config_registry, configuration)()

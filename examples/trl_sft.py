@@ -1,8 +1,8 @@
-"""Train on packed rows with TRL's SFTTrainer, which reads the folder itself.
+"""Train on packed rows with TRL's SFTTrainer, which reads the packed dataset from disk.
 
 python examples/trl_sft.py dataset-packed-4096 Qwen/Qwen3-0.6B trained --rows 4 --accumulation 8
 
-On disk, rows are shuffled within a shard only; SFTTrainer shuffles them all, unless it is told not to.
+On disk, rows are shuffled within each shard only; SFTTrainer shuffles all of them by default.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def make_trainer(
     epochs: int = 1,
     max_grad_norm: float = 1.0,
 ) -> SFTTrainer:
-    """Make a trainer of batches of `rows`, `accumulation` of them a step; checkpoints go to `folder`."""
+    """Return a trainer with batches of `rows` and `accumulation` batches per step; checkpoints go to `folder`."""
     arguments = SFTConfig(
         output_dir=folder,
-        packing=True,  # without it TRL does not heed seq_lengths, and documents see each other
+        packing=True,  # otherwise TRL ignores seq_lengths, and documents attend to each other
         max_length=packer.load(packed).max_len,
-        dataset_kwargs={"skip_prepare_dataset": True},  # without it TRL would pack the rows again
+        dataset_kwargs={"skip_prepare_dataset": True},  # otherwise TRL packs the rows again
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=accumulation,
         num_train_epochs=epochs,
@@ -41,7 +41,7 @@ def make_trainer(
         bf16=torch.cuda.is_available(),
         report_to=[],
     )
-    # the tokenizer is there for its padding token: there is no text left
+    # the tokenizer is needed for its padding token only
     return SFTTrainer(model=model, args=arguments, train_dataset=load_from_disk(packed), processing_class=tokenizer)
 
 
@@ -49,14 +49,14 @@ def make_trainer(
 @click.argument("packed")
 @click.argument("model")
 @click.argument("folder")
-@click.option("--rows", default=4, show_default=True, help="Rows of a batch, on each device.")
-@click.option("--accumulation", default=8, show_default=True, help="Batches of an optimizer step, on each device.")
-@click.option("--epochs", default=1, show_default=True)
+@click.option("--rows", default=4, show_default=True, help="Rows per batch on each device.")
+@click.option("--accumulation", default=8, show_default=True, help="Batches per optimizer step on each device.")
+@click.option("--epochs", default=1, show_default=True, help="Passes over the dataset.")
 def main(packed: str, model: str, folder: str, rows: int, accumulation: int, epochs: int) -> None:
     """Train MODEL, a path or Hub id, on the PACKED dataset; checkpoints go to FOLDER."""
-    opened = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
+    loaded = packer.attention.use(AutoModelForCausalLM.from_pretrained(model).float())
     tokenizer = AutoTokenizer.from_pretrained(model)
-    make_trainer(opened, tokenizer, packed, folder, rows=rows, accumulation=accumulation, epochs=epochs).train()
+    make_trainer(loaded, tokenizer, packed, folder, rows=rows, accumulation=accumulation, epochs=epochs).train()
 
 
 if __name__ == "__main__":

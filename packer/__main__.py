@@ -1,10 +1,10 @@
-"""The command `packer`, also as `python -m packer`."""
+"""The command `packer`; `python -m packer` is the same."""
 
 from packer.signals import handle_from_the_start
 
 
 def main() -> None:
-    """Run the command; signals are handled before click and the commands are imported."""
+    """Handle signals, then import click and the commands, and run."""
     handle_from_the_start()
     from packer.cli import main as run
 

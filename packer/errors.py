@@ -1,4 +1,4 @@
-"""The errors a user can mend. Imports nothing of this package."""
+"""Errors that a user can mend. Imports nothing of this package."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 
 class PackerError(Exception):
-    """A user's mistake or a machine's limit, told in one line: the value, the limit and the remedy.
+    """A user's mistake or a machine's limit, in one line: the value, the limit and the remedy.
 
-    The command line prints it without a traceback and exits with 1. A name quoted from a damaged file may hold line
-    breaks: they become spaces.
+    The command line prints it without a traceback and exits with 1. Line breaks, as in a name quoted from a damaged
+    file, become spaces.
     """
 
     def __init__(self, message: str) -> None:
@@ -19,11 +19,11 @@ class PackerError(Exception):
 
 
 class OtherSourceError(PackerError):
-    """A source lacks what it is asked for, a column or a split.
+    """A source has no such column or split.
 
     Args:
-        found: what was looked for, and what there is.
-        remedy: which option asks for something else; `verify` has none of them and says something else.
+        found: what was looked for, and what the source has.
+        remedy: the option that chooses another; `verify`, which has no such option, replaces it.
     """
 
     def __init__(self, found: str, remedy: str) -> None:
@@ -32,15 +32,15 @@ class OtherSourceError(PackerError):
 
 
 class SourceError(PackerError):
-    """The source's content is at fault, so that repeating the same command cannot help.
+    """The content of the source is at fault, so that repeating the same command cannot help.
 
-    A pack that meets it removes what it had begun to write.
+    Whatever had been written of the output is removed.
     """
 
 
 @contextmanager
 def python_names() -> Iterator[None]:
-    """Let errors call options as Python's functions do: "choose --long truncate" -> "choose long truncate"."""
+    """Name options in errors as Python's functions do: "choose --long truncate" -> "choose long truncate"."""
     try:
         yield
     except PackerError as error:

@@ -1,7 +1,7 @@
-"""Where tasks run: in threads of this process.
+"""Run tasks in threads of this process.
 
-Gathering, hashing and writing all release the interpreter's lock, so that threads fill the cores, and the tokens are
-mapped once for all of them.
+Gathering, hashing and writing release the interpreter's lock, so that threads keep all cores busy and share one mapping
+of the tokens.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Result = TypeVar("Result")
 
 
 class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
-    """Ends a task whose result nobody waits for any more."""
+    """Raised in a task to end it, when its result is no longer needed."""
 
 
 def available_workers() -> int:
-    """The number of cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -32,15 +32,16 @@ def available_workers() -> int:
 def run_tasks(
     function: Callable[[Task, Callable[[], None]], Result], tasks: Sequence[Task], workers: int
 ) -> Iterator[Result]:
-    """Run a function on every task; yield results as they come, in any order.
+    """Call a function for every task; yield results as they arrive, in any order.
 
-    On the first exception, or when the caller stops, tasks that have not begun are given up, those that have are
-    stopped and waited for, and the exception goes on.
+    At the first exception, or when the caller stops iterating, tasks that have not begun are cancelled, tasks that have
+    are stopped and waited for, and the exception is raised.
 
     Args:
-        function: takes a task, and what it is to call now and then: that raises `Stopped` when the task is to end.
-        tasks: one call each.
-        workers: calls at a time, at most.
+        function: called as `function(task, go_on)`. It calls `go_on()` now and then, which raises `Stopped` when the
+            task is to end.
+        tasks: arguments of the calls.
+        workers: largest number of calls at a time.
     """
     stopping = threading.Event()
 
@@ -63,6 +64,6 @@ def run_tasks(
     finally:
         stopping.set()
         pool.shutdown(cancel_futures=True)
-        for _ in range(workers):  # subtle: a thread that an interrupt hid from the pool as it started
+        for _ in range(workers):  # subtle: an interrupt may hide a thread from the pool as it starts
             places.acquire()
         places.release(workers)

@@ -17,8 +17,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.executors import run_tasks
+from packer.output.packed_output import PackedOutput
 from packer.progress import Progress, silent
-from packer.workspace import Workspace
 
 _ALIGNED = 64  # bytes
 
@@ -108,9 +108,9 @@ class NotesInMemory:
 
 
 class NotesInFolder:
-    """Notes of an output, in its workspace."""
+    """Notes in the work folder of a packed dataset."""
 
-    def __init__(self, claimed: Workspace) -> None:
+    def __init__(self, claimed: PackedOutput) -> None:
         self._claimed = claimed
         self._folder = claimed.notes
 
@@ -128,6 +128,26 @@ class NotesInFolder:
             temporary.rename(self._folder / name)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotedTask:
+    """A task of a stage that leaves its note. If it can be pickled, another process can run it as well."""
+
+    notes: Notes
+    """Where the note is left, under "STAGE-NUMBER"."""
+
+    stage: str
+    """Name of the stage."""
+
+    task: Callable[[int], Note]
+    """Takes a number and returns the note: the same one whoever calls it, and however often."""
+
+    def __call__(self, number: int) -> tuple[int, Mapping[str, Any]]:
+        """Run the task with a number; return the number, and the facts of the note."""
+        note = self.task(number)
+        self.notes.save(f"{self.stage}-{number}", note)
+        return number, note.facts
+
+
 def run_stage(
     notes: Notes,
     stage: str,
@@ -143,9 +163,10 @@ def run_stage(
         notes: where a task leaves its note, under "STAGE-NUMBER".
         stage: its name.
         numbers: the tasks.
-        task: takes a number and returns the note; the same note whoever runs it, and however often.
+        task: takes a number and returns the note: the same one whoever calls it, and however often. Can be pickled.
         workers: tasks at a time.
-        progress: called with "plan", in tasks: those before the first of `numbers` count as done.
+        progress: callback, called as `progress("plan", done, total)`, in tasks: those before the first of `numbers`
+            count as done.
     """
     missing = []
     for number in numbers:
@@ -154,12 +175,11 @@ def run_stage(
             missing.append(number)
         else:
             yield number, note.facts
+    noted = NotedTask(notes=notes, stage=stage, task=task)
 
     def run(number: int, go_on: Callable[[], None]) -> tuple[int, Mapping[str, Any]]:
         go_on()
-        note = task(number)
-        notes.save(f"{stage}-{number}", note)
-        return number, note.facts
+        return noted(number)
 
     total = max(numbers, default=-1) + 1
     done = total - len(missing)

@@ -1,4 +1,4 @@
-"""Paths as users write them: `~` is the home folder, and an output that is a link lies where the link leads."""
+"""Paths as users write them: `~` stands for the home folder, and an output that is a link lies where the link leads."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, TypeVar
 
 from packer.errors import PackerError
 
-Given = TypeVar("Given")
+Value = TypeVar("Value")
 
 
-def expanded(given: Given) -> Given:
-    """A path with the home folder in place of a leading `~` or `~user`, of the type that it has.
+def expanded(value: Value) -> Value:
+    """Replace a leading `~` or `~user` in a path with the home folder; the type stays.
 
-    Shells leave the `~` in quotes and after `=` to the program. Lists are expanded item by item; what is no path, as a
-    dataset in memory, stays as it is.
+    Shells leave a `~` in quotes or after `=` as it is. Lists are expanded item by item; anything that is not a path,
+    such as a dataset in memory, is returned unchanged.
     """
-    if isinstance(given, (list, tuple)):
-        items: Any = type(given)(expanded(item) for item in given)
+    if isinstance(value, (list, tuple)):
+        items: Any = type(value)(expanded(item) for item in value)
         return items  # type: ignore[no-any-return]
-    if isinstance(given, (str, Path)) and str(given).startswith("~"):
-        return type(given)(os.path.expanduser(str(given)))  # noqa: PTH111 (Path.expanduser raises for an unknown user)
-    return given
+    if isinstance(value, (str, Path)) and str(value).startswith("~"):
+        return type(value)(os.path.expanduser(str(value)))  # noqa: PTH111 (Path.expanduser raises for an unknown user)
+    return value
 
 
-def output_folder(path: str | Path) -> Path:
-    """Where an output is built and swapped in: where the folder is, if the path is a link to it.
+def output_path(path: str | Path) -> Path:
+    """Return the folder in which an output is built and swapped in: if the path is a link, the folder it leads to.
 
     Raises:
-        PackerError: the path is a link that leads in a circle, or cannot be written down.
+        PackerError: the path is a circular link, or its name is not UTF-8.
     """
     out = Path(expanded(path))
     try:
@@ -41,3 +41,9 @@ def output_folder(path: str | Path) -> Path:
     if os.path.islink(out):  # noqa: PTH114
         raise PackerError(f"{out} is a link that leads in a circle: choose another --output")
     return out
+
+
+def tokenizer_name(path_or_id: str) -> str:
+    """Name of a tokenizer without its path: "/data/qwen3/" -> "qwen3"; an id on the Hub stays as it is."""
+    path = Path(expanded(path_or_id))
+    return path.resolve().name if path.exists() else path_or_id

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end the command with one line and exit code 130 or 143, from its first moment to its last."""
+"""SIGINT and SIGTERM end the command with one line and exit code 130 or 143, whenever they arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AGAIN = 0.01  # seconds
 
 
 class Signalled(KeyboardInterrupt):
-    """Raised in the main thread by a signal; `number` is that of the signal."""
+    """Raised in the main thread by the signal `number`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -24,24 +24,24 @@ class Signalled(KeyboardInterrupt):
 
 
 def end_at_once(number: int, _: FrameType | None) -> None:
-    """Handle a signal while nothing is begun yet, or all is done: a line, and the exit code that a shell would give."""
+    """Handle a signal before work begins or after it ends: print a line and exit as a shell would report it."""
     os.write(2, f"packer: {WORDS[signal.Signals(number)]}\n".encode())
     os._exit(128 + number)
 
 
 def handle_from_the_start() -> None:
-    """Have `end_at_once` handle the signals that nobody ignores or handles; called before the slow imports."""
+    """Install `end_at_once` for signals that are neither ignored nor handled; called before the slow imports."""
     for number in _unhandled():
         signal.signal(number, end_at_once)
 
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Let SIGINT and SIGTERM, unless they are ignored or someone handles them, stop the work as an interrupt does.
+    """Raise `Signalled` in the main thread for SIGINT and SIGTERM, unless they are ignored or handled elsewhere.
 
-    The second one ends the process at once: nobody who asks twice waits for a shard to be synced. An exception that is
-    raised where none can pass, in a callback from C code (LLVM has some) or in a destructor, is raised again until it
-    gets through.
+    A second signal ends the process at once, without waiting for a shard to be synced. Python swallows an exception
+    that is raised in a callback from C code (LLVM has some) or in a destructor; such an exception is raised again until
+    it gets through.
     """
     ours = _unhandled()
     usual = {number: signal.getsignal(number) for number in (*ours, signal.SIGALRM)}
@@ -77,6 +77,6 @@ def raising() -> Iterator[None]:
 
 def _unhandled() -> list[signal.Signals]:
     if threading.current_thread() is not threading.main_thread():
-        return []  # Python lets the main thread alone handle signals
+        return []  # only the main thread can handle signals
     free = (signal.SIG_DFL, signal.default_int_handler, end_at_once)
     return [number for number in WORDS if signal.getsignal(number) in free]

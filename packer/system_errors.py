@@ -1,4 +1,4 @@
-"""What the system refuses while an output is written, and what it is short of, in one line."""
+"""Turn errors of the operating system into one line that names the remedy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 
 from packer.errors import PackerError
 
-_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter is said of a library
+_NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter: loading a library
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
 _NO_FILES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
 
 
 def shortage(error: BaseException) -> str | None:
-    """Say what the machine is short of, and the remedy, where an error is about memory, memory maps, threads or files.
+    """Describe the shortage and its remedy if an error is about memory, memory maps, threads or open files.
 
-    Libraries tell it in many ways, so that their words count as much as the type: `OSError("Memory mapping file failed:
-    Cannot allocate memory")` has no errno. Whatever is wrong then, the data are not.
+    Libraries report a shortage in many ways, so the words of the message count as much as its type:
+    `OSError("Memory mapping file failed: Cannot allocate memory")` has no errno. Such an error says nothing about the
+    data.
     """
     text = " ".join(str(error).split())
     if any(words in text for words in _NO_THREADS):
@@ -34,7 +35,7 @@ def shortage(error: BaseException) -> str | None:
 
 
 def shortage_behind(error: BaseException) -> str | None:
-    """What `shortage` says of an error or the first of those that led to it."""
+    """Return what `shortage` says about an error or the nearest of its causes."""
     led: BaseException | None = error
     while led is not None:
         found = shortage(led)
@@ -46,14 +47,14 @@ def shortage_behind(error: BaseException) -> str | None:
 
 @contextmanager
 def system_errors(out: Path, *, resumes: bool) -> Iterator[None]:
-    """Say what the system refused, and what to do.
+    """Raise errors of the operating system as a PackerError that says what to do.
 
     Args:
-        out: the output, where the system names no file.
-        resumes: whether the same command goes on where it stopped.
+        out: the output; named in the message if the error names no file.
+        resumes: whether the same command resumes the output.
 
     Raises:
-        PackerError: instead of an OSError, and of what any library raises for want of threads or memory maps.
+        PackerError: instead of an OSError, and of any library's error for lack of threads or memory maps.
     """
     goes_on = ": it goes on where it stopped" if resumes else ""
     try:
@@ -74,7 +75,7 @@ def system_errors(out: Path, *, resumes: bool) -> Iterator[None]:
         else:
             remedy = f"repeat the same command when that is mended{goes_on}"
         raise PackerError(f"{where}: {error.strerror or error}: {remedy}") from error
-    except BaseException as error:  # Rust panics are no Exception
+    except BaseException as error:  # Rust panics are not an Exception
         short = shortage(error)
         if short is None:
             raise

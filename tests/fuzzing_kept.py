@@ -78,13 +78,12 @@ def make_manifest_fit(folder: Path, name: str) -> None:
 def reading_fault(folder: Path, source: Path) -> str | None:
     """Do all that can be done with a packed dataset: what else happens than a result or a line; or None."""
     import packer
-    from packer.options import PackOptions
     from packer.pipeline.statistics import packed_statistics
     from packer.report import render_row
 
     def show(number: int) -> None:
         dataset = packer.load(folder)
-        options = PackOptions.from_dict(dataset.manifest.options)
+        options = dataset.manifest.options
         render_row(dataset[number], kept=options.kept, kept_tokens=options.keep_tokens)
 
     def export(target: str) -> None:

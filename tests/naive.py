@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil, log
 
 # ---- packing: lengths -> packs, each a list of lengths in the order in which they were put in ----
@@ -54,17 +54,22 @@ def spfhp(lengths, capacity, max_segments=None):
     return min(len(variant(lengths, capacity, limit)) for variant in variants for limit in limits)
 
 
+def next_fit(items, max_len, max_segments=None, align=1):
+    """Rows of items, lists of (document, start, length), in order: one that does not fit the open row closes it."""
+    rows, limit = [], max_segments or max_len
+    for item in items:
+        open_row = rows[-1] if rows else []
+        place = sum(-(-length // align) * align for _, _, length in [*open_row, *item])
+        if open_row and place <= max_len and len(open_row) + len(item) <= limit:
+            open_row.extend(item)
+        else:
+            rows.append(list(item))
+    return rows
+
+
 def sequential(lengths, max_len, max_segments=None):
     """Rows of (document, start, length), in source order: a piece that does not fit the open row closes it."""
-    rows = []
-    for piece in cut_documents(lengths, max_len, "split"):
-        open_row = rows[-1] if rows else []
-        fits = sum(length for _, _, length in open_row) + piece[2] <= max_len
-        if open_row and fits and len(open_row) < (max_segments or max_len):
-            open_row.append(piece)
-        else:
-            rows.append([piece])
-    return rows
+    return next_fit([[piece] for piece in cut_documents(lengths, max_len, "split")], max_len, max_segments)
 
 
 def wrapped(lengths, max_len, max_segments=None):
@@ -190,8 +195,8 @@ def account(lengths, pieces, placed, long):
     }
 
 
-def permutation(size, *, seed, purpose, stream):
-    """Fisher and Yates with SplitMix64 draws, in Python integers."""
+def draws(size, *, seed, purpose, stream):
+    """SplitMix64 draws 0..size-1 of a stream, in Python integers."""
     mask = 2**64 - 1
     golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -203,9 +208,15 @@ def permutation(size, *, seed, purpose, stream):
     key = mixed(seed + golden & mask)
     key = mixed(key ^ (purpose * golden & mask))
     key = mixed(key ^ (stream * factor_1 & mask))
+    return [mixed(key + i * golden & mask) for i in range(size)]
+
+
+def permutation(size, *, seed, purpose, stream):
+    """Fisher and Yates with SplitMix64 draws."""
+    bits = draws(size, seed=seed, purpose=purpose, stream=stream)
     numbers = list(range(size))
     for i in range(size - 1, 0, -1):
-        j = int((mixed(key + i * golden & mask) >> 11) * 2.0**-53 * (i + 1))
+        j = int((bits[i] >> 11) * 2.0**-53 * (i + 1))
         numbers[i], numbers[j] = numbers[j], numbers[i]
     return numbers
 
@@ -489,7 +500,7 @@ def masked_segment(tokens, document, start, *, mlm, epoch):
         for word in unit:
             if len(chosen) < count:
                 chosen |= {place: unit[0][0] if mlm.unit == "span" else place for place in word}
-    ordinary = [token for token in range(mlm.vocabulary) if token not in [*mlm.special_ids, mlm.mask_id]]
+    ordinary = [token for token in range(mlm.vocab_size) if token not in [*mlm.special_ids, mlm.mask_id]]
     hidden, labels = list(tokens), [-100] * len(tokens)
     for place, deciding in chosen.items():
         labels[place] = tokens[place]
@@ -508,7 +519,7 @@ def take_documents(kept, target, order):
     """How often each document comes: all as often as they fit, then those of `order` up to nearest to `target`."""
     times = [int(target // sum(kept))] * len(kept)
     rest = round(target - times[0] * sum(kept))
-    sums = [sum(kept[document] for document in order[:count]) for count in range(len(kept) + 1)]
+    sums = list(accumulate((kept[document] for document in order), initial=0))
     count = next(count for count, done in enumerate(sums) if done >= rest)
     if count and sums[count] - rest >= rest - sums[count - 1]:
         count -= 1
@@ -517,6 +528,17 @@ def take_documents(kept, target, order):
     for document in order[:count]:
         times[document] += 1
     return times
+
+
+def numbered(times):
+    """(source, document, copy) of what is taken, by number: source by source, copy by copy, in the source's order."""
+    return [
+        (source, document, copy)
+        for source, each in enumerate(times)
+        for copy in range(max(each))
+        for document in range(len(each))
+        if copy < each[document]
+    ]
 
 
 def interleave(kept, times):
@@ -665,7 +687,7 @@ def draw_rows(
 
 
 def within_row_share(rows: list[list[int]]) -> float:
-    """Within-row share of the variance of log length, by tokens: see `packer.stats.mixing`; 1 where there is none."""
+    """Within-row share of the variance of log length, by tokens (`packer.stats.row_mixing`); 1 if there is none."""
 
     def mean(lengths: list[int]) -> float:
         return sum(length * log(length) for length in lengths) / sum(lengths)

@@ -1,6 +1,5 @@
 """Every document and token of a source is counted once, under what happened to it."""
 
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.plan import Account, cut_documents
+from packer.plan import count_documents, cut_documents
 from tests import naive
 from tests.packed_rows import rows_on_disk
 from tests.packings import Packing, packings, write
@@ -44,7 +43,7 @@ def test_each_token_is_packed_truncated_or_dropped(lengths, pieces, align, long,
     else:
         gone = data.draw(st.lists(st.sampled_from(numbers), unique=True)) if numbers else []
     left = segments.without(np.array(gone, np.int64))
-    found = asdict(Account.of(left, pairs=False, drops_untrained=True))
+    found = count_documents(left, pairs=False, drops_untrained=True).to_dict()
     assert found == naive.account(lengths, located(segments, segments.numbers()), located(left, left.numbers()), long)
 
 
@@ -52,7 +51,7 @@ def test_what_is_left_out_twice_is_counted_once():
     segments = cut_documents(int32s([10, 3]), 4, "split", overlap=3)
     once = segments.without(np.array([0, 1, 2, 4, 6]))
     twice = segments.without(np.array([2, 6])).without(np.array([0, 1, 3]))
-    accounts = [Account.of(left, pairs=False, drops_untrained=True) for left in (once, twice)]
+    accounts = [count_documents(left, pairs=False, drops_untrained=True) for left in (once, twice)]
     assert accounts[0] == accounts[1]
     assert accounts[0].documents_dropped["untrained"] == 1
 
@@ -127,7 +126,7 @@ def test_the_manifest_has_the_account_of_what_was_packed(packing):
     if packing.options["untrained"] == "keep":
         for by_reason in (expected["documents_dropped"], expected["tokens_dropped"]):
             assert by_reason.pop("untrained") == 0
-    assert {name: manifest.totals[name] for name in expected} == expected
+    assert {name: manifest.totals.to_dict()[name] for name in expected} == expected
 
 
 def test_segments_that_overlap_by_more_than_half_are_counted_when_some_are_dropped(tmp_path):
@@ -139,8 +138,8 @@ def test_segments_that_overlap_by_more_than_half_are_counted_when_some_are_dropp
     totals = manifest.totals
     found = in_rows(tmp_path / "out")
     covered = {start + place for _, start, length in found for place in range(length)}
-    assert totals["tokens_packed"] - totals["tokens_repeated"] == len(covered) == 30
-    assert totals["tokens_dropped"]["untrained"] == 3
+    assert totals.tokens_packed - totals.tokens_repeated == len(covered) == 30
+    assert totals.tokens_dropped["untrained"] == 3
     assert list(packer.verify(tmp_path / "out", source)) == []
     packer.export(tmp_path / "out", tmp_path / "exported", to="parquet", sync=False)
 
@@ -150,9 +149,9 @@ def test_documents_are_split_where_more_than_one_piece_of_them_is_packed(tmp_pat
     labels = [[1] * 4 + [-100] * 3, [-100] * 4 + [1] * 3, [1] * 7, [-100] * 7]
     source = write(tmp_path / "rows.arrow", {"input_ids": [[1] * 7] * 4, "labels": labels})
     manifest = packer.pack(source, tmp_path / "out", max_len=4, untrained="drop")
-    assert manifest.totals["documents_split"] == 1
-    assert manifest.totals["documents_dropped"]["untrained"] == 1
-    assert manifest.totals["tokens_dropped"]["untrained"] == 3 + 4 + 7
+    assert manifest.totals.documents_split == 1
+    assert manifest.totals.documents_dropped["untrained"] == 1
+    assert manifest.totals.tokens_dropped["untrained"] == 3 + 4 + 7
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -162,5 +161,5 @@ def test_tokens_cut_off_a_document_that_is_dropped_are_truncated(tmp_path, side)
     totals = packer.pack(
         source, tmp_path / side, max_len=4, untrained="drop", long="truncate", truncate_side=side
     ).totals
-    assert (totals["tokens_truncated"], totals["tokens_dropped"]["untrained"], totals["tokens_packed"]) == (10, 4, 4)
+    assert (totals.tokens_truncated, totals.tokens_dropped["untrained"], totals.tokens_packed) == (10, 4, 4)
     assert pa.ipc.open_stream(next((tmp_path / side).glob("*.arrow"))).read_all().num_rows == 1

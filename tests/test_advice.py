@@ -72,8 +72,8 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
         (["--gap", 0.1], "choose --algorithm optimal"),
         (["--split-at", "turns", "--long", "drop"], "--split-at is turns, which does not go with --long drop"),
         (["--mix-tokens", 5], "give sources with weights"),
-        (["--text-column", "t"], "--text-column is 't', and there is no tokenizer: give one by --tokenizer"),
-        (["--align", 3], "--align is 3, and --max-len 8 no multiple of it: take 6 or 9"),
+        (["--text-column", "t"], "--text-column is 't', but there is no tokenizer: set --tokenizer"),
+        (["--align", 3], "--align is 3, and --max-len 8 is not a multiple of it: take 6 or 9"),
         (["--keep", "input_ids"], "--keep 'input_ids': the rows have a column of that name"),
     ],
 )
@@ -85,7 +85,7 @@ def test_in_python_options_are_called_as_the_arguments_are(rows):
     for options, words in [
         ({"pairs": True}, "choose long truncate, drop or error"),
         ({"split_at": "turns", "long": "drop"}, "split_at is turns, which does not go with long drop"),
-        ({"text_column": "t"}, "text_column is 't', and there is no tokenizer: give one by tokenizer"),
+        ({"text_column": "t"}, "text_column is 't', but there is no tokenizer: set tokenizer"),
         ({"input_column": "nothing"}, "name the tokens' column with input_column"),
     ]:
         with pytest.raises(PackerError) as caught:
@@ -114,12 +114,12 @@ def test_an_output_of_another_source_is_called_that(tmp_path, rows, options):
 @pytest.mark.parametrize(
     ("weights", "options", "words"),
     [
-        ((1e12, 1), ["--mix-unit", "epochs"], "the mixture repeats rows.arrow 1e+12 times"),
-        ((1, 1e300), ["--mix-unit", "epochs"], "the mixture repeats more.arrow 1e+300 times"),
+        ((1e12, 1), ["--mix-unit", "epochs"], "the rows to be written need "),
+        ((1, 1e300), ["--mix-unit", "epochs"], "documents, as it repeats more.arrow 1e+300 times"),
         ((1, 1), ["--mix-tokens", 2**62], "choose fewer --mix-tokens"),
     ],
 )
-def test_a_mixture_beyond_memory_says_which_source_is_repeated(tmp_path, rows, weights, options, words):
+def test_a_mixture_of_too_many_documents_or_rows_says_what_limits_it(tmp_path, rows, weights, options, words):
     (tmp_path / "more.arrow").write_bytes(rows.read_bytes())
     sources = [f"--source={name}:{weight}" for name, weight in zip(["rows.arrow", "more.arrow"], weights, strict=True)]
     line = advice("pack", *sources, *options, "--max-len", 8, "-o", "mixed")

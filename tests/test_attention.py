@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from packer.attention import IMPLEMENTATION, boundaries, varlen  # noqa: E402  needs torch, as all that follows
-from packer.attention.hugging_face import attention, attention_mask  # noqa: E402
+from packer.attention.transformers_hook import attention, attention_mask  # noqa: E402
 from tests import naive_attention  # noqa: E402
 from tests.families import VOCABULARY, WINDOW, tiny_gemma3, tiny_model  # noqa: E402
 
@@ -131,12 +131,12 @@ def test_what_keeps_from_the_kernel_is_named(monkeypatch):
     monkeypatch.setattr(varlen, "PARAMETERS", names)
     assert varlen.kernel_obstacle(OnGpu(), OnGpu(), 4) is None
     assert "load the model in bfloat16" in varlen.kernel_obstacle(OnGpu(torch.float32), OnGpu(), None)
-    assert "heads of 264" in varlen.kernel_obstacle(OnGpu(), OnGpu(size=264), None)
+    assert "head size is 264" in varlen.kernel_obstacle(OnGpu(), OnGpu(size=264), None)
     names.remove("window_size")
     assert varlen.kernel_obstacle(OnGpu(), OnGpu(), None) is None
-    assert "torch 2.11 has" in varlen.kernel_obstacle(OnGpu(), OnGpu(), 4)
+    assert "install torch 2.11" in varlen.kernel_obstacle(OnGpu(), OnGpu(), 4)
     names.clear()
-    assert "torch 2.10 has" in varlen.kernel_obstacle(OnGpu(), OnGpu(), None)
+    assert "install torch 2.10" in varlen.kernel_obstacle(OnGpu(), OnGpu(), None)
 
 
 def test_the_kernel_of_the_torch_installed_has_a_version_known_here():
@@ -195,10 +195,10 @@ def test_layers_share_what_the_first_one_finds_until_the_batch_changes():
         ({}, "neither cu_seq_lens_q nor position_ids reached attention"),
         (
             {"cu_seq_lens": CU_SEQLENS[:1], "max_length": 12},
-            r"from 0 to 0 and the batch has 32 tokens.*dispatch_batches",
+            r"from 0 to 0, but the batch has 32 tokens.*dispatch_batches",
         ),
-        ({"cu_seq_lens": CU_SEQLENS[:3], "max_length": 12}, "from 0 to 6 and the batch has 32 tokens"),
-        ({"cu_seq_lens": CU_SEQLENS, "max_length": 9}, "max_length_q is 9 and the longest segment has 12"),
+        ({"cu_seq_lens": CU_SEQLENS[:3], "max_length": 12}, "from 0 to 6, but the batch has 32 tokens"),
+        ({"cu_seq_lens": CU_SEQLENS, "max_length": 9}, "max_length_q is 9, but the longest segment has 12"),
         ({"position_ids": torch.zeros(3, 1, TOKENS)}, r"position_ids of shape \[3, 1, 32\]"),
         ({"position_ids": torch.zeros(2, TOKENS)}, r"position_ids of shape \[2, 32\]"),
     ],
@@ -330,7 +330,7 @@ def refusal(family, *, changes=None, **options):
 def test_tokens_that_a_mask_hides_are_refused():
     mask = torch.ones(1, TOKENS)
     mask[0, -3:] = 0
-    assert "attention_mask hides 3 tokens" in refusal("llama3", changes={"attention_mask": mask})
+    assert "attention_mask masks 3 tokens" in refusal("llama3", changes={"attention_mask": mask})
 
 
 def test_a_mask_of_four_dimensions_is_refused():
@@ -346,12 +346,12 @@ def test_a_cache_that_holds_tokens_is_refused():
 
 
 def test_dropout_is_refused_in_training_and_ignored_in_evaluation():
-    assert "drops out 0.1 of its attention" in refusal("llama3", attention_dropout=0.1)
+    assert "has an attention dropout of 0.1" in refusal("llama3", attention_dropout=0.1)
     packer.attention.use(tiny_model("llama3", attention_dropout=0.1)).eval()(**batch_of())
 
 
 def test_chunks_are_refused_where_a_segment_is_longer():
-    assert f"chunked to {WINDOW} tokens" in refusal("llama4_text")
+    assert f"attends in chunks of {WINDOW} tokens" in refusal("llama4_text")
     short = batch_of([WINDOW, 3, WINDOW])
     found = packer.attention.use(tiny_model("llama4_text"))(**short).logits
     expected = tiny_model("llama4_text", attention="sdpa")(**short).logits
@@ -368,7 +368,7 @@ def test_attention_that_the_kernel_lacks_is_refused(family, message):
 
 @pytest.mark.parametrize("family", ["bloom", "falcon", "mpt", "gptj"])
 def test_a_model_with_attention_of_its_own_is_refused(family):
-    with pytest.raises(PackerError, match="has attention of its own, which nothing can replace"):
+    with pytest.raises(PackerError, match="has attention of its own, which cannot be replaced"):
         packer.attention.use(tiny_model(family))
 
 
@@ -401,7 +401,7 @@ def test_a_layer_that_drops_the_boundaries_is_refused():
 def test_a_window_that_does_not_arrive_is_refused():
     layer = Layer(layer_types=["sliding_attention"], sliding_window=4)
     attend(layer, cu_seq_lens_q=CU_SEQLENS, sliding_window=4)
-    with pytest.raises(PackerError, match="Layer 0 has a window of 4 tokens that does not reach attention"):
+    with pytest.raises(PackerError, match="Layer 0 has a window of 4 tokens but does not pass it to attention"):
         attend(layer, cu_seq_lens_q=CU_SEQLENS)
 
 
@@ -411,7 +411,7 @@ def test_a_position_bias_is_refused():
 
 
 def test_a_paged_cache_is_refused():
-    with pytest.raises(PackerError, match="pages a KV cache, which training has not"):
+    with pytest.raises(PackerError, match="uses a paged KV cache, which training does not have"):
         attend(Layer(), cu_seq_lens_q=CU_SEQLENS, cache=object())
 
 
@@ -423,7 +423,7 @@ def test_a_mask_that_lets_some_tokens_see_the_next_is_refused():
     def image(row, head, query, key):
         return (key <= query) | ((query // 4 == 0) & (key // 4 == 0))
 
-    with pytest.raises(PackerError, match=re.escape("lets 3 of 8 tokens see the one after them")):
+    with pytest.raises(PackerError, match=re.escape("lets 3 of 8 tokens attend to the next one")):
         attention_mask(q_length=8, kv_length=8, mask_function=image)
 
 

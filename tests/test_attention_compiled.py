@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from torch._dynamo.utils import counters  # noqa: E402  needs torch, as all that follows
 
-from packer.attention import IMPLEMENTATION, hugging_face  # noqa: E402
+from packer.attention import IMPLEMENTATION, transformers_hook  # noqa: E402
 from tests.documents import assert_same_gradients, make_example, make_source  # noqa: E402
 from tests.families import tiny_model  # noqa: E402
 from tests.models import recorded_gradients, tiny_llama, train_alone  # noqa: E402
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _nothing_was_compiled_or_called_before(monkeypatch):
-    monkeypatch.setattr(hugging_face, "_callers", set())
+    monkeypatch.setattr(transformers_hook, "_callers", set())
     torch.compiler.reset()
     counters.clear()
     yield
@@ -96,7 +96,7 @@ def in_one_graph(query, key, value, cu_seqlens, longest, *, causal, window, scal
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_pass_is_one_graph_that_is_compiled_once(monkeypatch, checkpointing):
-    monkeypatch.setattr(hugging_face, "segment_attention", in_one_graph)
+    monkeypatch.setattr(transformers_hook, "segment_attention", in_one_graph)
     model = packer.attention.use(tiny_model("qwen3"))
     if checkpointing:
         model.gradient_checkpointing_enable()
@@ -109,6 +109,7 @@ def test_a_pass_is_one_graph_that_is_compiled_once(monkeypatch, checkpointing):
 
 @pytest.mark.slow
 def test_the_trainer_with_torch_compile_trains_as_on_documents_alone(tmp_path):
+    pytest.importorskip("accelerate")
     example = make_example(tmp_path / "source", make_source("first token trained"))
     expected = train_alone(tiny_llama(), example.pieces)
     arguments = transformers.TrainingArguments(

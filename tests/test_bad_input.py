@@ -20,8 +20,9 @@ from click.testing import CliRunner, Result
 import packer
 from packer.cli import cli
 from packer.notes import NotesInFolder
+from packer.output.output_folder import OutputFolder
+from packer.output.packed_output import PackedOutput
 from packer.shards.files import HashingFile
-from packer.workspace import Workspace
 from tests.test_pack import hashes, made_documents, save_arrow
 
 GOOD = [[5, 6, 7], [1], [8, 9], [3, 3, 3, 3], [2]]
@@ -303,14 +304,14 @@ def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
     """Make the next pack stop when so many shards are committed."""
-    commit, count = Workspace.commit, iter(range(10**6))
+    commit, count = PackedOutput.commit, iter(range(10**6))
 
     def limited(self, temporary, entry):
         if next(count) >= shards:
             raise KeyboardInterrupt
         commit(self, temporary, entry)
 
-    monkeypatch.setattr(Workspace, "commit", limited)
+    monkeypatch.setattr(PackedOutput, "commit", limited)
 
 
 @contextlib.contextmanager
@@ -426,7 +427,7 @@ def test_another_or_a_changed_source_is_refused(tmp_path, name):
     refused("pack", source, "-o", out, "--max-len", 64, words=("has changed since", "--overwrite"))
     assert state_of(out) == before
     succeeded("pack", source, "-o", out, "--max-len", 64, "--overwrite")
-    assert "is right" in succeeded("verify", out, "--source", source)
+    assert "is verified" in succeeded("verify", out, "--source", source)
 
 
 def test_lengths_that_change_within_a_file_of_the_same_size_are_noticed(tmp_path, complete):
@@ -532,11 +533,11 @@ REFUSALS = {
 SEAMS = {
     "a shard": (HashingFile, "write", 5),
     "a shard's sync": (HashingFile, "sync", 2),
-    "a small file": (Workspace, "write_file", 3),
-    "the request": (Workspace, "write_file", 0),
+    "a small file": (OutputFolder, "write_file", 3),
+    "the request": (OutputFolder, "write_file", 0),
     "a note": (NotesInFolder, "save", 2),
-    "a commit": (Workspace, "commit", 2),
-    "the end": (Workspace, "finish", 0),
+    "a commit": (PackedOutput, "commit", 2),
+    "the end": (OutputFolder, "finish", 0),
 }
 
 
@@ -569,14 +570,14 @@ def test_a_full_disk_while_decoding_is_one_line_and_the_rerun_resumes(tmp_path, 
         refused("pack", source, "--max-len", 64, words=("No space left on device", "free"))
     assert not (tmp_path / "rows-packed-64" / "manifest.json").exists()
     succeeded("pack", source, "--max-len", 64)
-    assert "is right" in succeeded("verify", tmp_path / "rows-packed-64", "--source", source)
+    assert "is verified" in succeeded("verify", tmp_path / "rows-packed-64", "--source", source)
 
 
 def test_a_lack_of_memory_is_one_line(source, tmp_path, monkeypatch):
     def allocate(*arguments, **options):
         raise MemoryError("Unable to allocate 16.0 GiB")
 
-    monkeypatch.setattr(importlib.import_module("packer.pipeline.pack"), "plan_documents", allocate)
+    monkeypatch.setattr(importlib.import_module("packer.pipeline.packing"), "plan_documents", allocate)
     refused(*pack_command(source, tmp_path / "out"), words=("out of memory", "16.0 GiB", "--max-len"))
 
 

@@ -9,14 +9,14 @@ import pytest
 import packer
 from packer import PackerError
 from packer.loader import NO_LOSS
-from packer.loader.formats import FORMATS
+from packer.loader.batch_formats import FORMATS
 from tests.packed_rows import LENGTHS, tokens_of
 from tests.test_formats import lists
 
 torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 
-MLM = packer.MaskedLM(mask_id=1, vocabulary=20_000, special_ids=[0])
+MLM = packer.MaskedLM(mask_id=1, vocab_size=20_000, special_ids=[0])
 
 
 # ---- rows ----
@@ -70,41 +70,41 @@ def without(row, name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: [], "there are 0 rows: a batch has at least 1"),
+        (lambda rows: [], "there are 0 rows: a batch needs at least 1"),
         (lambda rows: rows[0], "the batch is one mapping with the keys input_ids, labels, "),
         (
             lambda rows: [rows[0], rows[1]["input_ids"]],
-            "row 1 of the batch is a ndarray: hand over rows of packer.load",
+            "row 1 of the batch is of type ndarray: pass rows of packer.load",
         ),
         (
             lambda rows: [{name: rows[0][name] for name in ("input_ids", "labels", "position_ids")}],
-            "row 0 of the batch has no column seq_lengths; it has input_ids, labels, position_ids: hand over rows of "
-            "packer.load, in the Hugging Face Trainer with remove_unused_columns=False",
+            "row 0 of the batch has no column seq_lengths, only input_ids, labels, position_ids: pass rows of "
+            "packer.load; in the Hugging Face Trainer, set remove_unused_columns=False",
         ),
-        (lambda rows: [rows[0], without(rows[1], "doc_ids")], "row 1 of the batch has no column doc_ids; it has "),
+        (lambda rows: [rows[0], without(rows[1], "doc_ids")], "row 1 of the batch has no column doc_ids, only "),
         (
             lambda rows: [rows[0], without(rows[1], "labels")],
-            "row 1 of the batch has no labels, row 0 has: give all of them labels, or none",
+            "row 1 of the batch has no labels, row 0 has some: pass labels for all of them or none",
         ),
         (
             lambda rows: [without(rows[0], "labels"), rows[1]],
-            "row 1 of the batch has labels, row 0 has none: give all of them labels, or none",
+            "row 1 of the batch has labels, row 0 has none: pass labels for all of them or none",
         ),
         (
             lambda rows: [rows[0] | {"input_ids": rows[0]["input_ids"][None]}],
-            "row 0 of the batch has input_ids of shape [1, 12]: give it in one dimension, as values[0]",
+            "row 0 of the batch has input_ids of shape [1, 12]: pass it in one dimension, as values[0]",
         ),
         (
             lambda rows: [rows[0] | {"seq_lengths": [4.5, 7.5]}],
-            "row 0 of the batch has seq_lengths of type float64: give a list of integers",
+            "row 0 of the batch has seq_lengths of type float64: pass a list of integers",
         ),
         (
             lambda rows: [rows[0] | {"labels": [[1], [2, 3]]}],
-            "row 0 of the batch has labels of type object: give a list of integers",
+            "row 0 of the batch has labels of type object: pass a list of integers",
         ),
         (
             lambda rows: [rows[0] | {"labels": torch.zeros(12, dtype=torch.bfloat16)}],
-            "row 0 of the batch has labels that numpy cannot read",
+            "row 0 of the batch has labels that NumPy cannot read",
         ),
     ],
 )
@@ -124,43 +124,43 @@ def test_rows_that_are_none_are_refused_in_one_line(dataset, format, change, mes
     [
         (
             [{"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[5, 6, 7]])}],
-            "example 0 of the batch has input_ids of shape [1, 3]: give it in one dimension, as values[0]",
+            "example 0 of the batch has input_ids of shape [1, 3]: pass it in one dimension, as values[0]",
         ),
         (
             [{"input_ids": [5, 6]}, {"input_ids": [[5, 6], [7, 8]]}],
-            "example 1 of the batch has input_ids of shape [2, 2]: give a list of integers",
+            "example 1 of the batch has input_ids of shape [2, 2]: pass a list of integers",
         ),
         (
             [{"input_ids": [5, 6], "labels": [[5, 6]]}],
-            "example 0 of the batch has labels of shape [1, 2]: give it in one dimension, as values[0]",
+            "example 0 of the batch has labels of shape [1, 2]: pass it in one dimension, as values[0]",
         ),
         (
             [{"input_ids": [5, 6], "labels": [5, 6]}, {"input_ids": [7, 8]}],
-            "example 1 of the batch has no labels, example 0 has: give all of them labels, or none",
+            "example 1 of the batch has no labels, example 0 has some: pass labels for all of them or none",
         ),
         (
             [{"input_ids": [5]}, {"input_ids": [6]}, {"input_ids": [7, 8], "labels": [7, 8]}],
-            "example 2 of the batch has labels, example 0 has none: give all of them labels, or none",
+            "example 2 of the batch has labels, example 0 has none: pass labels for all of them or none",
         ),
         (
             [{"input_ids": [5, 6], "labels": None}],
-            "example 0 of the batch has labels None: give one for each token, or leave the key out of all examples",
+            "example 0 of the batch has labels None: pass one per token, or leave the key out of all examples",
         ),
         (
             [{"input_ids": [5, 6], "labels": [5, None]}],
-            "example 0 of the batch has labels of type object: give a list of integers",
+            "example 0 of the batch has labels of type object: pass a list of integers",
         ),
-        ([{"input_ids": ["5", "6"]}], "example 0 of the batch has input_ids of type object: give a list of integers"),
-        ([{"input_ids": [5.5, 6]}], "example 0 of the batch has input_ids of type float64: give a list of integers"),
-        ([{"input_ids": 5}], "example 0 of the batch has input_ids of shape []: give a list of integers"),
+        ([{"input_ids": ["5", "6"]}], "example 0 of the batch has input_ids of type object: pass a list of integers"),
+        ([{"input_ids": [5.5, 6]}], "example 0 of the batch has input_ids of type float64: pass a list of integers"),
+        ([{"input_ids": 5}], "example 0 of the batch has input_ids of shape []: pass a list of integers"),
         (
             [{"input_ids": [5]}, {"text": "one", "id": 3}],
-            "example 1 of the batch has no input_ids, but the keys text, id: hand over mappings with input_ids",
+            "example 1 of the batch has no input_ids, only text, id: pass mappings with input_ids",
         ),
-        ([[5, 6]], "example 0 of the batch has no input_ids, but list: hand over mappings with input_ids"),
+        ([[5, 6]], "example 0 of the batch is of type list: pass mappings with input_ids"),
         (
             {"input_ids": [[5, 6]], "labels": [[5, 6]]},
-            "the batch is one mapping with the keys input_ids, labels: hand over a list of examples",
+            "the batch is one mapping with the keys input_ids, labels: pass a list of examples",
         ),
     ],
 )
@@ -172,9 +172,7 @@ def test_examples_that_are_no_lists_of_integers_are_refused(examples, message):
 
 # ---- batches that train nothing ----
 
-NOTHING = (
-    "a batch trains no token, and the loss of a Hugging Face model, which is a mean, is nan for it: hand the model"
-)
+NOTHING = "no token of a batch is trained, so that the loss of a Hugging Face model, a mean, is NaN: pass num_items_in"
 
 
 @pytest.mark.parametrize("format", ["hf", "hf_rows"])
@@ -199,7 +197,7 @@ def test_a_batch_of_examples_that_trains_nothing_is_said():
         packer.flatten([{"input_ids": [5]}, {"input_ids": [5, 6]}])
 
 
-@pytest.mark.filterwarnings("ignore:a batch trains no token")
+@pytest.mark.filterwarnings("ignore:no token of a batch is trained")
 def test_a_step_that_trains_nothing_has_a_loss_of_zero(dataset):
     pytest.importorskip("transformers")
     from tests.models import gradients, tiny_llama

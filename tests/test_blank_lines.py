@@ -10,8 +10,8 @@ from packer.errors import PackerError
 from packer.sources import lines as lines_module
 from packer.sources import open_source
 from packer.sources.json_blocks import count_lines
+from packer.sources.json_records import open_json_records
 from packer.sources.lines import filled_lines, first_line
-from packer.sources.records import JsonRecords
 from tests.test_splits import refused, run
 
 BLANKS = {"newlines": b"\n", "carriage returns": b"\r\n", "spaces": b" \t\n"}
@@ -53,7 +53,7 @@ def test_a_file_of_blank_lines_alone_is_empty_or_refused_before_it_is_read_to_it
 def test_text_is_found_behind_blank_lines(tmp_path):
     blank = b"\n \r\n" * 500_000
     path = zipped(tmp_path / "a.jsonl.gz", [(blank, 4), (b'  {"text": "a"}\n', 1), (blank, 4), (b'{"text": "b"}', 1)])
-    records = JsonRecords.open(path, "a.jsonl.gz")
+    records = open_json_records(path, "a.jsonl.gz")
     assert records.fields == {"text": "a"}
     found = [record for block, _ in records.blocks(["text"]) for record in records.records(block, ["text"])]
     assert [record["text"] for record in found] == ["a", "b"]

@@ -13,8 +13,8 @@ import pytest
 import packer
 from packer.cli.bus_errors import shrunken_files
 from packer.errors import SourceError
+from packer.pipeline import shard_maker
 from packer.pipeline import tokenizing as tokenizing_module
-from packer.pipeline import writing as writing_module
 from packer.sources.ipc import map_file
 from packer.sources.source import Source
 from tests.chat_templates import save_tokenizer
@@ -52,14 +52,14 @@ CHANGES = {
 @pytest.mark.parametrize("shard", [0, 2])
 def test_a_mapped_source_that_changes_between_shards_is_named_and_nothing_is_left(tmp_path, monkeypatch, change, shard):
     source = write(tmp_path, "arrow", {"input_ids": made_documents(300)})
-    batches = writing_module.ShardMaker.batches
+    batches = shard_maker.ShardMaker.batches
 
     def changing(maker, number):
         if number == shard:
             change(source)
         return batches(maker, number)
 
-    monkeypatch.setattr(writing_module.ShardMaker, "batches", changing)
+    monkeypatch.setattr(shard_maker.ShardMaker, "batches", changing)
     with pytest.raises(SourceError, match=rf"^{source.name}: {CHANGES[change]}"):
         packer.pack(source, tmp_path / "out", max_len=64, shard_size=30_000, workers=1)
     assert not (tmp_path / "out").exists()
@@ -68,8 +68,8 @@ def test_a_mapped_source_that_changes_between_shards_is_named_and_nothing_is_lef
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_decoded_source_may_change_when_it_is_decoded_but_not_before(tmp_path, monkeypatch, kind):
     source = write(tmp_path, kind, {"input_ids": made_documents(100)})
-    batches, spill = writing_module.ShardMaker.batches, Source.spill
-    monkeypatch.setattr(writing_module.ShardMaker, "batches", lambda *args: touched(source) or batches(*args))
+    batches, spill = shard_maker.ShardMaker.batches, Source.spill
+    monkeypatch.setattr(shard_maker.ShardMaker, "batches", lambda *args: touched(source) or batches(*args))
     packer.pack(source, tmp_path / "out", max_len=64)
 
     def changing(given, *args, **options):
@@ -88,8 +88,8 @@ def test_one_source_of_a_mixture_that_changes_is_named(tmp_path, monkeypatch):
     for folder in folders:
         folder.mkdir()
     sources = [write(folder, "arrow", {"input_ids": made_documents(50)}) for folder in folders]
-    batches = writing_module.ShardMaker.batches
-    monkeypatch.setattr(writing_module.ShardMaker, "batches", lambda *args: appended(sources[1]) or batches(*args))
+    batches = shard_maker.ShardMaker.batches
+    monkeypatch.setattr(shard_maker.ShardMaker, "batches", lambda *args: appended(sources[1]) or batches(*args))
     with pytest.raises(SourceError, match="changed from"):
         packer.pack([(source, 1) for source in sources], tmp_path / "out", max_len=64)
 
@@ -125,10 +125,9 @@ def test_a_source_that_is_truncated_while_it_is_read_is_one_line(tmp_path, where
     source = write(tmp_path, "arrow", {"input_ids": documents})
     code = f"""
         import os, sys
-        from packer.pipeline import writing
+        from packer.pipeline import packing, shard_maker
         from packer.cli import main
-        pack = sys.modules["packer.pipeline.pack"]
-        owner, name = (writing.ShardMaker, "block") if {where!r} != "plan" else (pack, "read_documents")
+        owner, name = (shard_maker.ShardMaker, "block") if {where!r} != "plan" else (packing, "read_documents")
         whole = getattr(owner, name)
         def cut(*args, **options):
             os.truncate({str(source)!r}, 8192)

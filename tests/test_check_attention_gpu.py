@@ -21,7 +21,7 @@ class Kernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value, cu_seqlens, options):
-        heads = [varlen._heads_as_in(query, each).float().transpose(0, 1) for each in (query, key, value)]
+        heads = [varlen._repeat_heads(query, each).float().transpose(0, 1) for each in (query, key, value)]
         scores = heads[0] @ heads[1].transpose(1, 2) * options["scale"]
         weights = (scores.masked_fill(~sees(cu_seqlens, options), -torch.inf)).softmax(-1)
         output = (weights @ heads[2]).to(query.dtype)

@@ -1,6 +1,5 @@
 """The command: what it prints where, its exit codes, its help."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -15,11 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import packer
-from packer.algorithms import ALGORITHMS, ALIASES
 from packer.cli import cli
-from packer.cli.shared import LONG_NAMES
-from packer.options import PackOptions
-from packer.plan import LONG_POLICIES
+from packer.cli.commands_page import commands_page
+from packer.options import PackOptions, options_of
+from packer.options.headings import HEADINGS
+from packer.pipeline import packing
 from tests import naive
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -81,34 +80,45 @@ def test_every_command_says_what_it_does_and_documents_every_option(name):
         if isinstance(parameter, click.Option):
             assert parameter.opts[-1] in text
             assert parameter.help, parameter.opts
-            assert parameter.help.endswith((".", "].")), parameter.opts
+            assert parameter.help.endswith((".", "]")), parameter.opts
         else:
             assert parameter.make_metavar(click.Context(command)) in text
 
 
 def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in cli.commands["pack"].params}
-    renamed = {"labels": "no_labels", "position_ids": "emit", "group_mode": "group_by", "weights": "sources"}
-    shaping = {renamed.get(name, name) for name in PackOptions.__slots__}
+    shaping = {"sources" if name == "weights" else name for name in options_of(PackOptions)}
     assert shaping <= options
-    assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "no_sync", "overwrite"}
+    assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "sync", "overwrite"}
 
 
 def test_what_commands_share_means_the_same():
     names = ("pack", "stats", "compare")
     pack, stats, compare = ({option.name: option for option in cli.commands[name].params} for name in names)
     shared = ("max_segments", "long", "split", "input_column", "labels_column", "as_json", "debug")
-    for name in (*shared, "dataset", "sources", "mix_unit", "mix_tokens", "group_by", "pairs", "seed"):
+    for name in (*shared, "dataset", "sources", "mix_unit", "mix_tokens", "group_by", "group_mode", "pairs", "seed"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict() == compare[name].to_info_dict()
     for name in ("algorithm", "gap", "time_limit", "overlap", "truncate_side", "align"):
         assert pack[name].to_info_dict() == stats[name].to_info_dict()
     assert stats["batch_size"].to_info_dict() == compare["batch_size"].to_info_dict()
 
 
-def test_names_that_are_written_down_twice_agree():
-    assert LONG_NAMES == LONG_POLICIES
-    choice = next(option for option in cli.commands["pack"].params if option.name == "algorithm").type
-    assert list(choice.choices) == [*ALGORITHMS, *ALIASES]
+def test_pack_lists_its_options_under_headings_the_required_first_within_80_columns():
+    lines = succeeded("pack", "--help").splitlines()
+    assert [line[:-1] for line in lines if line.endswith(":") and not line.startswith(" ")] == list(HEADINGS)
+    assert lines[lines.index("Required:") + 1].startswith("  --max-len N ")
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_help_fits_80_columns(name):
+    text = succeeded(*([name] if name else []), "--help")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_page_of_commands_is_that_of_the_declarations():
+    assert (ROOT / "docs" / "commands.md").read_text() == commands_page(), (
+        "write it anew: python -m packer.cli.commands_page > docs/commands.md"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,8 +128,19 @@ def test_names_that_are_written_down_twice_agree():
         (("frobnicate",), "No such command 'frobnicate'"),
         (("pack", "--max-len", 64), "Give a DATASET, or several with --source PATH:WEIGHT."),
         (("pack", "rows.arrow"), "Missing option '--max-len'"),
-        (("pack", "rows.arrow", "--max-len", 0), "'--max-len': 0 is not in the range"),
-        (("pack", "rows.arrow", "--max-len", "many"), "'--max-len'"),
+        (("pack", "rows.arrow", "--max-len", 0), "'--max-len': 0 is not a whole number from 1 to 16777216"),
+        (("pack", "rows.arrow", "--max-len", "many"), "'--max-len': 'many' is not a whole number from 1"),
+        (
+            ("pack", "rows.arrow", "--max-len", 2**31),
+            "'--max-len': 2147483648 is not a whole number",
+        ),
+        (("pack", "rows.arrow", "--max-len", 64, "--gap", "nan"), "'--gap': nan is not a number from 0 to 1"),
+        (("pack", "rows.arrow", "--max-len", 64, "--shard-size", "big"), "'--shard-size': 'big' is not a size"),
+        (
+            ("pack", "rows.arrow", "--max-len", 64, "--shard-size", "0"),
+            "'--shard-size': 0 is not a whole number",
+        ),
+        (("pack", "rows.arrow", "--max-len", 64, "--emit", "mask"), "'--emit': 'mask' is not one of position_ids"),
         (("pack", "rows.arrow", "--max-len", 64, "--algorithm", "magic"), "'--algorithm': 'magic'"),
         (("pack", "rows.arrow", "--max-len", 64, "--long", "keep"), "'--long': 'keep'"),
         (("pack", "rows.arrow", "--max-len", 64, "--workers", 0), "'--workers'"),
@@ -137,25 +158,6 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(source, arguments, word
     assert result.stdout == ""
     assert words in result.stderr
     assert [path.name for path in Path().iterdir()] == ["rows.arrow"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ("--emit", "attention_mask"),
-            "--emit attention_mask: no column 'attention_mask'; there are labels, position_ids",
-        ),
-        (("--shard-size", "big"), "'big' is not a size"),
-        (("--shard-size", "0"), "--shard-size is 0: it must be a whole number from 1"),
-        (("--max-len", 2**31), "--max-len is 2147483648: it must be a whole number from 1 to 16777216"),
-    ],
-)
-def test_wrong_values_that_only_packer_knows_are_one_line(source, arguments, words):
-    result = run("pack", source, "--max-len", 64, *arguments)
-    assert result.exit_code == 1
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"packer: {words}")
 
 
 def test_version():
@@ -250,8 +252,7 @@ def test_the_command_and_the_function_write_the_same_bytes(source):
 
 
 def names_output(dataset: object, **options) -> str:
-    pack_module = importlib.import_module("packer.pipeline.pack")  # the package's `pack` is the function
-    return str(pack_module.default_output(dataset, PackOptions(max_len=64, **options)))
+    return str(packing.default_output(dataset, PackOptions(max_len=64, **options)))
 
 
 @pytest.mark.parametrize(
@@ -353,8 +354,8 @@ def test_stats_of_a_dataset_and_of_a_packed_one_fit_a_screen(source, packed):
 
 
 def test_verify_says_what_it_has_checked(source, packed):
-    assert "is right: hashes and structure (" in succeeded("verify", packed)
-    assert "is right: hashes, structure and every token of the source (" in succeeded(
+    assert "is verified: hashes and structure (" in succeeded("verify", packed)
+    assert "is verified: hashes, structure and every token of the source (" in succeeded(
         "verify", packed, "--source", source
     )
     content = json.loads(succeeded("verify", packed, "--source", source, "--json"))
@@ -411,7 +412,7 @@ def test_show_lists_what_is_kept_of_each_segment(tmp_path, monkeypatch):
     }
     pq.write_table(pa.table(columns), "kept.parquet")
     keep = [word for name in ("topic", "score", "note") for word in ("--keep", name)]
-    kept = [*keep, "--keep-tokens", "logprob", "--group-by", "score", "apart"]
+    kept = [*keep, "--keep-tokens", "logprob", "--group-by", "score", "--group-mode", "apart"]
     succeeded("pack", "kept.parquet", "--max-len", 16, *kept)
     shown = succeeded("show", "kept-packed-16", 0).splitlines()
     assert shown[0].split()[4:8] == ["topic", "score", "(group)", "note"]

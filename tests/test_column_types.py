@@ -15,8 +15,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.sources import jsonl as jsonl_module
-from packer.sources import records as records_module
 from packer.sources import spill as spill_module
+from packer.sources import text_records as records_module
 from packer.sources.column_types import cast, join
 from packer.sources.column_values import infer
 from packer.sources.documents import DocumentError
@@ -41,7 +41,7 @@ def small(monkeypatch):
     """Pieces and blocks of a line or two."""
     monkeypatch.setattr(spill_module, "_PIECE", 100)
     monkeypatch.setattr(jsonl_module, "_BLOCK", 60)
-    monkeypatch.setattr(records_module, "_BLOCK", 60)
+    monkeypatch.setattr(records_module, "BLOCK", 60)
 
 
 def lines_of(records, kind):
@@ -180,7 +180,7 @@ def test_types_do_not_depend_on_pieces_or_workers(tmp_path, monkeypatch, request
     source.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
     found = []
     for size, workers in ((1 << 22, 1), (300, 1), (300, 3)):
-        for module, name in ((spill_module, "_PIECE"), (jsonl_module, "_BLOCK"), (records_module, "_BLOCK")):
+        for module, name in ((spill_module, "_PIECE"), (jsonl_module, "_BLOCK"), (records_module, "BLOCK")):
             monkeypatch.setattr(module, name, size)
         out = tmp_path / f"out-{size}-{workers}"
         manifest = pack(source, out, request, kind, keep=["k", "l"], workers=workers)
@@ -471,6 +471,7 @@ def test_lists_of_half_precision_are_kept_per_token(tmp_path, ending):
     assert row["k"].dtype == "float16"
     assert sorted(row["k"].tolist()) == [-1, 0.5, 2, 8]
     assert list(packer.verify(tmp_path / "out", source)) == []
+    pytest.importorskip("torch")
     (batch,) = packer.batches(packer.load(tmp_path / "out"), rows=1, keep_tokens=["k"])
     assert str(batch["k"].dtype) == "torch.float16"
 

@@ -15,16 +15,16 @@ from packer import pipeline
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
 from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.sequential import sequential, wrapped
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.plan import cut_documents
+from packer.plan.pieces import Located
 from packer.report import render_comparison
 from packer.sources.length_counts import read_length_counts
-from packer.stats.comparison import Failure, Outcome, compare_outcomes
-from packer.stats.mixing import Mixing
-from packer.stats.rows import Corpus, Rows, rows_in_order, rows_of_patterns
+from packer.stats.algorithm_comparison import Failure, Outcome, compare_outcomes
+from packer.stats.row_figures import Corpus, RowFigures, rows_in_order, rows_of_patterns
+from packer.stats.row_mixing import Mixing
 from tests import naive
 from tests.histograms import histogram_of
 from tests.test_algorithms import jit_only
@@ -114,10 +114,10 @@ class MixingLike:
     __hash__ = None
 
 
-def counted(rows: list[list[tuple[int, int, int]]]) -> Rows:
+def counted(rows: list[list[tuple[int, int, int]]]) -> RowFigures:
     """The numbers of rows of (document, start, length)."""
     pieces = Counter(document for row in rows for document, _, _ in row)
-    return Rows(
+    return RowFigures(
         packs=len(rows),
         segments=sum(map(len, rows)),
         max_segments=max(map(len, rows)),
@@ -141,12 +141,19 @@ def with_documents(packs: list[list[int]], segments: list[tuple[int, int, int]])
     return rows
 
 
-@given(lengths=many_lengths, max_len=max_lens, max_segments=limits)
-def test_the_rows_of_order_algorithms_are_described_as_counted_by_hand(lengths, max_len, max_segments):
-    for arrange, twin in ((sequential, naive.sequential), (wrapped, naive.wrapped)):
-        given_lengths = np.array(lengths, np.int32)
-        described = rows_in_order(arrange(given_lengths, max_len, max_segments), given_lengths)
-        assert described == counted(twin(lengths, max_len, max_segments))
+def located(rows: list[list[tuple[int, int, int]]]) -> Located:
+    """Rows of (document, start, length) as a shard has them."""
+    columns = np.array([segment for row in rows for segment in row]).T
+    row_starts = np.cumsum([0, *map(len, rows)])
+    return Located(documents=columns[0], starts=columns[1], lengths=columns[2], row_starts=row_starts)
+
+
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits, rows_per_shard=st.integers(1, 5))
+def test_the_rows_of_order_algorithms_are_described_as_counted_by_hand(lengths, max_len, max_segments, rows_per_shard):
+    for twin in (naive.sequential, naive.wrapped):
+        rows = twin(lengths, max_len, max_segments)
+        shards = [located(rows[first : first + rows_per_shard]) for first in range(0, len(rows), rows_per_shard)]
+        assert rows_in_order(shards) == counted(rows)
 
 
 @given(lengths=many_lengths, max_len=max_lens, max_segments=limits, long=st.sampled_from(["split", "truncate", "drop"]))
@@ -161,13 +168,12 @@ def test_the_rows_of_histogram_algorithms_are_described_as_counted_by_hand(lengt
 
 
 def test_many_rows_are_described_in_blocks_alike(monkeypatch):
-    lengths = np.random.default_rng([1]).integers(0, 130, 3000).astype(np.int32)
-    ordered = wrapped(lengths, 50)
-    whole = rows_in_order(ordered, lengths)
-    monkeypatch.setattr("packer.stats.mixing._BLOCK", 64)
-    in_blocks = rows_in_order(ordered, lengths)
-    assert in_blocks == counted(naive.wrapped(lengths.tolist(), 50))
-    assert whole == counted(naive.wrapped(lengths.tolist(), 50))
+    rows = naive.wrapped(np.random.default_rng([1]).integers(0, 130, 3000).tolist(), 50)
+    whole = rows_in_order([located(rows)])
+    monkeypatch.setattr("packer.stats.row_mixing._BLOCK", 64)
+    in_blocks = rows_in_order([located(rows)])
+    assert in_blocks == counted(rows)
+    assert whole == counted(rows)
 
 
 @given(lengths=many_lengths, max_len=max_lens, long=st.sampled_from(["split", "truncate", "drop"]))
@@ -193,7 +199,7 @@ def test_a_histogram_and_its_documents_are_the_same_corpus(tmp_path_factory, len
 
 
 def outcome(name: str, packs: int, *, seconds: float = 1.0, bound: int = 0, keeps_whole: bool = True) -> Outcome:
-    rows = Rows(
+    rows = RowFigures(
         packs=packs,
         segments=20,
         max_segments=3,
@@ -254,7 +260,7 @@ def test_a_set_is_small_where_as_many_rows_per_step_leave_few_steps(packs, small
     )
     assert comparison.is_small == small
     text = " ".join(render_comparison(comparison).split())
-    assert ("Warning: a small data set." in text) == small
+    assert ("Warning: a small dataset." in text) == small
     assert "Train with 1 packed row per step" in text
     if small:
         assert "With 4 packed rows per step, as many as there are documents now" in text
@@ -282,7 +288,7 @@ def test_json_has_the_promised_names_and_the_numbers_of_the_twins(source):
     assert packs == sorted(packs)
     for name, twin in (("sequential", naive.sequential), ("wrapped", naive.wrapped)):
         expected = counted(twin(lengths, 40, 5))
-        for field in set(Rows.__slots__) - {"mixing"}:
+        for field in set(RowFigures.__slots__) - {"mixing"}:
             assert rows[name][field] == getattr(expected, field), field
         assert Mixing(**{field: rows[name][field] for field in Mixing.__slots__}) == expected.mixing
         assert rows[name]["efficiency"] == pytest.approx(sum(lengths) / (expected.packs * 40))
@@ -479,7 +485,9 @@ def test_histograms_that_are_not_there_or_leave_nothing_are_one_line(tmp_path, m
 def test_a_dataset_with_nothing_to_pack_or_of_a_wrong_size_is_refused(source):
     assert refused("nowhere.arrow", "--max-len", 64)
     assert "nothing to pack" in refused(save_arrow(Path("empty.arrow"), [[], []]), "--max-len", 64)
-    assert "--max-len is" in refused(source, "--max-len", 2**30)
+    too_long = run(source, "--max-len", 2**30)
+    assert too_long.exit_code == 2
+    assert "'--max-len': 1073741824 is not a whole number from 1 to 16777216" in too_long.stderr
     with pytest.raises(PackerError, match="longer"):
         pipeline.compare(source, options=PackOptions(max_len=4, long="error"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer.workspace import Workspace
+from packer.output.packed_output import PackedOutput
+from tests.test_output_folder import Killed, kill, shards_in
 from tests.test_pack import hashes, made_documents
-from tests.test_workspace import Killed, kill, shards_in
 
 FILES = [
     "lock",
@@ -86,7 +86,7 @@ def unfinished(source) -> Path:
     """An output of which five shards are committed, and some are not."""
     out = source.parent / "unfinished"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, Workspace, "commit", call=5)
+        kill(striking, PackedOutput, "commit", call=5)
         with pytest.raises(Killed):
             pack(source, out)
     assert len(shards_in(out)) == 5
@@ -147,7 +147,7 @@ def test_overwrite_begins_again_where_lengths_in_memory_have_changed(tmp_path):
 
     documents, out = made_documents(100), tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
-        kill(striking, Workspace, "commit", call=5)
+        kill(striking, PackedOutput, "commit", call=5)
         with pytest.raises(Killed):
             pack(datasets.Dataset.from_dict({"input_ids": documents}), out)
     changed = datasets.Dataset.from_dict({"input_ids": documents[::-1]})

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 MAX_LEN, MAX_SEGMENTS = 24, 3
 LENGTHS = [5, 20, 1, 40, 7, 3, 24, 2, 17, 13, 4, 4, 6, 9]
 MASK = 3
-MLM = packer.MaskedLM(mask_id=MASK, vocabulary=VOCABULARY, special_ids=[0, 1, 2], probability=0.3)
+MLM = packer.MaskedLM(mask_id=MASK, vocab_size=VOCABULARY, special_ids=[0, 1, 2], probability=0.3)
 OFFSETS = {"roberta": 1}  # the padding's id plus 1
 TYPES = "token_type_ids"
 
@@ -375,7 +375,7 @@ def test_bert_trains_on_its_own_tokens_as_on_documents_alone(bert_rows, bert_tok
 
 def test_pieces_of_documents_are_masked_alike_alone_and_behind_padding(tmp_path):
     dataset = packer.load(make(tmp_path))
-    mlm = packer.MaskedLM(mask_id=1, vocabulary=20_000, special_ids=[0], probability=0.5)
+    mlm = packer.MaskedLM(mask_id=1, vocab_size=20_000, special_ids=[0], probability=0.5)
     rows = list(dataset)
     assert any(row["doc_starts"].any() for row in rows[1:])
     for order in (rows, rows[::-1]):

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import packer
-from packer import PackerError, replacing
-from packer.exporting.folder import RECORD, whole_folder
-from packer.replacing import sibling
+from packer import PackerError
+from packer.exporting.write_export import RECORD
+from packer.output import replace_folder
+from packer.output.replace_folder import sibling
 from tests.test_exporting import beside, read
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +37,7 @@ def test_an_export_that_begins_while_the_old_one_is_deleted_is_refused(packed, t
         rmtree(path, **options)
 
     if not exchanges:
-        monkeypatch.setattr(replacing, "exchange", lambda *_: False)
+        monkeypatch.setattr(replace_folder, "exchange", lambda *_: False)
     monkeypatch.setattr(shutil, "rmtree", delete_slowly)
     packer.export(packed, out, to="torchtitan", overwrite=True)
     assert refusals
@@ -91,22 +92,28 @@ def test_an_export_killed_between_two_renames_comes_back(packed, tmp_path):
 def test_a_replacement_that_cannot_be_put_in_place_leaves_the_old_one(packed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     packer.export(packed, out, to="parquet")
-    monkeypatch.setattr(replacing, "exchange", lambda *_: False)
-    with pytest.raises(OSError, match="No such file"), whole_folder(out, overwrite=True, sync=False) as part:
-        part.rmdir()
+    rename = Path.rename
+
+    def failing(self, target):
+        if self.name.endswith("packer-export"):
+            raise PermissionError(13, "Permission denied", str(self))
+        return rename(self, target)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(replace_folder, "exchange", lambda *_: False)
+        refusing.setattr(Path, "rename", failing)
+        with pytest.raises(PackerError, match="Permission denied"):
+            packer.export(packed, out, to="torchtune", overwrite=True)
+    assert is_whole(out)
+    packer.export(packed, out, to="torchtune", overwrite=True)
     assert is_whole(out)
     assert not beside(out)
 
 
-@pytest.mark.parametrize("role", ["export", "exporting"])
-def test_a_link_in_the_place_of_a_hidden_folder_is_not_followed(packed, tmp_path, role):
+def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(packed, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    sibling(tmp_path / "out", role).symlink_to(tmp_path / "mine")
-    if role == "export":
-        packer.export(packed, tmp_path / "out", to="parquet")
-        assert is_whole(tmp_path / "out")
-    else:
-        with pytest.raises(PackerError, match=r"Not a directory|symbolic links"):
-            packer.export(packed, tmp_path / "out", to="parquet")
+    sibling(tmp_path / "out", "export").symlink_to(tmp_path / "mine")
+    packer.export(packed, tmp_path / "out", to="parquet")
+    assert is_whole(tmp_path / "out")
     assert (tmp_path / "mine" / "thesis.tex").exists()

@@ -22,9 +22,10 @@ from packer import PackerError
 from packer.cli import cli
 from packer.cli import export as command
 from packer.exporting import COMPRESSIONS, TARGETS
-from packer.exporting.folder import RECORD, whole_folder
 from packer.exporting.targets import Target
-from packer.replacing import sibling
+from packer.exporting.write_export import EXPORT, RECORD
+from packer.output.output_folder import OutputFolder, claim
+from packer.output.replace_folder import sibling
 from packer.shards.files import HashingFile
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, labels_of, make, rows_on_disk, segments_of, tokens_of
@@ -132,7 +133,7 @@ def test_megatron_refuses_labels_that_are_not_the_tokens(tmp_path):
 
 
 def test_aligned_extents_reach_megatron_as_they_are(tmp_path):
-    packed = make(tmp_path, max_len=16, align=4, position_ids=False)
+    packed = make(tmp_path, max_len=16, align=4, emit=[])
     packer.export(packed, tmp_path / "out", to="megatron")
     packer.export(packed, tmp_path / "all", to="parquet")
     assert read(tmp_path / "all") == rows_on_disk(packed)
@@ -263,7 +264,7 @@ def test_what_a_kill_left_of_another_target_does_not_get_in(packed, tmp_path):
 
 
 def test_replacing_works_where_folders_cannot_be_exchanged(packed, tmp_path, monkeypatch):
-    monkeypatch.setattr("packer.replacing.exchange", lambda *_: False)
+    monkeypatch.setattr("packer.output.replace_folder.exchange", lambda *_: False)
     for target in ("torchtitan", "torchtune"):
         packer.export(packed, tmp_path / "out", to=target, overwrite=True)
     assert list(read(tmp_path / "out")[0]) == list(COLUMNS["torchtune"])
@@ -388,7 +389,7 @@ def test_killed_nothing_is_left_that_looks_whole(packed, tmp_path, there, moment
     arguments = [sys.executable, "-c", KILLED, str(packed), str(out), str(moment)]
     done = subprocess.run(arguments, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert set(beside(out)) == {".out.packer-export", ".out.packer-exporting"}
+    assert beside(out) == [".out.packer-export"]
     assert not (tmp_path / ".out.packer-export" / RECORD).exists()
     if there:
         assert read(out) == rows_on_disk(packed)
@@ -402,11 +403,11 @@ def test_killed_nothing_is_left_that_looks_whole(packed, tmp_path, there, moment
 def test_the_record_is_written_when_all_files_are_there(packed, tmp_path, monkeypatch):
     seen = []
 
-    def noted(path, record, *, sync):
-        seen.extend(sorted(each.name for each in path.parent.iterdir()))
+    def noted(folder, record, files):
+        seen.extend(sorted(each.name for each in folder.building.iterdir() if each != folder.work))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("packer.exporting.writing._write_record", noted)
+    monkeypatch.setattr(OutputFolder, "finish", noted)
     with pytest.raises(KeyboardInterrupt):
         packer.export(packed, tmp_path / "out", to="parquet")
     assert seen == sorted(path.stem + ".parquet" for path in packed.glob("*.arrow"))
@@ -415,10 +416,9 @@ def test_the_record_is_written_when_all_files_are_there(packed, tmp_path, monkey
 
 def test_two_at_a_time_do_not_mix(packed, tmp_path):
     out, part = tmp_path / "out", tmp_path / ".out.packer-export"
-    part.mkdir()
+    (part / ".packer").mkdir(parents=True)
     (part / "other").write_text("being written")
-    (tmp_path / ".out.packer-exporting").mkdir()
-    lock = os.open(tmp_path / ".out.packer-exporting", os.O_RDONLY)
+    lock = os.open(part / ".packer" / "lock", os.O_RDONLY | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         with pytest.raises(PackerError, match="out is being written by another packer: wait for it, or choose another"):
@@ -443,7 +443,7 @@ def test_every_file_and_both_folders_are_synced_if_asked_for(packed, tmp_path, m
 def test_what_comes_meanwhile_is_not_overwritten(tmp_path):
     out = tmp_path / "out"
     refused = pytest.raises(PackerError, match="out exists and is not an export")
-    with refused, whole_folder(out, overwrite=False, sync=False):
+    with refused, claim(out, EXPORT, None, sync=False, overwrite=False):
         out.mkdir()
         (out / "theirs").write_text("")
     assert [path.name for path in out.iterdir()] == ["theirs"]

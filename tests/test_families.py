@@ -17,8 +17,8 @@ transformers = pytest.importorskip("transformers")
 datasets = pytest.importorskip("datasets")
 
 from packer.attention import IMPLEMENTATION  # noqa: E402  needs torch, as all that follows
-from packer.attention.hugging_face import accepted  # noqa: E402
 from packer.attention.isolation import probe  # noqa: E402
+from packer.attention.transformers_hook import accepted_arguments  # noqa: E402
 from tests.families import (  # noqa: E402
     ENCODERS,
     FAMILIES,
@@ -96,7 +96,7 @@ def train_packed(model, dataset, *, rows):
     model.zero_grad()
     logits, total = {}, 0.0
     for batch in batches:
-        output = model(**accepted(model, batch)).logits
+        output = model(**accepted_arguments(model, batch)).logits
         loss = loss_sum(output, batch["labels"]) / trained
         loss.backward()
         total += loss.item()

@@ -13,6 +13,7 @@ import xxhash
 
 import packer
 from packer.errors import PackerError
+from packer.options import PackOptions, options_of
 from packer.shards.manifest import MANIFEST, checksum
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.packed_rows import rows_on_disk
@@ -40,7 +41,7 @@ PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "untrained dropped": ("parquet", {"overlap": 8, "untrained": "drop", "algorithm": "bfd"}),
     "truncated": ("arrow", {"long": "truncate", "truncate_side": "left", "algorithm": "sequential"}),
     "dropped, aligned": ("jsonl", {"long": "drop", "align": 4, "max_segments": 2}),
-    "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "position_ids": True}),
+    "wrapped": ("jsonl", {"algorithm": "wrapped", "max_segments": 3, "emit": ["position_ids"]}),
     "pairs": ("parquet", {"pairs": True, "long": "truncate", "algorithm": "ffd"}),
     "together": ("arrow", {"group_by": "source", "keep": ["source"], "shard_size": 300}),
     "apart": ("parquet", {"group_by": "source", "group_mode": "apart"}),
@@ -108,7 +109,8 @@ def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) 
         return value <= totals["segments"]
     if path[-1] == "lower_bound":
         # a solver may have proved as much
-        may_be = content["options"].get("group_mode") == "apart" or content["options"]["algorithm"] == "auto"
+        options = PackOptions.from_dict(content["options"])
+        may_be = options.group_mode == "apart" or options.algorithm == "auto"
         return may_be and totals["lower_bound"] < value <= totals["packs"]
     return path[-1] == "pool_packs" and value in np.cumsum([0, *(shard["rows"] for shard in content["shards"][::-1])])
 
@@ -143,7 +145,7 @@ def test_a_figure_of_text_that_is_changed_is_named(tmp_path, mixed):
         paths[-1].write_text("\n".join(json.dumps(record) for record in records))
     source = [(path, 1.0) for path in paths] if mixed else paths[0]
     manifest = packer.pack(source, tmp_path / "out", max_len=16, tokenizer=tokenizer, eos=False, sync=False)
-    assert manifest.totals["documents_straddling"] == manifest.totals["documents_untrained"] == 1 + mixed
+    assert manifest.totals.documents_straddling == manifest.totals.documents_untrained == 1 + mixed
     content = json.loads((tmp_path / "out" / MANIFEST).read_text())
     versions = {"tokenizers", "transformers", "jinja2"}  # the tokens are compared, whichever made them
     unnoticed = []
@@ -175,6 +177,9 @@ def test_a_total_that_is_missing_is_named(made):
         assert any(name in fault for fault in complaints(packed, source)), name
 
 
+# What rows contradict also where it has its default, which the manifest does not name.
+ALWAYS_TOLD = {"max_len", "max_segments", "long", "pad_id", "labels", "emit", "input_column", "labels_column"}
+
 # What shapes rows by chance or order alone: other rows would be as right.
 NOT_IN_THE_ROWS = {
     "seed": 1,
@@ -186,9 +191,12 @@ NOT_IN_THE_ROWS = {
 def test_an_option_that_the_rows_contradict_is_named(made):
     packed, source = made
     content = json.loads((packed / MANIFEST).read_text())
+    made_with = PackOptions.from_dict(content["options"])
+    options = {name: getattr(made_with, name) for name in options_of(PackOptions)}
+    options["emit"] = list(made_with.emit)
     others = {
         "max_len": [11, 24], "max_segments": [1], "long": ["split", "truncate", "drop"], "pad_id": [7],
-        "labels": [False], "position_ids": [True, False], "input_column": ["tokens"], "labels_column": ["loss"],
+        "labels": [False], "emit": [["position_ids"], []], "input_column": ["tokens"], "labels_column": ["loss"],
         "overlap": [1, 4], "align": [2], "truncate_side": ["right"], "untrained": ["keep", "drop"],
         "keep": [["weight"]], "group_by": ["weight"], "group_mode": ["together", "apart"], "mix_unit": ["tokens"],
         "weights": [[1.0, 1.5], [1.0]],
@@ -196,18 +204,18 @@ def test_an_option_that_the_rows_contradict_is_named(made):
     unnoticed = []
     for name, values in others.items():
         for other in values:
-            if content["options"].get(name) in (other, None) and name != "max_segments":
+            if options[name] == other or (name not in content["options"] and name not in ALWAYS_TOLD):
                 continue
             changed = copy.deepcopy(content)
             changed["options"][name] = other
             seal(packed, changed)
             if not complaints(packed, source):
                 unnoticed.append((name, other))
-    if "wrapped" in content["options"]["algorithm"]:
+    if options["algorithm"] == "wrapped":
         unnoticed = [(name, other) for name, other in unnoticed if name != "pad_id"]  # hardly any padding
     assert unnoticed == []
     for name, other in NOT_IN_THE_ROWS.items():
-        assert content["options"][name] != other
+        assert options[name] != other
 
 
 def test_rows_with_more_segments_than_allowed_are_named(tmp_path):

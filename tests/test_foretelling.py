@@ -32,12 +32,12 @@ def foretold_and_made(source, out, options):
 
 def assert_alike(found, made):
     totals = made.totals
-    assert found.packs == totals["packs"]
-    assert found.lower_bound == totals["lower_bound"]
-    assert (found.documents, found.tokens) == (totals["documents"], totals["tokens"])
-    assert found.documents_packed == totals["documents"] - sum(totals["documents_dropped"].values())
-    assert found.tokens_packed == totals["tokens_packed"]
-    assert found.efficiency == totals["efficiency"]
+    assert found.packs == totals.packs
+    assert found.lower_bound == totals.lower_bound
+    assert (found.documents, found.tokens) == (totals.documents, totals.tokens)
+    assert found.documents_packed == totals.documents_packed
+    assert found.tokens_packed == totals.tokens_packed
+    assert found.efficiency == totals.efficiency
 
 
 def two_sources(folder, kinds):
@@ -95,7 +95,7 @@ def test_stats_foretell_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mix
     options = replace(options, weights=(0.5, 2.25), mix_unit="epochs")
     found, made = foretold_and_made(sources, tmp_path / "out", options)
     assert_alike(found, made)
-    assert made.totals["packs"] - made.totals["groups"]["packs_ungrouped"] >= (mode == "together")
+    assert made.totals.packs - made.totals.groups.packs_ungrouped >= (mode == "together")
 
 
 @pytest.mark.parametrize("kind", test_kept.KINDS)
@@ -106,7 +106,7 @@ def test_stats_foretell_the_rows_of_pairs(tmp_path, kind, long, options, monkeyp
     options = PackOptions(**{"max_len": 64, "algorithm": "bfd", "pairs": True, "long": long, **options})
     found, made = foretold_and_made(source, tmp_path / "out", options)
     assert_alike(found, made)
-    assert sum(made.totals["documents_dropped"].values())
+    assert sum(made.totals.documents_dropped.values())
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -180,12 +180,12 @@ def test_compare_foretells_the_rows_of_a_mixture_and_of_groups(tmp_path, options
         out = tmp_path / outcome.algorithm
         totals = run_pack(sources, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
         rows = attention_in(out)
-        assert (outcome.rows.packs, outcome.rows.segments) == (totals["packs"], totals["segments"])
+        assert (outcome.rows.packs, outcome.rows.segments) == (totals.packs, totals.segments)
         assert outcome.rows.mixing.attention == sum(rows)
         if options.group_by:  # whose rows are those of the plan; of patterns they are dealt otherwise
             assert outcome.rows.mixing.attention_peak == pytest.approx(max(rows) / np.mean(rows))
-        assert found.lower_bound >= totals["lower_bound"]
-        assert found.corpus.documents_packed == totals["documents"] - sum(totals["documents_dropped"].values())
+        assert found.lower_bound >= totals.lower_bound
+        assert found.corpus.documents_packed == totals.documents_packed
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -197,10 +197,10 @@ def test_compare_foretells_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
     for outcome in found.outcomes:
         out = tmp_path / outcome.algorithm
         totals = run_pack(source, out, options=replace(options, algorithm=outcome.algorithm)).manifest.totals
-        assert (outcome.rows.packs, outcome.rows.segments) == (totals["packs"], totals["segments"])
+        assert (outcome.rows.packs, outcome.rows.segments) == (totals.packs, totals.segments)
         assert outcome.rows.mixing.attention == sum(attention_in(out))
         assert outcome.rows.max_segments % 2 == 0
-        assert found.corpus.documents_packed == totals["documents"] - sum(totals["documents_dropped"].values())
+        assert found.corpus.documents_packed == totals.documents_packed
 
 
 # ---- on the command line ----
@@ -235,10 +235,10 @@ def test_what_cannot_be_foretold_is_told_in_one_line(tmp_path):
     for arguments, words in (
         (("stats", source, "--pairs", "--max-len", 32), "pairs are never split: choose --long truncate, drop or error"),
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
-        (("stats", source, "--group-by", "none", "apart", "--max-len", 32), "no column 'none'"),
+        (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
         (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),
         (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "tells no pairs or groups"),
-        (("compare", histogram, "--group-by", "x", "together", "--max-len", 8), "tells no pairs or groups"),
+        (("compare", histogram, "--group-by", "x", "--max-len", 8), "tells no pairs or groups"),
         (("compare", "--source", histogram, "--max-len", 8), "unknown format"),
     ):
         done = run(*arguments)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader import NO_LOSS
-from packer.loader.formats import FORMATS
+from packer.loader.batch_formats import FORMATS
 from packer.shards.columns import PADDING
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, labels_of, make, segments_of, tokens_of
@@ -141,7 +141,7 @@ def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_p
     for name in ("with", "without"):
         (tmp_path / name).mkdir()
     dataset = packer.load(make(tmp_path / "with"))
-    without = packer.load(make(tmp_path / "without", position_ids=False))
+    without = packer.load(make(tmp_path / "without", emit=[]))
     assert without.column_names == [name for name in dataset.column_names if name != "position_ids"]
     for row, same in zip(dataset, without, strict=True):
         batch, same_batch = packer.collate([row], tensors="numpy"), packer.collate([same], tensors="numpy")
@@ -153,7 +153,7 @@ def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_p
 
 def test_tensors_without_torch_are_an_error_that_says_what_to_install(dataset, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(PackerError, match=r'torch is not installed: pip install "packer\[torch\]", or ask for tensors'):
+    with pytest.raises(PackerError, match=r'torch is not installed: pip install "packer\[torch\]", or use tensors'):
         packer.collate([dataset[0]])
     packer.collate([dataset[0]], tensors="numpy")
 
@@ -349,16 +349,16 @@ def test_torch_compile_compiles_static_batches_once(dataset):
 def test_what_does_not_fit_the_static_shape_is_refused(dataset):
     rows = dataset.__getitems__(range(4))
     small = packer.static_shape(dataset, rows=1)
-    with pytest.raises(PackerError, match=r"a batch has \d+ tokens, the static shape 12: take static_shape"):
+    with pytest.raises(PackerError, match=r"a batch has \d+ tokens, the static shape only 12: call static_shape"):
         packer.collate(rows, static=small)
     few = packer.StaticShape(tokens=4 * MAX_LEN, segments=2, max_len=MAX_LEN, pad_id=0)
-    with pytest.raises(PackerError, match=r"a batch has \d+ segments, the static shape 2: take static_shape"):
+    with pytest.raises(PackerError, match=r"a batch has \d+ segments, the static shape only 2: call static_shape"):
         packer.collate(rows, static=few)
-    with pytest.raises(PackerError, match="rows is 0: a batch has at least 1"):
+    with pytest.raises(PackerError, match="rows is 0: a batch needs at least 1"):
         packer.static_shape(dataset, rows=0)
 
 
-MLM = packer.MaskedLM(mask_id=1, vocabulary=100_000, special_ids=[0])
+MLM = packer.MaskedLM(mask_id=1, vocab_size=100_000, special_ids=[0])
 
 
 def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
@@ -371,15 +371,23 @@ def test_static_padding_has_no_loss_where_labels_are_asked_for_by_name(dataset):
     ("options", "message"),
     [
         ({"format": "jsonl"}, "format is 'jsonl': choose one of hf, hf_rows, encoder, trl"),
-        ({"format": "hf_rows", "static": True}, "static is for hf and megatron: hf_rows has one shape, leave it out"),
-        ({"format": "trl", "loss_weights": "document"}, "loss_weights are for hf, hf_rows, encoder, megatron: trl has"),
-        ({"format": "trl", "keep": ()}, "keep is for hf and encoder: trl has no place for it, leave it out"),
-        ({"format": "hf_rows", "position_offset": 2}, "position_offset is for hf and encoder: hf_rows has no place"),
-        ({"additive_mask": True}, "additive_mask is for encoder: hf has no mask, leave it out"),
-        ({"mlm": MLM, "keep_tokens": ["labels"]}, "keep_tokens names labels, and those of mlm take their place: leave"),
-        ({"keep": ["label"]}, "the rows have no column label; they have input_ids, labels, position_ids, seq_lengths"),
-        ({"format": "encoder", "keep_tokens": ["token_type_ids"]}, "the rows have no column token_type_ids; they have"),
-        ({"format": "encoder", "loss_weights": "sequence"}, "loss_weights need labels: give mlm, or keep_tokens"),
+        (
+            {"format": "hf_rows", "static": True},
+            "format hf_rows does not support static: leave it out, or choose hf",
+        ),
+        ({"format": "trl", "loss_weights": "document"}, "format trl does not support loss_weights: leave it out, or"),
+        ({"format": "trl", "keep": ()}, "format trl does not support keep: leave it out, or choose hf or encoder"),
+        ({"format": "hf_rows", "position_offset": 2}, "format hf_rows does not support position_offset: leave it out"),
+        ({"format": "torchtune", "keep_tokens": ["a"]}, "format torchtune does not support keep_tokens: leave it out"),
+        ({"format": "megatron", "mlm": MLM}, "format megatron does not support mlm: leave it out, or choose hf or"),
+        ({"additive_mask": True}, "format hf does not support additive_mask: leave it out, or choose encoder"),
+        ({"mlm": MLM, "keep_tokens": ["labels"]}, "keep_tokens has labels, which mlm replaces: leave one of the two"),
+        ({"keep": ["label"]}, "the rows have no column label, only input_ids, labels, position_ids, seq_lengths"),
+        (
+            {"format": "encoder", "keep_tokens": ["token_type_ids"]},
+            "the rows have no column token_type_ids, only",
+        ),
+        ({"format": "encoder", "loss_weights": "sequence"}, "loss_weights need labels: pass mlm, or keep_tokens"),
         ({"loss_weights": "token"}, "loss_weights is 'token': choose sequence or document, or None"),
     ],
 )
@@ -397,7 +405,7 @@ def test_encoders_refuse_padding_inside_segments(tmp_path, options):
     aligned = packer.load(make(tmp_path, align=4))
     if "mlm" in options:
         options = {"mlm": MLM}
-    with pytest.raises(PackerError, match="the rows are aligned, and an encoder would see the padding inside"):
+    with pytest.raises(PackerError, match="the rows are aligned, and an encoder would attend to the padding inside"):
         packer.collate([aligned[0]], **options)
 
 
@@ -444,9 +452,12 @@ def test_flatten_does_not_touch_the_examples():
 @pytest.mark.parametrize(
     ("examples", "message"),
     [
-        ([], "there are 0 examples: a batch has at least 1"),
+        ([], "there are 0 examples: a batch needs at least 1"),
         ([{"input_ids": [1]}, {"input_ids": []}], "example 1 of the batch has 0 tokens: leave empty examples out"),
-        ([{"input_ids": [1, 2], "labels": [1]}], "example 0 of the batch has 1 labels for 2 tokens: give one for each"),
+        (
+            [{"input_ids": [1, 2], "labels": [1]}],
+            "example 0 of the batch has 1 labels for 2 tokens: pass one per token",
+        ),
     ],
 )
 def test_examples_that_cannot_be_flattened_are_refused(examples, message):

@@ -20,16 +20,15 @@ from click.testing import CliRunner
 import packer
 from packer import pipeline
 from packer.cli import cli
-from packer.cli.shared import TRAIN_NAMES
 from packer.errors import PackerError
-from packer.options import TRAIN_CHOICES, PackOptions
+from packer.options import PackOptions, options_of
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
-from packer.sources import records as records_module
 from packer.sources import spill as spill_module
+from packer.sources import text_records as records_module
 from packer.sources.hugging_face import REPORT
 from packer.sources.text import TextInput
-from packer.text import open_tokenizer
+from packer.text import TRAIN_ON, open_tokenizer
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, save_tokenizer, trained
 from tests.test_spill import with_free
@@ -50,7 +49,7 @@ def tokenizer(tmp_path_factory):
 def small(monkeypatch):
     """Pieces and stretches of a few documents."""
     monkeypatch.setattr(spill_module, "_PIECE", 1500)
-    monkeypatch.setattr(records_module, "_BLOCK", 400)
+    monkeypatch.setattr(records_module, "BLOCK", 400)
 
 
 @cache
@@ -156,8 +155,8 @@ def test_rows_hold_what_each_document_alone_gives(tmp_path, tokenizer, kind, sma
     records = KINDS[kind]()
     manifest = pack(write_lines(tmp_path / "rows.jsonl", records), tmp_path / "out", tokenizer)
     assert_rows_hold(tmp_path / "out", records, open_tokenizer(tokenizer), CHATML)
-    assert manifest.totals["documents"] == len(records)
-    assert manifest.options["pad_id"] == trained().token_to_id("<|endoftext|>")
+    assert manifest.totals.documents == len(records)
+    assert manifest.options.pad_id == trained().token_to_id("<|endoftext|>")
     assert not list(packer.verify(tmp_path / "out", tmp_path / "rows.jsonl", tokenizer=tokenizer))
 
 
@@ -174,7 +173,7 @@ def test_real_corpora_are_in_the_rows_as_each_document_alone(tmp_path, shared_da
     template = CHATML if "messages" in records[0] else None
     manifest = pack(source, tmp_path / "out", real, max_len=1024, chat_template=template)
     assert_rows_hold(tmp_path / "out", records, open_tokenizer(real), template, max_len=1024)
-    assert manifest.options["tokenizer"] == name
+    assert manifest.options.tokenizer == name
     assert not list(packer.verify(tmp_path / "out", source, tokenizer=real))
 
 
@@ -183,9 +182,9 @@ def test_what_is_trained_can_be_chosen(tmp_path, tokenizer, train_on, records):
     source = write_lines(tmp_path / "rows.jsonl", records())
     totals = pack(source, tmp_path / "out", tokenizer, train_on=train_on, max_len=4096).totals
     if train_on == "all":  # but for the first token of each document
-        assert totals["tokens_trained"] == totals["tokens_packed"] - totals["documents"]
+        assert totals.tokens_trained == totals.tokens_packed - totals.documents
     else:
-        assert 0 < totals["tokens_trained"] < totals["tokens_packed"] - totals["documents"]
+        assert 0 < totals.tokens_trained < totals.tokens_packed - totals.documents
 
 
 def test_a_column_can_be_named_and_the_end_left_out(tmp_path, tokenizer):
@@ -363,7 +362,7 @@ def test_counts_of_what_was_tokenized_before_a_kill_are_kept(tmp_path, tokenizer
         dies_after(patch, 4)
         with pytest.raises(Killed):
             tokenize(source, options=options, workers=1, sync=False)
-    assert tokenize(source, options=options, sync=False).report["documents_straddling"] == 40
+    assert tokenize(source, options=options, sync=False).report.documents_straddling == 40
 
 
 def test_tokenized_once_packs_to_the_same_rows(tmp_path, tokenizer, small):
@@ -402,7 +401,7 @@ def test_another_tokenizer_or_template_is_another_pack(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", chats())
     manifest = pack(source, tmp_path / "out", tokenizer)
     assert str(tmp_path.parent) not in manifest.to_bytes().decode()
-    assert manifest.source["text"]["tokenizer"]
+    assert manifest.source.text.tokenizer
     other = save_tokenizer(tmp_path / "ours", template=EXACT["trims"])
     with pytest.raises(packer.PackerError, match=r"with chat_template .*, not .*: choose another"):
         pack(source, tmp_path / "out", other)
@@ -436,7 +435,7 @@ def test_stats_and_compare_tell_what_packing_makes(tmp_path, tokenizer):
         done = CliRunner().invoke(cli, [*command, *arguments])
         assert done.exit_code == 0, done.output
         content = json.loads(done.stdout)
-        assert (content["documents"], content["tokens"]) == (50, manifest.totals["tokens"])
+        assert (content["documents"], content["tokens"]) == (50, manifest.totals.tokens)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "rows.jsonl"]
 
 
@@ -456,8 +455,8 @@ def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, to
         offsets = ours(record["prompt"] + record["completion"], return_offsets_mapping=True)["offset_mapping"]
         return any(start < len(record["prompt"]) < end for start, end in offsets)
 
-    assert totals["documents_straddling"] == sum(map(straddles, records)) > 0
-    assert totals["documents_untrained"] == 1
+    assert totals.documents_straddling == sum(map(straddles, records)) > 0
+    assert totals.documents_untrained == 1
     assert "nothing to train on" in done.stdout
     assert "Tokenized with ours, training on completion of prompt+completion" in done.stdout
 
@@ -515,9 +514,9 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(tmp_path, tokeni
     assert "train_on assistant does not fit documents of text" in refused(text, tokenizer, train_on="assistant")
     assert "train_on is 'me': choose one of all, completion, assistant" in refused(text, tokenizer, train_on="me")
     assert "or give tokenizer to pack text" in refused(text, None)
-    assert "text_column is 'body', and there is no tokenizer: give one" in refused(text, None, text_column="body")
-    assert "eos is 'False', and there is no tokenizer" in refused(text, None, eos=False)
-    assert "input_column is ids, and there is a tokenizer" in refused(text, tokenizer, input_column="ids")
+    assert "text_column is 'body', but there is no tokenizer: set" in refused(text, None, text_column="body")
+    assert "eos is 'False', but there is no tokenizer" in refused(text, None, eos=False)
+    assert "input_column is ids, but tokens and labels come" in refused(text, tokenizer, input_column="ids")
     both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1], "text": "a"}])
     assert "tokenized already; take it without tokenizer" in refused(both, tokenizer)
     empty = write_lines(tmp_path / "empty.jsonl", [])
@@ -550,8 +549,9 @@ def test_a_template_file_that_is_not_there_is_a_usage_error(tmp_path):
     assert done.exit_code == 2
 
 
-def test_the_command_knows_what_can_be_trained():
-    assert set(TRAIN_NAMES) == set(TRAIN_CHOICES)
+def test_every_kind_of_text_has_a_default_among_the_choices():
+    choices = options_of(PackOptions)["train_on"].choices
+    assert {choice for fitting in TRAIN_ON.values() for choice in fitting} == set(choices)
 
 
 def test_tokens_that_cannot_fit_are_refused_before_a_text_is_tokenized(tmp_path, tokenizer, monkeypatch):

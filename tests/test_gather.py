@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer import loader
 from packer.gather import (
-    NO_LOSS,
+    RowLayout,
+    Spans,
     TokenColumn,
     any_trained,
     count_trained,
@@ -22,6 +22,7 @@ from packer.gather import (
     restart_positions,
 )
 from packer.gather.columns import VALUE_TYPES
+from packer.labels import NO_LOSS
 from tests import naive
 
 
@@ -34,7 +35,7 @@ def read_back(column: TokenColumn, lists: list[list[int]], allowed: int = 0) -> 
     places = np.cumsum(lengths) - lengths
     out = np.full(int(lengths.sum()), -7, np.int32)
     rows = np.arange(len(lists), dtype=np.int64)
-    assert gather(column.addresses, rows, np.zeros_like(rows), lengths, places, allowed, out) == -1
+    assert gather(column.addresses, Spans(rows, np.zeros_like(rows), lengths, places), allowed, out) == -1
     return [out[place : place + length].tolist() for place, length in zip(places, lengths, strict=True)]
 
 
@@ -67,7 +68,8 @@ def test_fixed_size_lists_count_from_their_slice():
 def test_segments_land_where_they_are_placed():
     column = TokenColumn.from_arrow([pa.array([[7, 8, 9], [5]], pa.list_(pa.int32()))])
     out = np.full(6, -1, np.int32)
-    assert gather(column.addresses, int64s(1, 0), int64s(0, 1), int64s(1, 2), int64s(0, 3), 0, out) == -1
+    spans = Spans(lists=int64s(1, 0), starts=int64s(0, 1), lengths=int64s(1, 2), places=int64s(0, 3))
+    assert gather(column.addresses, spans, 0, out) == -1
     assert out.tolist() == [5, -1, -1, 8, 9, -1]
 
 
@@ -75,8 +77,9 @@ def test_segments_land_where_they_are_placed():
 def test_a_negative_token_is_refused_with_its_segment(value_type):
     column = TokenColumn.from_arrow([pa.array([[1], [2, -5]], pa.list_(pa.from_numpy_dtype(value_type)))])
     out = np.zeros(3, np.int32)
-    assert gather(column.addresses, int64s(0, 1), int64s(0, 0), int64s(1, 2), int64s(0, 1), 0, out) == 1
-    assert gather(column.addresses, int64s(0, 1), int64s(0, 0), int64s(1, 2), int64s(0, 1), -5, out) == -1
+    spans = Spans(lists=int64s(0, 1), starts=int64s(0, 0), lengths=int64s(1, 2), places=int64s(0, 1))
+    assert gather(column.addresses, spans, 0, out) == 1
+    assert gather(column.addresses, spans, -5, out) == -1
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_a_negative_token_is_refused_with_its_segment(value_type):
 )
 def test_a_token_above_int32_is_refused(value, value_type):
     column = TokenColumn.from_arrow([pa.array([[value]], pa.list_(pa.from_numpy_dtype(value_type)))])
-    assert gather(column.addresses, *[int64s(n) for n in (0, 0, 1, 0)], NO_LOSS, np.zeros(1, np.int32)) == 0
+    assert gather(column.addresses, Spans(*[int64s(n) for n in (0, 0, 1, 0)]), NO_LOSS, np.zeros(1, np.int32)) == 0
 
 
 def test_offsets_that_run_backwards_or_outside_are_refused():
@@ -109,7 +112,7 @@ def test_labels_and_positions_equal_the_naive_twins(rows, spare, align, most_con
     context = np.minimum(lengths, most_context)
     labels = np.arange(len(rows) * max_len, dtype=np.int32)
     expected = naive.masked_labels(labels.reshape(len(rows), max_len).tolist(), rows, align, most_context)
-    fill_gaps(places, lengths, taken, ends, max_len, NO_LOSS, labels)
+    fill_gaps(RowLayout(places, lengths, taken, ends), max_len, NO_LOSS, labels)
     mask_context(places, context, NO_LOSS, labels)
     assert labels.reshape(len(rows), max_len).tolist() == expected
     positions = np.full(len(rows) * max_len, -1, np.int32)
@@ -123,7 +126,3 @@ def test_every_label_but_no_loss_counts_as_trained_token_0_too():
     assert count_trained(places, lengths, labels) == (3, 1)
     any_trained(places, lengths, labels, found)
     assert found.tolist() == [True, False, True]
-
-
-def test_the_loader_means_the_same_by_no_loss():
-    assert loader.NO_LOSS == NO_LOSS  # it cannot import this one without Numba

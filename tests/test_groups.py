@@ -1,7 +1,8 @@
 """Rows of one group, rows with no two of a group, and pairs that stay together."""
 
+import re
 from collections import Counter, defaultdict
-from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +14,14 @@ from hypothesis import strategies as st
 import packer
 from packer.algorithms import get_algorithm
 from packer.cli import cli
-from packer.cli.reading import GROUP_MODE_NAMES
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.planning import cut_lengths, make_plan
+from packer.options.choices import GroupMode
+from packer.pipeline.group_plan import plan_groups
+from packer.pipeline.planning import cut_by_policy
 from packer.plan import (
-    GROUP_MODES,
     NO_GROUP,
     Plan,
-    apart,
     apart_bound,
     cut_documents,
     cut_pairs,
@@ -31,7 +31,8 @@ from packer.plan import (
     keep_apart,
     together_bound,
 )
-from packer.plan.apart_spread import find_runs, spread_runs
+from packer.plan.apart_kernels import find_runs, mark_clashes, spread_runs
+from packer.plan.group_kernels import GroupedSegments
 from tests import naive
 from tests.test_kept import write
 from tests.test_plan import int32s, located, real_like_lengths, rows_of
@@ -117,24 +118,21 @@ def test_apart_no_row_has_two_of_a_group(documents, pieces, long, align, rows_pe
     for row in row_groups(segments, plan, of_documents):
         held = [group for group in row if group != NO_GROUP]
         assert len(held) == len(set(held))
-    packs = len(plan.row_starts) - 1
-    clashes = sum(
-        len(held) - len(set(held))
+    clashes = [
+        len(held) > len(set(held))
         for row in row_groups(segments, dealt, of_documents)
         if (held := [group for group in row if group != NO_GROUP])
-    )
-    assert apart_bound(segments, of_documents) <= packs
-    assert len(dealt.row_starts) - 1 <= packs <= len(dealt.row_starts) - 1 + clashes  # each in a row of its own
-    if not clashes:
-        assert plan is dealt
+    ]
+    assert max(dealt.packs, apart_bound(segments, of_documents)) <= plan.packs
+    assert (plan is dealt) == (not any(clashes))
 
 
-def apart_of_many(of_documents, lengths, *, max_len=2048, threads=1, seed=0, rows_per_shard=1000):
+def apart_of_many(of_documents, lengths, *, max_len=2048, seed=0, rows_per_shard=1000):
     segments = cut_documents(lengths, max_len, "split")
     dealt = deal(segments, solver(None)(segments.histogram), rows_per_shard=rows_per_shard, seed=seed)
     plan = keep_apart(
         dealt, segments, of_documents, least=apart_bound(segments, of_documents),
-        max_segments=None, rows_per_shard=rows_per_shard, seed=seed, threads=threads,
+        max_segments=None, rows_per_shard=rows_per_shard, seed=seed,
     )  # fmt: skip
     return segments, dealt, plan
 
@@ -148,25 +146,47 @@ def grouped_lengths():
     return of_documents, lengths
 
 
-def test_few_clashes_cost_no_packs_and_leave_the_rest_where_it_was():
+def test_few_clashes_cost_few_rows_and_leave_the_other_rows_whole():
     of_documents, lengths = grouped_lengths()
     of_documents[of_documents >= 300] = NO_GROUP
     segments, dealt, plan = apart_of_many(of_documents, lengths)
-    assert len(plan.row_starts) == len(dealt.row_starts)
-    changed = sum(sorted(row) != sorted(other) for row, other in zip(rows_of(plan), rows_of(dealt), strict=True))
-    assert 0 < changed < len(plan.row_starts) // 10
-    for row in row_groups(segments, plan, of_documents):
-        assert max(Counter(group for group in row if group >= 0).values(), default=1) == 1
+    clashes = sum(
+        max(Counter(group for group in row if group >= 0).values(), default=1) > 1
+        for row in row_groups(segments, dealt, of_documents)
+    )
+    assert 0 < clashes < dealt.packs // 10
+    assert dealt.packs <= plan.packs <= dealt.packs + max(2, clashes // 10)
+    before, after = ({tuple(sorted(row)) for row in rows_of(each)} for each in (dealt, plan))
+    assert len(before & after) == dealt.packs - clashes
 
 
-def test_plans_by_group_do_not_depend_on_threads_and_do_on_the_seed():
+def test_as_many_rows_are_dissolved_as_give_the_largest_group_room():
+    # two rows [0, 0] and 18 rows without a group: two of them need four rows, five have room for all
+    segments = cut_documents(int32s([5] * 40), 10, "split")
+    of_documents = int32s([0] * 4 + [NO_GROUP] * 36)
+    dealt = Plan(
+        shard_rows=np.array([0, 20]), row_starts=np.arange(0, 41, 2), slots=np.arange(40, dtype=np.uint32), pool_packs=0
+    )
+    plan = keep_apart(dealt, segments, of_documents, least=4, max_segments=None, rows_per_shard=20, seed=0)
+    assert plan.packs == 20
+    assert all(row.count(0) <= 1 for row in row_groups(segments, plan, of_documents))
+    assert [sorted(row) in rows_of(dealt) for row in rows_of(plan)].count(True) == 15
+
+
+def test_rows_that_clash_are_marked():
+    slots, row_starts = np.array([0, 1, 2, 3, 4, 5, 6], np.uint32), np.array([0, 2, 2, 5, 7])
+    found = np.zeros(4, np.bool_)
+    mark_clashes(slots, row_starts, int32s([1, 1, 0, NO_GROUP, NO_GROUP, 0, 1]), 2, found)
+    assert found.tolist() == [True, False, False, False]
+
+
+def test_plans_by_group_repeat_and_depend_on_the_seed():
     of_documents, lengths = grouped_lengths()
-    plans = [apart_of_many(of_documents, lengths, threads=threads)[2] for threads in (1, 2, 5)]
-    segments, _, other = apart_of_many(of_documents, lengths, seed=1)
-    for plan in plans[1:]:
-        for name in ("shard_rows", "row_starts", "slots"):
-            assert np.array_equal(getattr(plan, name), getattr(plans[0], name))
-    assert not np.array_equal(other.slots, plans[0].slots)
+    segments, _, plan = apart_of_many(of_documents, lengths)
+    again, other = apart_of_many(of_documents, lengths)[2], apart_of_many(of_documents, lengths, seed=1)[2]
+    for name in ("shard_rows", "row_starts", "slots"):
+        assert np.array_equal(getattr(again, name), getattr(plan, name))
+    assert not np.array_equal(other.slots, plan.slots)
     together = [
         deal_together(segments, of_documents, solver(None), max_segments=None, rows_per_shard=1000, seed=seed).slots
         for seed in (0, 0, 1)
@@ -185,12 +205,12 @@ def test_segments_are_spread_over_rows_as_the_naive_way_does(some, max_len, limi
     groups, extents = (int32s(values) for values in zip(*some, strict=True))
     classes = np.array([sum(edge > extent for edge in edges) for extent in range(max_len + 1)])
     sizes = np.bincount(np.where(groups < 0, groups.max() + 1, groups), minlength=groups.max() + 2)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
     numbers, rows = np.arange(len(some), dtype=np.uint32), np.empty(len(some), np.uint32)
+    grouped = GroupedSegments(numbers, np.concatenate([[0], np.cumsum(sizes)]), groups, extents)
     least = int(share * len(some))
     runs = np.empty_like(numbers)
-    runs = runs[: find_runs(numbers, starts, classes, extents, runs)]
-    count = spread_runs(runs, numbers, starts, groups, classes, extents, max_len, limit, least, rows)
+    runs = runs[: find_runs(grouped, classes, runs)]
+    count = spread_runs(grouped, classes, runs, max_len, limit, least, rows)
     expected = naive.spread(some, classes, max_len, limit, least)
     assert rows.tolist() == expected
     assert count == max(expected) + 1
@@ -245,12 +265,9 @@ def test_few_large_groups_end_near_the_bound(kind, max_len, most):
         assert len(held) == len(set(held))
 
 
-def test_what_is_packed_anew_does_not_depend_on_threads_does_on_the_seed_and_has_no_bias_of_order():
+def test_what_is_packed_anew_depends_on_the_seed_and_has_no_bias_of_order():
     of_documents, lengths = few_groups("five"), real_like_lengths(40_000)
-    plans = [
-        apart_of_many(of_documents, lengths, threads=threads, seed=seed, rows_per_shard=10**9)
-        for threads, seed in ((1, 0), (3, 0), (1, 1))
-    ]
+    plans = [apart_of_many(of_documents, lengths, seed=seed, rows_per_shard=10**9) for seed in (0, 0, 1)]
     segments, _, plan = plans[0]
     assert np.array_equal(plan.slots, plans[1][2].slots)
     assert np.array_equal(plan.row_starts, plans[1][2].row_starts)
@@ -307,47 +324,12 @@ def test_the_bound_of_a_group_is_the_best_of_three(lengths, max_segments, bound)
     assert together_bound(segments, of_documents, max_segments) == 2 * bound + 1
 
 
-def test_a_clash_is_mended_within_its_shard():
-    lengths, of_documents = np.full(8000, 512, np.int32), (np.arange(8000) // 8).astype(np.int32)
-    of_documents[::2] = NO_GROUP
-    _, dealt, plan = apart_of_many(of_documents, lengths, rows_per_shard=200)
-    assert not np.array_equal(plan.slots, dealt.slots)
-    for first, last in pairwise(dealt.row_starts[dealt.shard_rows]):
-        assert sorted(plan.slots[first:last]) == sorted(dealt.slots[first:last])
-
-
-def test_where_no_segment_is_as_long_two_change_places_with_two_that_take_as_much(monkeypatch):
-    monkeypatch.setattr(apart, "STUCK", 1)  # no packing anew
-    segments = cut_documents(int32s([9, 7, 4, 8, 3, 6, 2, 1]), 20, "split")
-    of_documents = int32s([0, 0, *[NO_GROUP] * 6])
-    dealt = Plan(
-        shard_rows=np.array([0, 2]), row_starts=np.array([0, 3, 8]), slots=np.arange(8, dtype=np.uint32), pool_packs=0
-    )
-    plan = keep_apart(dealt, segments, of_documents, least=2, max_segments=None, rows_per_shard=2, seed=0)
-    assert [sorted(row) for row in rows_of(plan)] == [[0, 3, 4], [1, 2, 5, 6, 7]]  # 7 + 4 for 8 + 3
-
-
 def test_rows_that_are_added_stand_anywhere_among_those_of_the_pool():
     lengths = np.sort(real_like_lengths(4000))
     segments, dealt, plan = apart_of_many(np.arange(4000, dtype=np.int32) % 8, lengths, rows_per_shard=50)
     assert dealt.pool_packs == dealt.packs < plan.packs - 20
     filled = np.add.reduceat(segments.locate(plan.slots)[2], plan.row_starts[:-1])[-plan.pool_packs :]
     assert abs(np.corrcoef(np.arange(plan.pool_packs), filled)[0, 1]) < 5 / np.sqrt(plan.pool_packs)
-
-
-def test_swapped_segments_come_from_anywhere():
-    # which of the segments of equal length changes places with one that clashes is drawn: none is preferred
-    lengths = np.full(4000, 512, np.int32)
-    of_documents = np.full(4000, NO_GROUP, np.int32)
-    of_documents[::10] = np.arange(400) // 2
-    places = Counter()
-    for seed in range(30):
-        _, dealt, plan = apart_of_many(of_documents, lengths, seed=seed, rows_per_shard=10**9)
-        rows = zip(rows_of(dealt), rows_of(plan), strict=True)
-        places.update(number * 4 // 4000 for before, after in rows for number in set(after) - set(before))
-    total = sum(places.values())
-    assert total >= 2
-    assert all(abs(places[quarter] / total - 0.25) < 4 * (0.1875 / total) ** 0.5 for quarter in range(4))
 
 
 def grouped_source(documents=400, seed=0):
@@ -374,7 +356,7 @@ def groups_on_disk(out):
 
 
 @pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
-@pytest.mark.parametrize("mode", GROUP_MODES)
+@pytest.mark.parametrize("mode", get_args(GroupMode))
 def test_a_column_of_the_source_groups_its_documents(kind, mode, tmp_path):
     columns = grouped_source()
     source = write(tmp_path, kind, columns)
@@ -386,12 +368,12 @@ def test_a_column_of_the_source_groups_its_documents(kind, mode, tmp_path):
         held = [name for name in row if name is not None]
         assert len(set(row)) == 1 if mode == "together" else len(set(held)) == len(held)
     plain = packer.pack(source, tmp_path / "plain", **options)
-    assert manifest.totals["groups"] == {
+    assert manifest.totals.groups.to_dict() == {
         "groups": 30,
         "documents_without": columns["source"].count(None),
-        "packs_ungrouped": plain.totals["packs"],
+        "packs_ungrouped": plain.totals.packs,
     }
-    assert manifest.totals["lower_bound"] <= manifest.totals["packs"] == len(rows)
+    assert manifest.totals.lower_bound <= manifest.totals.packs == len(rows)
     assert list(packer.verify(out, source)) == []
 
 
@@ -399,29 +381,28 @@ def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
     columns = grouped_source()
     source = write(tmp_path, "parquet", columns)
     manifest = packer.pack(source, tmp_path / "out", max_len=100, group_by="weight", group_mode="apart")
-    assert manifest.totals["groups"]["packs_ungrouped"] == manifest.totals["packs"]
+    assert manifest.totals.groups.packs_ungrouped == manifest.totals.packs
     assert "weight" not in packer.load(tmp_path / "out")[0]
-    assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).options
+    assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).to_dict()["options"]
 
 
 def test_the_command_says_what_groups_cost(tmp_path):
     source = write(tmp_path, "parquet", grouped_source())
     command = ["pack", str(source), "--max-len", "100", "-o", str(tmp_path / "out"), "--group-by", "source"]
-    done = CliRunner().invoke(cli, [*command, "together"])
+    done = CliRunner().invoke(cli, [*command, "--group-mode", "together"])
     assert done.exit_code == 0, done.output
     line = next(line for line in done.output.splitlines() if line.strip().startswith("together"))
-    assert "more than ungrouped" in line
-    assert "30 groups of source; 57 documents of none" in line
-    assert CliRunner().invoke(cli, [*command, "near"]).exit_code == 2
-    assert GROUP_MODE_NAMES == GROUP_MODES
+    assert "rows more than ungrouped, " in line
+    assert re.search(r"^  groups +30  of source; 57 documents in none$", done.output, re.MULTILINE)
+    assert CliRunner().invoke(cli, [*command, "--group-mode", "near"]).exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"group_by": "source", "algorithm": "sequential"}, "keeps the order of the source: choose another algorithm"),
-        ({"group_by": "source", "group_mode": "near"}, "choose together or apart"),
-        ({"group_mode": "apart"}, "say with group_by which column"),
+        ({"group_by": "source", "group_mode": "near"}, "group_mode is 'near': choose one of together, apart"),
+        ({"group_mode": "apart"}, "name the column of groups with group_by"),
         ({"group_by": "input_ids"}, "a column of tokens: name one with a value per document"),
         ({"group_by": "nowhere"}, "nowhere"),
         ({"group_by": "empty"}, "is null in every document; name another"),
@@ -470,32 +451,29 @@ def naive_pairs(pairs, max_len, long, side, align):
 @settings(deadline=None)
 @given(
     some_pairs, st.integers(2, 12), st.sampled_from(["truncate", "drop"]), st.sampled_from(["left", "right"]),
-    st.integers(1, 3), st.sampled_from(["bfd", "sequential"]), st.sampled_from([None, 2, 3, 4]),
-    st.sampled_from([None, "together", "apart"]), st.integers(0, 3),
+    st.integers(1, 3), st.sampled_from([None, 2, 3, 4]), st.sampled_from(["together", "apart"]), st.integers(0, 3),
 )  # fmt: skip
-def test_pairs_stand_side_by_side_and_are_treated_alike(
-    pairs, pieces, long, side, align, algorithm, max_segments, mode, seed
+def test_pairs_of_groups_stand_side_by_side_and_are_treated_alike(
+    pairs, pieces, long, side, align, max_segments, mode, seed
 ):
     max_len = pieces * align
     lengths = int32s([length for pair in pairs for length in pair])
     side = side if long == "truncate" else "right"
-    mode = mode if algorithm == "bfd" else None
     options = PackOptions(
-        max_len=max_len, long=long, truncate_side=side, align=align, algorithm=algorithm, max_segments=max_segments,
-        pairs=True, seed=seed, shard_size=3 * 8 * max_len, group_by="x" if mode else None,
-        group_mode=mode or "together",
+        max_len=max_len, long=long, truncate_side=side, align=align, algorithm="bfd", max_segments=max_segments,
+        pairs=True, seed=seed, group_by="x", group_mode=mode,
     )  # fmt: skip
     expected = naive_pairs(pairs, max_len, long, side, align)
     assume(expected)
-    cut = cut_lengths(lengths, options)
-    of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2) if mode else None
-    plan, totals = make_plan(cut, options, row_bytes=8 * max_len, groups=of_documents)
-    check_rows(cut.segments, plan, max_segments=max_segments, rows_per_shard=3)
+    segments = cut_by_policy(lengths, options)
+    of_documents = np.repeat(np.arange(len(pairs), dtype=np.int32) % 3, 2)
+    plan, totals = plan_groups(segments, of_documents, options, rows_per_shard=3)
+    check_rows(segments, plan, max_segments=max_segments, rows_per_shard=3)
     if long == "drop":
-        assert sorted(located(cut.segments, plan.slots)) == expected
+        assert sorted(located(segments, plan.slots)) == expected
     else:  # where both are cut, which has a token more is not said
         by_pair = defaultdict(list)
-        for document, start, length in located(cut.segments, plan.slots):
+        for document, start, length in located(segments, plan.slots):
             assert start == (lengths[document] - length if side == "left" else 0)
             by_pair[document // 2].append(length)
         assert sorted(by_pair) == sorted({document // 2 for document, _, _ in expected})
@@ -506,16 +484,13 @@ def test_pairs_stand_side_by_side_and_are_treated_alike(
     for row in rows_of(plan):
         assert all(document % 2 == 0 for document in row[::2])
         assert row[1::2] == [document + 1 for document in row[::2]]
-        if mode:
-            held = [document // 2 % 3 for document in row[::2]]
-            assert len(set(held)) == (1 if mode == "together" else len(held))
-    dropped = totals["documents_dropped"]
-    assert totals["documents"] == totals["segments"] + sum(dropped.values())
-    assert totals["tokens"] == (
-        totals["tokens_packed"] + totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
-    )
-    assert totals["tokens_truncated"] >= 0
-    assert totals["lower_bound"] <= totals["packs"]
+        held = [document // 2 % 3 for document in row[::2]]
+        assert len(set(held)) == (1 if mode == "together" else len(held))
+    dropped = totals.documents_dropped
+    assert totals.documents == totals.segments + sum(dropped.values())
+    assert totals.tokens == (totals.tokens_packed + totals.tokens_lost)
+    assert totals.tokens_truncated >= 0
+    assert totals.lower_bound <= totals.packs
 
 
 def test_a_pair_gives_each_side_its_share():
@@ -531,8 +506,8 @@ def test_a_pair_gives_each_side_its_share():
     [
         ({}, "pairs are never split: choose --long truncate, drop or error"),
         ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and wrapped cuts documents"),
-        ({"long": "drop", "max_segments": 1}, "a pair is two segments; allow 2 at least"),
-        ({"long": "drop", "align": 8}, "a pair takes 16 at least"),
+        ({"long": "drop", "max_segments": 1}, "a pair is two segments, so allow at least 2"),
+        ({"long": "drop", "align": 8}, "a pair takes at least 16"),
         ({"long": "drop", "untrained": "drop"}, "may leave out one side of a pair"),
     ],
 )
@@ -558,7 +533,7 @@ def paired_source(pairs=150, seed=0):
 
 
 @pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
-@pytest.mark.parametrize("mode", [None, *GROUP_MODES])
+@pytest.mark.parametrize("mode", [None, *get_args(GroupMode)])
 def test_pairs_of_a_source_stand_side_by_side(kind, mode, tmp_path):
     columns = paired_source()
     types = {name: pa.string() if name == "source" else pa.list_(pa.int32()) for name in columns}
@@ -592,5 +567,5 @@ def test_pairs_of_a_source_stand_side_by_side(kind, mode, tmp_path):
     for (number, role), (tokens, labels) in found.items():
         assert tokens == columns[f"{role}_input_ids"][number]
         assert labels == columns[f"{role}_labels"][number]
-    assert manifest.totals["documents_dropped"] == {"empty": 0, "too_long": 300 - 2 * len(kept), "unpaired": 0}
+    assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 300 - 2 * len(kept), "unpaired": 0}
     assert list(packer.verify(out, source)) == []

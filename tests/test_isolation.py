@@ -12,9 +12,9 @@ from packer.cli import cli
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from packer.attention import IMPLEMENTATION, opening  # noqa: E402  needs torch, as all that follows
+from packer.attention import IMPLEMENTATION, load_model  # noqa: E402  needs torch, as all that follows
 from packer.attention.isolation import probe  # noqa: E402
-from packer.attention.opening import open_model  # noqa: E402
+from packer.attention.load_model import load_small_model  # noqa: E402
 from tests.families import tiny_gemma3, tiny_model  # noqa: E402
 from tests.naive_attention import flash_attn_installed  # noqa: E402
 
@@ -124,18 +124,18 @@ def test_positions_that_begin_elsewhere_are_the_remedy_where_they_make_it_safe()
 
 
 def test_a_window_that_is_lost_is_noticed(monkeypatch):
-    from packer.attention import hugging_face
+    from packer.attention import transformers_hook
 
     def without_window(*tensors, window, **options):
         return segment_attention(*tensors, window=None, **options)
 
-    segment_attention = hugging_face.segment_attention
-    monkeypatch.setattr(hugging_face, "segment_attention", without_window)
+    segment_attention = transformers_hook.segment_attention
+    monkeypatch.setattr(transformers_hook, "segment_attention", without_window)
     assert answers(probe(tiny_model("mistral"), [IMPLEMENTATION])) == {IMPLEMENTATION: "differs"}
 
 
 def test_gradients_that_are_wrong_alone_are_noticed(monkeypatch):
-    from packer.attention import hugging_face
+    from packer.attention import transformers_hook
 
     def twice_as_steep(*tensors, **options):
         out = segment_attention(*tensors, **options)
@@ -143,8 +143,8 @@ def test_gradients_that_are_wrong_alone_are_noticed(monkeypatch):
             out.register_hook(lambda gradient: 2 * gradient)
         return out
 
-    segment_attention = hugging_face.segment_attention
-    monkeypatch.setattr(hugging_face, "segment_attention", twice_as_steep)
+    segment_attention = transformers_hook.segment_attention
+    monkeypatch.setattr(transformers_hook, "segment_attention", twice_as_steep)
     (verdict,) = probe(tiny_model("mistral"), [IMPLEMENTATION])
     assert verdict.answer == "differs"
     assert max(verdict.moved, verdict.logits, verdict.loss) < 1e-5 < verdict.gradients
@@ -196,7 +196,7 @@ def test_the_language_model_of_several_parts_is_judged_and_left_as_it_was():
 
 
 def test_a_model_that_does_not_run_is_an_error():
-    with pytest.raises(PackerError, match=r"LlamaModel does not run on a document alone.*no attribute 'loss'"):
+    with pytest.raises(PackerError, match=r"LlamaModel fails on a single document.*no attribute 'loss'"):
         probe(tiny_model("llama3").model)
 
 
@@ -221,7 +221,7 @@ def save_config(folder, family, **changes):
     ],
 )
 def test_a_full_size_config_makes_a_small_model_with_a_layer_of_every_kind(tmp_path, family, layers):
-    opened = open_model(str(save_config(tmp_path, family)))
+    opened = load_small_model(str(save_config(tmp_path, family)))
     assert opened.layers == layers
     assert opened.all_layers > layers
     assert sum(parameter.numel() for parameter in opened.model.parameters()) < 50_000_000
@@ -234,8 +234,8 @@ NARROW = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
 def test_windows_and_chunks_become_short_enough_to_be_felt(tmp_path):
     (tmp_path / "mistral").mkdir()
     (tmp_path / "llama4").mkdir()
-    assert open_model(str(save_config(tmp_path / "mistral", "mistral"))).model.config.sliding_window == 8
-    llama4 = open_model(str(save_config(tmp_path / "llama4", "llama4_text", num_hidden_layers=4, **NARROW))).model
+    assert load_small_model(str(save_config(tmp_path / "mistral", "mistral"))).model.config.sliding_window == 8
+    llama4 = load_small_model(str(save_config(tmp_path / "llama4", "llama4_text", num_hidden_layers=4, **NARROW))).model
     assert llama4.config.attention_chunk_size == 8
     assert answers(probe(llama4))["sdpa"] == "differs"  # it scales queries by their place in the batch
 
@@ -250,7 +250,7 @@ GEMMA = {**NARROW, "vocab_size": 200, "vocab_size_per_layer_input": 200, "hidden
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])
 def test_words_as_long_as_the_model_is_deep_are_left_whole(tmp_path, family, depth):
     activation = {"hidden_act": "relu" if depth == 4 else "tanh"}
-    opened = open_model(str(save_config(tmp_path, family, num_hidden_layers=depth, **NARROW, **activation)))
+    opened = load_small_model(str(save_config(tmp_path, family, num_hidden_layers=depth, **NARROW, **activation)))
     assert (opened.layers, opened.all_layers) == (2, depth)
     assert opened.model.config.hidden_act == activation["hidden_act"]
 
@@ -260,7 +260,7 @@ def test_words_as_long_as_the_model_is_deep_are_left_whole(tmp_path, family, dep
     [("gemma3n_text", 15, 10), ("gemma3n_text", 5, 10), ("gemma3n_text", 0, 5), ("gemma4_text", 10, 10)],
 )
 def test_layers_that_share_keys_and_values_are_kept_beside_those_they_share(tmp_path, family, shared, layers):
-    opened = open_model(str(save_config(tmp_path, family, **GEMMA, num_kv_shared_layers=shared)))
+    opened = load_small_model(str(save_config(tmp_path, family, **GEMMA, num_kv_shared_layers=shared)))
     config = opened.model.config
     assert opened.layers == config.num_hidden_layers == layers
     assert config.num_kv_shared_layers == (5 if family == "gemma3n_text" and shared else 4 if shared else 0)
@@ -270,53 +270,53 @@ def test_layers_that_share_keys_and_values_are_kept_beside_those_they_share(tmp_
 
 
 def test_widths_that_each_layer_has_of_its_own_are_cut(tmp_path):
-    model = open_model(str(save_config(tmp_path, "gemma3n_text"))).model
+    model = load_small_model(str(save_config(tmp_path, "gemma3n_text"))).model
     assert set(model.config.intermediate_size) == {512}
     assert sum(parameter.numel() for parameter in model.parameters()) < 100_000_000
 
 
 def test_a_loss_over_the_whole_batch_is_left_out_of_the_comparison(tmp_path):
     folder = save_config(tmp_path, "mixtral", num_local_experts=4, **NARROW, **LOSS_OF_BATCH)
-    assert set(answers(probe(open_model(str(folder)).model)).values()) == {"safe"}
+    assert set(answers(probe(load_small_model(str(folder)).model)).values()) == {"safe"}
 
 
 def test_the_language_model_of_several_parts_is_probed(tmp_path):
-    opened = open_model(str(save_config(tmp_path, "gemma3")))
+    opened = load_small_model(str(save_config(tmp_path, "gemma3")))
     assert type(opened.model).__name__ == "Gemma3ForCausalLM"
 
 
 def test_the_same_config_makes_the_same_weights_and_leaves_the_random_state(tmp_path):
     save_config(tmp_path, "gpt2")
     state = torch.random.get_rng_state()
-    one, other = (open_model(str(path)).model for path in (tmp_path, tmp_path / "config.json"))
+    one, other = (load_small_model(str(path)).model for path in (tmp_path, tmp_path / "config.json"))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_a_model_too_large_is_refused_with_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "LARGEST", 1_000_000)
+    monkeypatch.setattr(load_model, "LARGEST", 1_000_000)
     with pytest.raises(PackerError, match=r"gpt2 has 1,\d+,\d+ parameters in 2 layers, more than 1,000,000"):
-        open_model(str(save_config(tmp_path, "gpt2")))
+        load_small_model(str(save_config(tmp_path, "gpt2")))
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "has no config.json"),
-        ("{", "reads no model config there"),
-        ('{"model_type": "no-such-model"}', "reads no model config there"),
+        ("{", "finds no model config there"),
+        ('{"model_type": "no-such-model"}', "finds no model config there"),
         ('{"model_type": "t5"}', "t5 has an encoder and a decoder"),
         ('{"model_type": "vit"}', "has no language model of type vit"),
-        ('{"model_type": "llama", "num_attention_heads": 3, "hidden_size": 32}', "reads no model config there"),
+        ('{"model_type": "llama", "num_attention_heads": 3, "hidden_size": 32}', "finds no model config there"),
         (
             '{"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3, "hidden_size": 64}',
-            "makes no model of this config",
+            "cannot create a model from this config",
         ),
         (
             '{"model_type": "mixtral", "hidden_act": "silly"}',
-            "makes no model of this config .*silly.*correct its config",
+            "cannot create a model from this config .*silly.*correct config",
         ),
-        ('{"model_type": "qwen4_exp", "text_config": {"hidden_size": 64}}', "makes no model of this config"),
+        ('{"model_type": "qwen4_exp", "text_config": {"hidden_size": 64}}', "cannot create a model from this config"),
         ('{"model_type": "blt"}', "blt has no single number of layers"),
     ],
 )
@@ -324,7 +324,7 @@ def test_a_config_of_no_use_is_an_error_in_one_line(tmp_path, content, message):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(PackerError, match=message) as raised:
-        open_model(str(tmp_path))
+        load_small_model(str(tmp_path))
     assert "\n" not in str(raised.value)
 
 

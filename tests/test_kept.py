@@ -160,7 +160,7 @@ def test_verify_takes_a_nan_for_equal_to_itself(tmp_path, beside):
         ({"keep_tokens": ["weight"]}, "'weight' holds double; taken are lists of numbers"),
         ({"keep": ["labels"]}, "the rows have a column of that name"),
         ({"keep": ["source_ids"]}, "the rows have a column of that name"),
-        ({"keep": ["weight"], "keep_tokens": ["weight"]}, "it is given 2 times"),
+        ({"keep": ["weight"], "keep_tokens": ["weight"]}, "it is named 2 times"),
         ({"keep_tokens": ["attention_mask"]}, "masks become labels"),
     ],
 )
@@ -311,17 +311,16 @@ def test_segments_of_which_nothing_is_trained_are_left_out_and_counted(tmp_path,
     assert some == [segment for segment in every if max(segment[3]) >= 0]
     assert len(some) < len(every)
     totals = manifest.totals
-    assert totals["segments_untrained"] == 0
-    assert packer.load(tmp_path / "all").manifest.totals["segments_untrained"] == len(every) - len(some)
+    assert totals.segments_untrained == 0
+    assert packer.load(tmp_path / "all").manifest.totals.segments_untrained == len(every) - len(some)
 
     def covered(segments):
         return {(d, start + place) for d, start, ids, *_ in segments for place in range(len(ids))}
 
-    assert totals["tokens_dropped"]["untrained"] == len(covered(every)) - len(covered(some))
-    assert totals["documents_dropped"]["untrained"] == len({d for d, *_ in every} - {d for d, *_ in some})
-    assert totals["tokens_packed"] - totals["tokens_repeated"] == len(covered(some))
-    lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
-    assert len(covered(some)) + lost == totals["tokens"]
+    assert totals.tokens_dropped["untrained"] == len(covered(every)) - len(covered(some))
+    assert totals.documents_dropped["untrained"] == len({d for d, *_ in every} - {d for d, *_ in some})
+    assert totals.tokens_packed - totals.tokens_repeated == len(covered(some))
+    assert len(covered(some)) + totals.tokens_lost == totals.tokens
     if kind != "shuffled":
         assert list(packer.verify(tmp_path / "some", source)) == []
     with pytest.raises(PackerError, match=r"segments have no trained token, the first of them in document \d+"):
@@ -333,8 +332,8 @@ def test_wrapping_leaves_out_documents_of_which_nothing_is_trained(tmp_path):
     source = write(tmp_path, "arrow", columns)
     manifest = packer.pack(source, tmp_path / "out", max_len=4, algorithm="wrapped", untrained="drop")
     assert {d for d, *_ in segments_with(packer.load(tmp_path / "out"))} == {0, 2}
-    assert manifest.totals["documents_dropped"]["untrained"] == 1
-    assert manifest.totals["tokens_dropped"]["untrained"] == 5
+    assert manifest.totals.documents_dropped["untrained"] == 1
+    assert manifest.totals.tokens_dropped["untrained"] == 5
     assert list(packer.verify(tmp_path / "out", source)) == []
 
 

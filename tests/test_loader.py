@@ -12,7 +12,7 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.shards.columns import TOKEN_COLUMNS
+from packer.column_names import TOKEN_COLUMNS
 from packer.shards.manifest import MANIFEST
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, make, rows_on_disk, segments_of, tokens_of
 

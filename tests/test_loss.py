@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader import NO_LOSS
-from packer.loader.segments import weights_of
+from packer.loader.row_segments import token_loss_weights
 from packer.shards.columns import PADDING
 from tests import naive
 from tests.packed_rows import make
@@ -181,8 +181,9 @@ def test_weights_equal_the_naive_ones_in_every_format(lengths, per, data):
 
 def test_the_example_of_the_weights_holds():
     labels = np.array([NO_LOSS, 5, 6, NO_LOSS, 7])
-    assert weights_of(labels, np.array([3, 2]), np.array([4, 9]), per="sequence").tolist() == [0, 0.5, 0.5, 0, 1]
-    together = weights_of(labels, np.array([3, 2]), np.array([4, 4]), per="document").tolist()
+    alone = token_loss_weights(labels, np.array([3, 2]), np.array([4, 9]), per="sequence").tolist()
+    assert alone == [0, 1 / 2, 1 / 2, 0, 1]
+    together = token_loss_weights(labels, np.array([3, 2]), np.array([4, 4]), per="document").tolist()
     assert together == pytest.approx([0, 1 / 3, 1 / 3, 0, 1 / 3])
 
 
@@ -230,6 +231,7 @@ def test_the_trainer_on_two_ranks_resumes_in_the_epoch_that_it_left(two_ranks, p
 @pytest.fixture(scope="module")
 def two_ranks(packed, tmp_path_factory) -> Path:
     """Folder of what two processes left that trained together; see tests/two_ranks.py."""
+    pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("ranks")
     root = Path(__file__).parent.parent
     running = []
@@ -276,10 +278,10 @@ def test_the_schedule_does_not_count_documents_that_were_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size is 0: it is at least 1"),
-        ({"batch_size": 1, "global_batch": 0}, "global_batch is 0: it is at least 1"),
-        ({"batch_size": 1, "epochs": 0}, "epochs is 0: it is at least 1"),
-        ({"batch_size": 1, "betas": (0.9, 1.0)}, r"betas are \(0.9, 1.0\): they are at least 0 and below 1"),
+        ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
+        ({"batch_size": 1, "global_batch": 0}, "global_batch is 0: it must be at least 1"),
+        ({"batch_size": 1, "epochs": 0}, "epochs is 0: it must be at least 1"),
+        ({"batch_size": 1, "betas": (0.9, 1.0)}, r"betas are \(0.9, 1.0\): they must be at least 0 and below 1"),
     ],
 )
 def test_a_schedule_of_nothing_is_refused(packed, options, message):

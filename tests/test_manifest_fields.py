@@ -4,7 +4,6 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,7 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.options import PackOptions
-from packer.options.checks import _LONGEST_ROW
-from packer.shards import manifest_fields
 from packer.shards.manifest import MANIFEST, checksum
-from packer.shards.manifest_fields import OPTIONS
 
 WRONG = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 0.5, -0.5, float("nan"), float("inf")),
@@ -78,7 +73,7 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:
             option = names.get(name, f"--{name.replace('_', '-')}")
-            again += [option, *(() if one is True else (str(one),)), *(("together",) if name == "group_by" else ())]
+            again += [option, *(() if one is True else (str(one),))]
     if request.param == "mixture":
         again += ["--source", f"{sources[0]}:0.5", "--source", f"{sources[1]}:0.25"]
     else:
@@ -187,8 +182,3 @@ def test_fields_of_a_later_version_are_passed_over(made, tmp_path):
     content["shards"][0]["later"] = -5
     (tmp_path / "packed" / MANIFEST).write_text(json.dumps(content))
     assert len(packer.load(tmp_path / "packed")) == content["totals"]["packs"]
-
-
-def test_every_option_has_a_kind():
-    assert {name.removesuffix("?") for name in OPTIONS} == {field.name for field in fields(PackOptions)}
-    assert manifest_fields._LONGEST_ROW == _LONGEST_ROW

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.loader import NO_LOSS
-from packer.loader.masking import _shuffled, mask_tokens
+from packer.loader.token_masks import _shuffled, mask_tokens
 from packer.shards.columns import PADDING
 from tests import naive
 from tests.packed_rows import make, segments_of, tokens_of
@@ -21,7 +21,7 @@ UNITS = ["token", "word", "span"]
 
 
 def masker(**options):
-    options = {"mask_id": MASK, "vocabulary": VOCABULARY, "special_ids": SPECIAL, **options}
+    options = {"mask_id": MASK, "vocab_size": VOCABULARY, "special_ids": SPECIAL, **options}
     return packer.MaskedLM(continuations=CONTINUATIONS, **options)
 
 
@@ -147,12 +147,13 @@ def by_place(dataset, batch):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_document_is_masked_alike_in_any_row_and_batch_and_anew_in_another_epoch(tmp_path, unit):
+    pytest.importorskip("torch")
     found = []
     options = {"max_id": 100_000}
     continuations = np.arange(options["max_id"]) % 3 == 0
     mlm = packer.MaskedLM(
         mask_id=1,
-        vocabulary=options["max_id"],
+        vocab_size=options["max_id"],
         special_ids=[0],
         continuations=continuations,
         unit=unit,
@@ -178,7 +179,7 @@ def test_a_document_is_masked_alike_in_any_row_and_batch_and_anew_in_another_epo
 
 def test_workers_learn_the_epoch_from_the_sampler(dataset):
     data = pytest.importorskip("torch.utils.data")
-    mlm = packer.MaskedLM(mask_id=1, vocabulary=100_000, special_ids=[0])
+    mlm = packer.MaskedLM(mask_id=1, vocab_size=100_000, special_ids=[0])
     sampler = packer.BatchSampler(dataset, global_batch=2)
     loader = data.DataLoader(
         dataset,
@@ -203,7 +204,7 @@ def test_a_tokenizer_tells_special_tokens_and_words(shared_data):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "bert_uncased")
     mlm = packer.masked_lm(tokenizer, unit="word", probability=0.2, seed=4)
-    assert (mlm.mask_id, mlm.vocabulary, mlm.probability, mlm.seed) == (103, 30_522, 0.2, 4)
+    assert (mlm.mask_id, mlm.vocab_size, mlm.probability, mlm.seed) == (103, 30_522, 0.2, 4)
     assert set(mlm.special_ids) == {0, 100, 101, 102, 103}
     continued = np.flatnonzero(mlm.continuations)
     assert len(continued) == 5_828
@@ -222,26 +223,26 @@ class SpacedTokenizer:
 def test_words_begin_at_the_mark_of_a_space():
     mlm = packer.masked_lm(SpacedTokenizer())
     assert np.flatnonzero(mlm.continuations[2:]).tolist() == [1, 4]
-    assert mlm.vocabulary == 7
+    assert mlm.vocab_size == 7
     tokenizer = SpacedTokenizer()
     tokenizer.mask_token_id = None
-    with pytest.raises(PackerError, match="SpacedTokenizer has no mask token: give packer"):
+    with pytest.raises(PackerError, match="SpacedTokenizer has no mask token: pass another"):
         packer.masked_lm(tokenizer)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mask_id": 40}, "token id 40 is not in 0..39: give the whole vocabulary"),
-        ({"special_ids": [-1]}, "token id -1 is not in 0..39: give the whole vocabulary"),
-        ({"special_ids": range(40)}, "all 40 tokens are special: there is none to draw"),
-        ({"probability": 0}, "probability is 0: it is above 0 and at most 1"),
-        ({"mask_share": -0.1}, "mask_share is -0.1: it is a share from 0 to 1"),
-        ({"random_share": 0.3}, "mask_share is 0.8 and random_share 0.3: together they are at most 1"),
-        ({"longest_span": 0}, "longest_span is 0: a span has at least 1 word"),
+        ({"mask_id": 40}, "token id 40 is not in 0..39: increase vocab_size"),
+        ({"special_ids": [-1]}, "token id -1 is not in 0..39: increase vocab_size"),
+        ({"special_ids": range(40)}, "all 40 tokens are special: there must be another one to draw"),
+        ({"probability": 0}, "probability is 0: it must be above 0 and at most 1"),
+        ({"mask_share": -0.1}, "mask_share is -0.1: it must be from 0 to 1"),
+        ({"random_share": 0.3}, "mask_share is 0.8 and random_share 0.3: their sum must be at most 1"),
+        ({"longest_span": 0}, "longest_span is 0: it must be at least 1"),
         ({"unit": "line"}, "unit is 'line': choose token, word or span"),
-        ({"seed": -1}, "seed is -1: it is a number from 0 to 2^64 - 1"),
-        ({"vocabulary": 41}, "there are 40 continuations for a vocabulary of 41: give one for each"),
+        ({"seed": -1}, "seed is -1: it must be from 0 to 2^64 - 1"),
+        ({"vocab_size": 41}, "continuations has 40 values for 41 token ids: pass one per token id"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(options, message):
@@ -251,14 +252,16 @@ def test_what_cannot_be_is_refused_in_one_line(options, message):
 
 
 def test_whole_words_need_to_know_words():
-    with pytest.raises(PackerError, match="unit is 'word' and continuations are missing: packer"):
-        packer.MaskedLM(mask_id=3, vocabulary=9, special_ids=[], unit="word")
-    spans = packer.MaskedLM(mask_id=3, vocabulary=9, special_ids=[], unit="span")
+    with pytest.raises(PackerError, match="unit is 'word' without continuations: packer"):
+        packer.MaskedLM(mask_id=3, vocab_size=9, special_ids=[], unit="word")
+    spans = packer.MaskedLM(mask_id=3, vocab_size=9, special_ids=[], unit="span")
     assert mask([([5, 6, 7], 0, 0)], spans)[0][1].tolist().count(NO_LOSS) == 2
 
 
 def test_a_token_outside_the_vocabulary_and_an_epoch_that_is_none_are_refused(dataset):
-    with pytest.raises(PackerError, match=r"a batch has the token \d+, mlm a vocabulary of 40: give the tokenizer's"):
+    with pytest.raises(
+        PackerError, match=r"a batch has the token \d+, but mlm a vocab_size of 40: pass that of the tokenizer"
+    ):
         packer.collate([dataset[0]], mlm=masker())
-    with pytest.raises(PackerError, match="epoch is -1: it is a number from 0"):
+    with pytest.raises(PackerError, match="epoch is -1: it must be from 0"):
         packer.collate([dataset[0]], epoch=-1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm
 from packer.algorithms.mixed import draw_rows
-from packer.stats.mixing import RowSums, shuffled_share
+from packer.stats.row_mixing import RowSums, shuffled_share
 from tests import naive
 
 orders = st.integers(1, 40).flatmap(

@@ -16,11 +16,12 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.mixing import open_sources
-from packer.plan.mixing import interleave, mixture_targets, take_documents
-from packer.plan.permute import MIXTURE, permute, stream_key
+from packer.pipeline.read_documents import open_sources
+from packer.plan.hash_sample import WeightCounter
+from packer.plan.mixture_shares import interleave, mixture_targets, take_documents
+from packer.plan.permute import key_of
+from packer.random_purposes import MIXTURE
 from packer.sources.sizing import SpillSize
-from packer.sources.taken import TakenInOrder
 from tests import naive
 from tests.packed_rows import rows_on_disk
 from tests.test_kept import write
@@ -62,40 +63,67 @@ LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=25).filter(any)
 WEIGHTS = st.sampled_from([0.1, 0.3, 0.5, 0.7, 1, 1.5, 2, 3.25])
 
 
+def take(lengths, target, *, seed=1, source=0, counted_together=7):
+    """What is taken of a source of documents of these lengths, and how many tokens that says it has."""
+    counter = WeightCounter(key_of(seed, MIXTURE, source))
+    kept = np.array(lengths, np.int32)
+    for first in range(0, len(kept), counted_together):
+        counter.add(kept[first : first + counted_together])
+    return take_documents(counter, Fraction(target), kept.__getitem__)
+
+
+def by_hash(count, *, seed=1, source=0):
+    """Documents in the order in which a sample takes them."""
+    hashes = naive.draws(count, seed=seed, purpose=MIXTURE, stream=source)
+    return sorted(range(count), key=hashes.__getitem__)
+
+
 @settings(deadline=None)
 @given(LENGTHS, st.fractions(0, 200, max_denominator=7), st.integers(0, 2**63 - 1), st.integers(0, 5))
 def test_what_is_taken_is_nearest_to_the_target(lengths, target, seed, source):
-    order = np.arange(len(lengths))
-    permute(order, 0, len(order), np.uint64(stream_key(np.uint64(seed), MIXTURE, source)))
-    kept = np.array(lengths, np.int32)
-    take = take_documents(kept, target, seed=seed, source=source)
-    times = take.copies + take.sample
-    assert times.tolist() == naive.take_documents(lengths, target, order.tolist())
-    assert abs(int(times @ kept) - target) <= Fraction(max(lengths) + 1, 2)
-    assert (take.documents, take.of(kept)) == (times.sum(), times @ kept)
+    found, tokens = take(lengths, target, seed=seed, source=source)
+    times = found.times(0, len(lengths))
+    assert times.tolist() == naive.take_documents(lengths, target, by_hash(len(lengths), seed=seed, source=source))
+    assert abs(tokens - target) <= Fraction(max(lengths) + 1, 2)
+    assert (found.documents, tokens) == (times.sum(), times @ lengths)
+    numbered = naive.numbered([times.tolist()])
+    documents, copies = found.locate(np.arange(found.documents))
+    assert list(zip(documents.tolist(), copies.tolist(), strict=True)) == [(d, c) for _, d, c in numbered]
+
+
+def test_a_large_sample_is_resolved_to_the_document():
+    """There are some 12 documents in a bucket of the counter; empty ones and equal targets are among the cases."""
+    lengths = np.random.default_rng(0).integers(0, 20, 50_000).tolist()
+    order, whole = by_hash(len(lengths)), sum(lengths)
+    targets = [1, 2, 17, 1000, whole // 3, whole // 3 + 1, whole - 1, whole, whole + 1, 3 * whole - 5, 2 * whole + 11]
+    for target in targets:
+        found, tokens = take(lengths, target, counted_together=9999)
+        times = found.times(0, len(lengths))
+        assert times.tolist() == naive.take_documents(lengths, target, order)
+        assert (tokens, found.documents) == (times @ lengths, times.sum())
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(LENGTHS, WEIGHTS), min_size=1, max_size=4), st.sampled_from(["tokens", "epochs"]))
 def test_every_stretch_has_the_shares_of_the_whole(sources, unit):
-    kept = [np.array(lengths, np.int32) for lengths, _ in sources]
-    targets = mixture_targets([int(each.sum()) for each in kept], [w for _, w in sources], unit=unit, total=None)
-    takes = [take_documents(each, target, seed=1, source=s) for s, (each, target) in
-             enumerate(zip(kept, targets, strict=True))]  # fmt: skip
-    assume(any(take.of(each) for take, each in zip(takes, kept, strict=True)))
-    firsts = np.cumsum([0, *map(len, kept)])
-    numbers, copies = interleave(np.concatenate(kept), firsts, takes)
-    parts = np.searchsorted(firsts, numbers, side="right") - 1
-    found = list(zip(parts.tolist(), (numbers - firsts[parts]).tolist(), copies.tolist(), strict=True))
-    assert found == naive.interleave(
-        [each.tolist() for each in kept], [(take.copies + take.sample).tolist() for take in takes]
-    )
-    whole = [max(take.of(each), 1) for take, each in zip(takes, kept, strict=True)]
-    longest = max(int(each.max()) / total for each, total in zip(kept, whole, strict=True))
+    kept = [lengths for lengths, _ in sources]
+    targets = mixture_targets([sum(each) for each in kept], [w for _, w in sources], unit=unit, total=None)
+    taken = [take(each, target, source=s) for s, (each, target) in enumerate(zip(kept, targets, strict=True))]
+    times = [found.times(0, len(each)).tolist() for (found, _), each in zip(taken, kept, strict=True)]
+    assume(any(tokens for _, tokens in taken))
+    for (_, tokens), target, each in zip(taken, targets, kept, strict=True):
+        assert abs(tokens - target) <= Fraction(max(each) + 1, 2)
+    numbered = naive.numbered(times)
+    lengths = np.array([kept[source][document] for source, document, _ in numbered], np.int32)
+    order = interleave(lengths, np.cumsum([0, *(found.documents for found, _ in taken)]))
+    found = [numbered[number] for number in order]
+    assert found == naive.interleave(kept, times)
+    whole = [max(tokens, 1) for _, tokens in taken]
+    longest = max(max(each) / total for each, total in zip(kept, whole, strict=True))
     done = np.zeros(len(kept))
     for source, document, _ in found:
         done[source] += kept[source][document] / whole[source]
-        shares = [done[s] for s, take in enumerate(takes) if take.of(kept[s])]
+        shares = [done[s] for s, (_, tokens) in enumerate(taken) if tokens]
         assert max(shares) - min(shares) <= longest + 1e-9
     for source in range(len(kept)):  # a copy is complete before the next begins
         of_source = [copy for part, _, copy in found if part == source]
@@ -150,10 +178,10 @@ def test_rows_hold_what_is_taken_and_verify_finds_it(tmp_path, kinds, options):
         for document in nonempty:
             assert copies[document] in (least, least + 1)
             assert {c for p, d, c in found if (p, d) == (source, document)} == set(range(copies[document]))
-        told = manifest.source["mixture"][source]
-        assert (told["tokens"], told["taken"]["tokens"], told["taken"]["copies"]) == (sum(lengths), tokens, least)
-    assert manifest.totals["tokens"] == sum(part["taken"]["tokens"] for part in manifest.source["mixture"])
-    assert manifest.totals["documents"] == sum(part["taken"]["documents"] for part in manifest.source["mixture"])
+        told = manifest.source.mixture[source]
+        assert (told.tokens, told.taken.tokens, told.taken.copies) == (sum(lengths), tokens, least)
+    assert manifest.totals.tokens == sum(part.taken.tokens for part in manifest.source.mixture)
+    assert manifest.totals.documents == sum(part.taken.documents for part in manifest.source.mixture)
     if "shuffled" not in kinds:
         assert list(packer.verify(out, sources)) == []
     assert datasets.load_from_disk(str(out))[0]["source_ids"] == packer.load(out)[0]["source_ids"].tolist()
@@ -162,8 +190,8 @@ def test_rows_hold_what_is_taken_and_verify_finds_it(tmp_path, kinds, options):
 def test_by_default_nothing_is_repeated_and_the_scarcest_source_comes_whole(tmp_path):
     sources = [(save(tmp_path, 0, 200), 0.7), (save(tmp_path, 1, 60), 0.3)]
     manifest = packer.pack(sources, tmp_path / "out", max_len=32)
-    assert [part["taken"]["copies"] for part in manifest.source["mixture"]] == [0, 1]
-    assert manifest.source["mixture"][1]["taken"]["documents"] == 60
+    assert [part.taken.copies for part in manifest.source.mixture] == [0, 1]
+    assert manifest.source.mixture[1].taken.documents == 60
     assert {copy for _, _, copy in segments_in(tmp_path / "out")} == {0}
 
 
@@ -227,7 +255,7 @@ def test_shares_are_of_the_tokens_that_reach_the_rows(tmp_path, long):
         for source in (0, 1)
     )
     assert abs(one - other) <= 16
-    assert [part["taken"]["tokens_kept"] for part in manifest.source["mixture"]] == [one, other]
+    assert [part.taken.tokens_kept for part in manifest.source.mixture] == [one, other]
     assert list(packer.verify(tmp_path / "out", [path for path, _ in sources])) == []
 
 
@@ -285,26 +313,6 @@ def test_verify_finds_a_changed_token_in_either_source(tmp_path, changed):
     assert "copy 0: input_ids at position 2 is 7 in the source" in fault
 
 
-def test_what_is_not_taken_has_no_number(tmp_path):
-    sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20)]
-    options = PackOptions(max_len=32, weights=(1.5, 2.0), mix_unit="epochs")
-    drawn = open_sources(sources, options).draw()
-    taken = TakenInOrder(drawn)
-    every = [
-        (source, document, copy)
-        for source, take in enumerate(drawn.takes)
-        for document, once_more in enumerate(take.sample)
-        for copy in range(take.copies + int(once_more))
-    ]
-    assert taken.numbers(*np.array(every).T).tolist() == list(range(len(every)))
-    left_out = int(np.flatnonzero(~drawn.takes[0].sample)[0])
-    others = [(0, left_out, 1), (0, 0, 2), (1, 0, 2), (1, 20, 0), (2, 0, 0), (0, -1, 0), (0, 0, -1), (-1, 0, 0)]
-    assert taken.numbers(*np.array(others).T).tolist() == [len(every)] * len(others)
-    for number, (source, document, copy) in enumerate(every):
-        where = f"document {document} (source.arrow row {document}) of source.arrow ({source + 1}), copy {copy}"
-        assert taken.describe(number) == where
-
-
 def test_verify_takes_every_source_in_order(tmp_path):
     sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20)]
     out = tmp_path / "out"
@@ -332,11 +340,11 @@ def test_a_complete_mixture_is_known_again_and_others_are_refused(tmp_path):
     assert again().to_dict() == first.to_dict()
     for weights, options, words in (
         ((0.6, 0.4), {}, r"with weights \[0.7, 0.3\], not \[0.6, 0.4\]"),
-        ((0.7, 0.3), {"mix_unit": "epochs"}, "with mix_unit None, not epochs"),
+        ((0.7, 0.3), {"mix_unit": "epochs"}, "with mix_unit tokens, not epochs"),
     ):
         with pytest.raises(PackerError, match=words):
             again(weights, **options)
-    with pytest.raises(PackerError, match=r"with weights \[0.7, 0.3\], not None"):
+    with pytest.raises(PackerError, match=r"with weights \[0.7, 0.3\], not \[\]"):
         packer.pack(sources[0], out, max_len=32)
     write(tmp_path / "s1", "arrow", {"input_ids": documents_of(3, 20)})
     with pytest.raises(PackerError, match=r"changed since|of other source files"):
@@ -382,7 +390,7 @@ def test_copies_and_sources_are_documents_of_their_own_in_the_loader(tmp_path):
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "0.5", None, True])
 def test_a_weight_is_a_number_above_0(tmp_path, weight):
-    with pytest.raises(PackerError, match=r"a source has weight .*: it must be a number above 0"):
+    with pytest.raises(PackerError, match=r"the weight of a source is .*: it must be a number above 0"):
         packer.pack([(save(tmp_path, 0, 5), weight), (save(tmp_path, 1, 5), 1)], tmp_path / "out", max_len=32)
 
 
@@ -401,10 +409,15 @@ def test_sources_that_cannot_be_mixed_are_refused(tmp_path):
     refused([(one, 1), (tmp_path / "none", 2)], "none: no such file or folder")
     refused([(one, 1), (other, 2)], "a mixture has no name", output=None)
     refused([(one, 1), (other, 1)], "mix_tokens is 0", mix_tokens=0)
-    refused([(one, 1), (other, 1)], "mix_tokens is 9, and weights are epochs", mix_tokens=9, mix_unit="epochs")
+    refused(
+        [(one, 1), (other, 1)],
+        "mix_tokens is 9, but weights in epochs fix the size already",
+        mix_tokens=9,
+        mix_unit="epochs",
+    )
     refused([(one, 1), (other, 1)], "mix_unit is 'rows': choose one of tokens, epochs", mix_unit="rows")
-    refused(one, "mix_unit is epochs, and there is no mixture", mix_unit="epochs")
-    refused(one, "mix_tokens is 9, and there is no mixture", mix_tokens=9)
+    refused(one, "mix_unit is epochs, but there is no mixture", mix_unit="epochs")
+    refused(one, "mix_tokens is 9, but there is no mixture", mix_tokens=9)
     refused([(one, 1e-9), (other, 1e-9)], "nothing", mix_unit="epochs")
     refused([(one, 1), (other, 1)], "pairs are not mixed", pairs=True, long="drop")
     refused([(one, 1), (other, 1)], "all 2 sources have the column 'input_ids'", tokenizer="any")
@@ -468,8 +481,8 @@ def test_the_command_refuses_what_is_no_mixture(tmp_path):
         ([], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),
         ([str(source), "--source", str(source)], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),
         (["--source", f"{source}:x"], 1, "'x' is no weight; write PATH:WEIGHT, as in web:0.7"),
-        (["--source", f"{source}:0"], 1, "a source has weight 0.0: it must be a number above 0"),
-        (["--source", f"{source}:nan"], 1, "a source has weight nan: it must be a number above 0"),
+        (["--source", f"{source}:0"], 1, "the weight of a source is 0.0: it must be a number above 0"),
+        (["--source", f"{source}:nan"], 1, "the weight of a source is nan: it must be a number above 0"),
     ):
         done = CliRunner().invoke(cli, ["pack", *arguments, "--max-len", "32", "-o", str(tmp_path / "out")])
         assert (done.exit_code, words in done.output) == (code, True), done.output

@@ -16,7 +16,7 @@ from packer.algorithms.bounds import lower_bound, segments_bound, token_bound
 from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.optimal import Limits, solve, solve_optimal
 from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price
-from packer.algorithms.optimal.rounding import follow_rounded, round_packs
+from packer.algorithms.optimal.round_patterns import follow_rounded, round_packs
 from packer.algorithms.optimal.start import KNOTS, first_values, stages
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.spread import deepest, spread

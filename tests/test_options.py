@@ -1,21 +1,201 @@
 """The options of a pack hold their limits, whoever sets them."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, get_type_hints
 
+import click
 import pytest
+import typing_extensions
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
-from packer.options import PackOptions, parse_size
+from packer.cli import cli
+from packer.cli.command import command
+from packer.cli.declared_options import options
+from packer.facts.kinds import check_fields
+from packer.options import About, PackArguments, PackOptions, options_of, pack_options, parse_size
+from packer.options.choices import TokenColumn
+from packer.options.command_options import CheckOptions, ExportOptions, OutputOptions, StatsOptions
+from packer.options.headings import HEADINGS, ROWS
+from packer.pipeline.apply_options import row_format_of
+from packer.shards.option_kinds import OPTIONS, option_kinds
+
+SAMPLES = {
+    "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
+    "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
+    "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
+    "gap": 0.25, "time_limit": 2.5, "align": 4, "untrained": "drop", "seed": 7, "pad_id": 9, "long": "truncate",
+    "overlap": 5, "split_at": "turns", "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
+    "group_by": "topic", "group_mode": "apart", "pairs": True, "emit": ("position_ids",), "labels": False,
+    "shard_size": 2 * 10**6,
+}  # fmt: skip
+"""A value for every option of the command line that is not its default."""
+
+NEEDS = {
+    "text_column": ("tokenizer",), "train_on": ("tokenizer",), "chat_template": ("tokenizer",), "eos": ("tokenizer",),
+    "gap": ("algorithm",), "time_limit": ("algorithm",), "truncate_side": ("long",), "group_mode": ("group_by",),
+    "pairs": ("long",), "mix_unit": ("sources",), "mix_tokens": ("sources",),
+}  # fmt: skip
+"""Options that others need."""
 
 
-def test_defaults_are_those_of_the_command():
-    options = PackOptions(max_len=4096)
-    assert (options.algorithm, options.long, options.seed, options.pad_id) == ("auto", "split", 0, None)
-    assert options.row_format.token_columns == ("input_ids", "labels")
-    assert options.shard_size == parse_size("512MB") == 512_000_000
+@pytest.fixture
+def asked(monkeypatch) -> list[tuple[object, object, PackOptions]]:
+    """(source, output, options) of every call of `packer.pipeline.pack`, which does nothing."""
+    calls = []
+
+    def fake(source, output=None, *, options, **others):
+        calls.append((source, output, options, others))
+        raise packer.PackerError("not packed")
+
+    monkeypatch.setattr("packer.pipeline.pack", fake)
+    return calls
+
+
+def in_command(name: str, value: object, folder: Path) -> list[str]:
+    """An option as the command line writes it."""
+    option = options_of(PackOptions)[name]
+    if option.kind is bool:
+        return [option.flags[-1]]
+    if option.about.is_file:
+        (folder / "template").write_text(value)
+        return [option.flags[-1], str(folder / "template")]
+    values = value if isinstance(value, tuple) else [value]
+    return [word for one in values for word in (option.flags[-1], str(one))]
+
+
+def in_both(asked, folder: Path, names: Iterable[str]) -> PackOptions:
+    """The options that the command and `packer.pack` make of the same values; they must be equal."""
+    names = dict.fromkeys(["max_len", *names])
+    values = {name: SAMPLES[name] for name in names if name != "sources"}
+    command = [word for name, value in values.items() for word in in_command(name, value, folder)]
+    mixed = "sources" in names
+    sources = ["--source", "one:0.5", "--source", "other"] if mixed else ["one"]
+    with pytest.raises(packer.PackerError, match="not packed"):
+        CliRunner().invoke(cli, ["pack", *sources, *command, "--debug"], catch_exceptions=False)
+    source = [("one", 0.5), ("other", 1)] if mixed else "one"
+    arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    with pytest.raises(packer.PackerError, match="not packed"):
+        packer.pack(source, **arguments)
+    of_command, of_function = asked
+    for progress in (call[-1].pop("progress") for call in asked):
+        assert callable(progress)
+    assert of_command == of_function
+    return of_command[2]
+
+
+def test_the_samples_are_all_options():
+    assert {name for name, option in options_of(PackOptions).items() if option.about.on_command} == set(SAMPLES)
+
+
+def test_defaults_of_the_command_and_of_the_function_are_those_declared(asked, tmp_path):
+    options = in_both(asked, tmp_path, [])
+    assert options == PackOptions(max_len=64)
+    assert options.to_dict() == {"max_len": 64}
+    assert options.shard_size == parse_size("512MB")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_option_is_the_same_in_the_command_the_function_and_the_manifest(asked, tmp_path, name):
+    needed = [name, *NEEDS.get(name, ())]
+    options = in_both(asked, tmp_path, needed)
+    assert getattr(options, name) == SAMPLES[name]
+    content = json.loads(json.dumps(options.to_dict()))
+    assert content.keys() == {"max_len", *(each if each != "sources" else "weights" for each in needed)}
+    check_fields(content, OPTIONS)
+    assert PackOptions.from_dict(content) == options
+
+
+def test_the_keyword_arguments_have_the_declared_types():
+    wider = {"keep": Sequence[str], "keep_tokens": Sequence[str], "emit": str | Sequence[TokenColumn]}
+    wider |= {"shard_size": int | str, "max_len": typing_extensions.Required[int], "tokenizer": str | Path | None}
+    declared = get_type_hints(PackOptions)
+    expected = {name: wider.get(name, declared[name]) for name in SAMPLES}
+    names = {**vars(typing_extensions), "Sequence": Sequence, "Path": Path}
+    assert get_type_hints(PackArguments, localns=names, include_extras=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("max_length", "'max_length': did you mean max_len?"),
+        ("position_id", "'position_id'"),
+        ("ouput", "'ouput': did you mean output?"),
+        ("truncateside", "'truncateside': did you mean truncate_side?"),
+        ("weights", "'weights'"),
+        ("xyz", "'xyz'$"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_the_nearest_name(name, message):
+    with pytest.raises(TypeError, match=rf"pack\(\) got an unexpected keyword argument {message}"):
+        packer.pack("nowhere", max_len=8, **{name: 1})
+
+
+def test_max_len_is_required():
+    with pytest.raises(TypeError, match="missing the keyword argument 'max_len'"):
+        packer.pack("nowhere")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WithToy(PackOptions):
+    """The options with one more, which is declared here and nowhere else."""
+
+    toy: Annotated[int, About("Number of toys.", ROWS, least=1, most=9, metavar="N")] = 3
+
+
+def test_an_option_is_added_by_its_declaration_alone():
+    assert WithToy(max_len=8).to_dict() == {"max_len": 8}
+    made = pack_options({"max_len": 8, "toy": 5}, declaration=WithToy)
+    assert (made.toy, made.to_dict()) == (5, {"max_len": 8, "toy": 5})
+    assert WithToy.from_dict({"max_len": 8}).toy == 3
+    assert WithToy.from_dict({"max_len": 8, "toy": 5}) == made
+    with pytest.raises(packer.PackerError, match="--toy is 10: it must be a whole number from 1 to 9"):
+        pack_options({"max_len": 8, "toy": 10}, declaration=WithToy)
+    with pytest.raises(TypeError, match="did you mean toy"):
+        pack_options({"max_len": 8, "tay": 5}, declaration=WithToy)
+    check_fields({"max_len": 8, "toy": 9}, option_kinds(WithToy))
+    with pytest.raises(TypeError, match=r"toy is 10, not a whole number from 1 to 9"):
+        check_fields({"max_len": 8, "toy": 10}, option_kinds(WithToy))
+
+    @command()
+    @options(WithToy, "toy")
+    def play(toy: int) -> None:
+        click.echo(f"{toy} toys")
+
+    invoke = CliRunner().invoke
+    assert [invoke(play, words).output for words in ([], ["--toy", "5"])] == ["3 toys\n", "5 toys\n"]
+    assert "'--toy': 10 is not a whole number from 1 to 9" in invoke(play, ["--toy", "10"]).output
+    assert "--toy N  Number of toys.  [default: 3]" in invoke(play, ["--help"]).output
+
+
+@pytest.mark.parametrize("declaration", [PackOptions, OutputOptions, ExportOptions, StatsOptions, CheckOptions])
+def test_every_declaration_says_what_help_needs(declaration):
+    for name, option in options_of(declaration).items():
+        assert option.about.help.endswith(".")
+        assert option.about.heading in HEADINGS
+        assert (option.default is True) == (option.about.off is not None), name
+        if not option.is_required:
+            option.check(option.default)
+    assert list(options_of(declaration)) == [field.name for field in fields(declaration)]
+
+
+def test_help_in_python_has_the_sentence_of_every_option():
+    for name, option in options_of(PackOptions).items():
+        assert f"\n    {name}: {option.about.help}\n" in f"{packer.PackOptions.__doc__}\n"
+
+
+def test_options_are_imported_without_what_is_heavy():
+    script = "import sys, packer.options, packer.options.command_options; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert not {"numpy", "pyarrow", "numba", "click"} & set(imported.split())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +235,7 @@ def test_limits_of_the_solver_are_numbers_and_for_optimal_alone(name, good, bad)
         with pytest.raises(packer.PackerError, match=f"{option} is {value!r}: it must be a number from 0"):
             PackOptions(max_len=8, algorithm="optimal", **{name: value})
     for algorithm in ("auto", "bfd", "sequential"):
-        with pytest.raises(packer.PackerError, match=rf"{option} is .*{algorithm} has no use for it: choose .*optimal"):
+        with pytest.raises(packer.PackerError, match=rf"{option} is .*{algorithm} does not use: choose .*optimal"):
             PackOptions(max_len=8, algorithm=algorithm, **{name: good[1]})
 
 
@@ -66,19 +246,23 @@ def test_limits_of_the_solver_are_in_the_manifest_where_they_were_given():
 
 
 def test_unknown_names_are_refused_with_the_names_there_are():
-    with pytest.raises(packer.PackerError, match=r"'keep'.*split, truncate, drop, error"):
+    with pytest.raises(packer.PackerError, match=r"--long is 'keep': choose one of split, truncate, drop, error"):
         PackOptions(max_len=8, long="keep")
     with pytest.raises(packer.PackerError, match=r"'bestfit'.*bfd.*lpfhp"):
         PackOptions(max_len=8, algorithm="bestfit")
 
 
-def test_token_columns_are_those_asked_for_in_the_order_on_disk():
-    assert PackOptions(max_len=8, labels=False).row_format.token_columns == ("input_ids",)
-    assert PackOptions(max_len=8, position_ids=True).row_format.token_columns == ("input_ids", "labels", "position_ids")
-    assert PackOptions(max_len=8, labels=False, position_ids=True).row_format.token_columns == (
-        "input_ids",
-        "position_ids",
-    )
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ({}, ("input_ids", "labels")),
+        ({"labels": False}, ("input_ids",)),
+        ({"emit": ("position_ids",)}, ("input_ids", "labels", "position_ids")),
+        ({"labels": False, "emit": ("position_ids",)}, ("input_ids", "position_ids")),
+    ],
+)
+def test_token_columns_are_those_asked_for_in_the_order_on_disk(options, columns):
+    assert row_format_of(PackOptions(max_len=8, **options), {}).token_columns == columns
 
 
 def test_the_manifest_gets_every_option_and_the_name_behind_an_alias():

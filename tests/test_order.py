@@ -63,7 +63,7 @@ def test_drop_last_leaves_out_only_what_does_not_fill_a_batch(dataset):
 
 
 def test_a_batch_of_no_rows_is_refused(dataset):
-    with pytest.raises(PackerError, match="rows is 0: a batch has at least 1"):
+    with pytest.raises(PackerError, match="rows is 0: a batch needs at least 1"):
         next(packer.batches(dataset, rows=0))
 
 
@@ -93,7 +93,7 @@ def test_every_row_stands_anywhere_equally_often():
 
 @pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (2**64, 0), (0, -1)])
 def test_a_seed_or_epoch_out_of_range_is_refused(dataset, seed, epoch):
-    with pytest.raises(PackerError, match=r"(seed|epoch) is -?\d+: it is a number from 0 to 2\^64 - 1"):
+    with pytest.raises(PackerError, match=r"(seed|epoch) is -?\d+: it must be from 0 to 2\^64 - 1"):
         packer.BatchSampler(dataset, global_batch=1, seed=seed, epoch=epoch)
 
 
@@ -259,11 +259,11 @@ def test_in_the_middle_of_a_step_other_ranks_go_on_where_they_can():
         rank.load_state_dict(state)
     assert sorted(shown + joined(joined(turns_of(rest)))) == list(range(64))
     (other,) = samplers(lengths, (1, 16, 1))
-    message = "stops 8 rows into a global batch of 16, which 1 ranks with batches of 16 rows do not: save at the end"
+    message = "ends 8 rows into a global batch of 16, where no batch ends with 1 ranks and batches of 16 rows: save the"
     with pytest.raises(PackerError, match=message):
         other.load_state_dict(state)
     (balanced,) = samplers(lengths, (1, 2, 8), balance="attention")
-    with pytest.raises(PackerError, match="stops 8 rows into a global batch of 16"):
+    with pytest.raises(PackerError, match="ends 8 rows into a global batch of 16"):
         balanced.load_state_dict(state)
 
 
@@ -280,11 +280,11 @@ def test_a_state_from_rows_that_are_left_out_here_begins_the_next_epoch(batches)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "the sampler's state has version 2, this package reads 1: resume with the version of packer"),
-        ({"version": None}, "the sampler's state has version None, this package reads 1: resume with the version"),
-        ({"dataset": "ffff"}, "the sampler's state is of dataset ffff, this one has 0123456789abcdef: resume with the"),
-        ({"seed": 1}, "the sampler's state is of seed 1, this one has 0: resume with the same"),
-        ({"global_batch": 5}, "the sampler's state is of global_batch 5, this one has 4: resume with the same"),
+        ({"version": 2}, "the sampler's state has version 2, this package reads version 1: resume with the version of"),
+        ({"version": None}, "the sampler's state has version None, this package reads version 1: resume with the"),
+        ({"dataset": "ffff"}, "the sampler's state has dataset ffff, this sampler 0123456789abcdef: resume with the"),
+        ({"seed": 1}, "the sampler's state has seed 1, this sampler 0: resume with the same seed"),
+        ({"global_batch": 5}, "the sampler's state has global_batch 5, this sampler 4: resume with the same global_b"),
     ],
 )
 def test_a_state_that_cannot_be_resumed_is_refused_in_one_line(change, message):
@@ -304,7 +304,7 @@ def test_another_packing_of_the_same_source_is_another_dataset(tmp_path):
     other = packer.load(make(tmp_path / "other", seed=1))
     assert one.fingerprint == packer.load(one.path).fingerprint != other.fingerprint
     state = packer.BatchSampler(one, global_batch=2).state_dict()
-    with pytest.raises(PackerError, match=f"is of dataset {one.fingerprint}, this one has {other.fingerprint}"):
+    with pytest.raises(PackerError, match=f"has dataset {one.fingerprint}, this sampler {other.fingerprint}"):
         packer.BatchSampler(other, global_batch=2).load_state_dict(state)
 
 
@@ -312,12 +312,13 @@ def test_set_epoch_keeps_what_was_resumed_and_refuses_to_leave_it():
     sampler = packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=3)
     expected = list(sampler)
     sampler.load_state_dict(sampler.state_dict(batches=2))
-    with pytest.raises(PackerError, match="resumes epoch 3 at batch 2 of 5, set_epoch asks for epoch 0: begin with 3"):
+    message = "resumes epoch 3 at batch 2 of 5, but set_epoch was called with 0: start with 3"
+    with pytest.raises(PackerError, match=message):
         sampler.set_epoch(0)
     sampler.set_epoch(3)
     assert list(sampler) == expected[2:]
     sampler.load_state_dict(sampler.state_dict())
-    with pytest.raises(PackerError, match="resumes epoch 3 at batch 5 of 5, set_epoch asks for epoch 0"):
+    with pytest.raises(PackerError, match="resumes epoch 3 at batch 5 of 5, but set_epoch was called with 0"):
         sampler.set_epoch(0)
     sampler.set_epoch(4)
     assert list(sampler) == list(packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=4))
@@ -326,11 +327,11 @@ def test_set_epoch_keeps_what_was_resumed_and_refuses_to_leave_it():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"global_batch": 6, "rows": 4}, "global_batch is 6, for 1 ranks and batches of 4 rows: make it a multiple of"),
-        ({"global_batch": 5, "world_size": 2}, "global_batch is 5, for 2 ranks and batches of 2 rows: make it"),
+        ({"global_batch": 6, "rows": 4}, "global_batch is 6, for 1 ranks and batches of 4 rows: it must be a multiple"),
+        ({"global_batch": 5, "world_size": 2}, "global_batch is 5, for 2 ranks and batches of 2 rows: it must"),
         ({"global_batch": 0}, "global_batch is 0, for 1 ranks"),
         ({"global_batch": 4, "rows": 0}, "global_batch is 4, for 1 ranks and batches of 0 rows"),
-        ({"global_batch": 4, "rank": 2, "world_size": 2}, "rank is 2 of 2: ranks count from 0"),
+        ({"global_batch": 4, "rank": 2, "world_size": 2}, "rank is 2 of 2: it must be from 0"),
         ({"global_batch": 4, "world_size": 0}, "rank is 0 of 0"),
         ({"global_batch": 4, "balance": "memory"}, "balance is 'memory': choose attention, or None"),
     ],

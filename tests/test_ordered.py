@@ -1,7 +1,6 @@
 """Packing in source order: rows as the naive twins make them, every token accounted for, cuts found again."""
 
 import json
-from importlib import import_module
 
 import pytest
 from click.testing import CliRunner
@@ -44,9 +43,9 @@ def test_rows_stand_in_source_order_and_come_back_whole(tmp_path, algorithm, lon
     totals = manifest.totals
     pieces = [piece for row in rows for piece in row]
     cut = {document for document, start, _ in pieces if start > 0}
-    assert (totals["segments"], totals["documents_split"]) == (len(pieces), len(cut))
-    assert totals["tokens_packed"] == sum(length for _, _, length in pieces)
-    assert totals["lower_bound"] <= manifest.packs
+    assert (totals.segments, totals.documents_split) == (len(pieces), len(cut))
+    assert totals.tokens_packed == sum(length for _, _, length in pieces)
+    assert totals.lower_bound <= manifest.packs
 
 
 @pytest.mark.parametrize("algorithm", TWINS)
@@ -67,11 +66,11 @@ def test_a_plan_that_was_kept_is_taken_up_again(tmp_path, monkeypatch, algorithm
 
     pack(tmp_path / "undisturbed")
     with monkeypatch.context() as striking:
-        striking.setattr("packer.workspace.Workspace.finish", lambda *_: 1 / 0)
+        striking.setattr("packer.output.output_folder.OutputFolder.finish", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             pack(tmp_path / "out")
     next((tmp_path / "out").glob("data-00001*")).unlink()
-    monkeypatch.setattr(import_module("packer.pipeline.plans"), "make_plan", None)  # making it again would fail
+    monkeypatch.setattr("packer.pipeline.order_plan._note_marks", None)  # making it again would fail
     pack(tmp_path / "out")
     assert hashes(tmp_path / "out") == hashes(tmp_path / "undisturbed")
 

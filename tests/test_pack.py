@@ -41,7 +41,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def segments_in(dataset: packer.PackedDataset):
     """(document, start, tokens, labels) of every segment, from the rows alone."""
-    pad_id = dataset.manifest.options["pad_id"]
+    pad_id = dataset.manifest.options.pad_id
     for row in dataset:
         place = 0
         lengths = row.get("seq_tokens", np.where(row["doc_ids"] < 0, 0, row["seq_lengths"]))
@@ -65,7 +65,7 @@ def test_real_corpora_pack_as_naive_best_fit_does_and_come_back_whole(shared_dat
     source = shared_data / "tokenized" / name
     out = tmp_path / "packed"
     manifest = packer.pack(source, out, max_len=max_len, algorithm="bfd", shard_size="5MB")
-    assert manifest.totals["documents"] == documents
+    assert manifest.totals.documents == documents
     assert list(packer.verify(out, source)) == []
 
     lengths = scan(open_source(source, split=None), packer.progress.silent).lengths
@@ -132,11 +132,11 @@ def test_every_token_is_where_the_row_says_it_is(tmp_path, options, algorithm, l
         else:
             assert "seq_tokens" not in row
     totals = manifest.totals
-    assert totals["tokens_packed"] == sum(len(tokens) for _, _, tokens, _ in found)
-    lost = totals["tokens_truncated"] + sum(totals["tokens_dropped"].values())
-    assert totals["tokens_repeated"] == sum(overlap for _, start, _ in cut if start)
-    assert totals["tokens_packed"] - totals["tokens_repeated"] + lost == totals["tokens"] == sum(map(len, documents))
-    assert totals["documents_dropped"]["empty"] == documents.count([])
+    assert totals.tokens_packed == sum(len(tokens) for _, _, tokens, _ in found)
+    lost = totals.tokens_truncated + sum(totals.tokens_dropped.values())
+    assert totals.tokens_repeated == sum(overlap for _, start, _ in cut if start)
+    assert totals.tokens_packed - totals.tokens_repeated + lost == totals.tokens == sum(map(len, documents))
+    assert totals.documents_dropped["empty"] == documents.count([])
     assert len(manifest.shards) > 3
     assert list(packer.verify(out, source)) == []
 
@@ -193,7 +193,7 @@ def test_format_version_1_is_written_and_read_as_it_was(tmp_path, name, algorith
     """A golden folder is a packed dataset of format version 1; new bytes need a new version and a new folder."""
     golden = GOLDEN / name
     source = save_arrow(tmp_path / "source.arrow", made_documents(40, longest=30))
-    options = {"max_len": 32, "algorithm": algorithm, "position_ids": True, "shard_size": "6KB", "pad_id": 3}
+    options = {"max_len": 32, "algorithm": algorithm, "emit": ["position_ids"], "shard_size": "6KB", "pad_id": 3}
     packer.pack(source, tmp_path / "out", **options)
     assert list(packer.verify(golden, source)) == []
     assert sorted(segments_in(packer.load(golden))) == sorted(segments_in(packer.load(tmp_path / "out")))

@@ -15,10 +15,11 @@ from packer.options import PackOptions
 from packer.pipeline import partitioning
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.plans import plan_lengths
-from packer.pipeline.reading import LengthsReader
+from packer.pipeline.regions import Regions
+from packer.pipeline.segment_reader import LengthsReader
 from packer.pipeline.surveying import survey
 from packer.plan import cut_documents
-from packer.stats.mixing import RowSums, shuffled_share
+from packer.stats.row_mixing import RowSums, shuffled_share
 from tests import naive
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
@@ -153,6 +154,14 @@ def test_long_documents_fall_back_to_the_solver_and_mixed_by_name_does_not():
     assert mixed.packs >= solved
 
 
+def test_rows_are_drawn_where_only_an_exact_rest_makes_them_few_enough():
+    """A million log-normal lengths at 2,048: as `auto` solves it, the rest takes one row more than drawing may cost."""
+    drawn = np.exp(np.random.default_rng(0).standard_normal(1_000_000, np.float32) + np.float32(5.5))
+    plan = plan_lengths(np.minimum(drawn + 1, 20_000).astype(np.int32), PackOptions(max_len=2048), threads=2)
+    assert plan.shards.shares is None
+    assert plan.packs <= plan.lower_bound * (1 + 1e-5)
+
+
 def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
     for algorithm in ("auto", "bfd"):
         plan, shards = planned(like_real(20_000), 2048, rows_per_shard=300, algorithm=algorithm)
@@ -177,15 +186,53 @@ def test_shards_of_partitions_are_alike_where_documents_have_few_lengths():
     assert max(depths) < 1.05 * min(depths)
 
 
-def test_many_partitions_have_regions_between(monkeypatch):
-    monkeypatch.setattr(partitioning, "REGION", 4)
-    lengths = np.random.default_rng(0).integers(5, 200, 60_000)
-    plan, shards = planned(lengths, 512, rows_per_shard=1200)
-    notes = plan.shards.pool
-    assert len(plan.shards.job.partitions) > 8
-    assert len(notes) > 3  # regions, and the last rest
-    assert sum(len(shard.lengths) for shard in shards) == len(lengths)
-    assert plan.packs <= plan.lower_bound + 1
+@pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
+def test_many_partitions_have_regions_between_and_regions_of_regions(monkeypatch, algorithm):
+    monkeypatch.setattr(partitioning, "REGION", 3)
+    read = Counter()
+
+    class Counted(Regions):
+        def notes_of(self, region):
+            found = list(super().notes_of(region))
+            read[self.stage] = max(read[self.stage], len(found))
+            return iter(found)
+
+    monkeypatch.setattr(partitioning, "Regions", Counted)
+    lengths = np.random.default_rng(0).integers(5, 200, 20_000)
+    plan, shards = planned(lengths, 512, rows_per_shard=120, algorithm=algorithm)
+    assert len(plan.shards.job.partitions) > 3**3
+    levels = {name.rpartition("-")[0] for name in plan.shards.pool}
+    assert len(levels) >= 4  # three levels of regions, and the last rest
+    assert max(read.values()) <= 3
+    assert sum(plan.shards.pool_rows) == plan.shards.pool_packs
+    segments = [segment for shard in shards for row in rows_of(shard) for segment in row]
+    assert sorted(segments) == [(document, 0, length) for document, length in enumerate(lengths.tolist())]
+    if algorithm == "bfd":
+        solved = get_algorithm("bfd").solve(np.bincount(lengths, minlength=513))
+        assert pattern_counts(shards) == {
+            tuple(solved.extents[first:last].tolist()): count
+            for first, last, count in zip(solved.offsets, solved.offsets[1:], solved.counts.tolist(), strict=False)
+        }
+
+
+def pattern_counts(shards):
+    """How many rows hold segments of the same lengths."""
+    return Counter(tuple(sorted((length for _, _, length in row), reverse=True)) for shard in shards
+                   for row in rows_of(shard))  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
+def test_a_region_for_all_partitions_is_what_one_region_was(algorithm):
+    # up to 256 partitions there is one region; the rows of the pool are drawn with streams that follow the partitions'
+    lengths = np.random.default_rng(0).integers(5, 200, 20_000)
+    plan, _ = planned(lengths, 512, rows_per_shard=400, algorithm=algorithm)
+    count = len(plan.shards.job.partitions)
+    assert count > 8
+    expected = {
+        "mixed": (f"drawn-{count}-level1-0", f"drawn-{count}-rest-0"),
+        "bfd": (f"pool-{count}-0",),
+    }
+    assert plan.shards.pool == expected[algorithm]
 
 
 def test_another_seed_is_another_packing_of_about_as_many_rows():
@@ -201,9 +248,11 @@ def test_another_seed_is_another_packing_of_about_as_many_rows():
     assert len(together[0] & together[1]) < len(together[0]) / 10
 
 
-def test_a_plan_goes_on_from_its_notes_to_the_same_rows():
+@pytest.mark.parametrize("algorithm", ["auto", "bfd"])
+def test_a_plan_goes_on_from_its_notes_to_the_same_rows(monkeypatch, algorithm):
+    monkeypatch.setattr(partitioning, "REGION", 3)
     lengths = like_real(20_000)
-    options = PackOptions(max_len=2048)
+    options = PackOptions(max_len=2048, algorithm=algorithm)
     reader = LengthsReader(lengths=lengths, options=options)
     surveyed = survey(reader, options, rows_per_shard=300)
 

@@ -77,23 +77,24 @@ def test_tokenizers_and_templates_take_it(home):
     run("verify", "~/chats-packed-64", "--source", "~/chats.jsonl", "--tokenizer", "~/tokenizer")
     run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer/tokenizer.json")
     run("show", "~/chats-packed-64", 0, "--tokenizer", "~/tokenizer")
-    assert packer.load("~/chats-packed-64").manifest.options["tokenizer"] == "tokenizer"
+    assert packer.load("~/chats-packed-64").manifest.options.tokenizer == "tokenizer"
     assert (home / "tokens").is_dir()
 
 
 def test_the_demo_and_the_check_of_a_model_take_it(home, monkeypatch):
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from packer import demo
-    from packer.attention.opening import _text_config
+    from packer import demo_corpus
+    from packer.attention.load_model import _text_config
 
     seen = []
-    monkeypatch.setattr(demo, "run_demo", lambda folder, **_: [seen.append(folder)])
+    monkeypatch.setattr(demo_corpus, "run_demo", lambda folder, **_: [seen.append(folder)])
     CliRunner().invoke(cli, ["demo", "-o", "~/demo"])
     assert seen == [home / "demo"]
     transformers.LlamaConfig(hidden_size=64).save_pretrained(home / "model")
-    from packer.attention import opening
+    from packer.attention import load_model
 
-    monkeypatch.setattr(opening, "_text_config", lambda name: seen.append(_text_config(name)) or 1 / 0)
+    monkeypatch.setattr(load_model, "_text_config", lambda name: seen.append(_text_config(name)) or 1 / 0)
     CliRunner().invoke(cli, ["check", "~/model"])
     assert seen[1].hidden_size == 64
 

@@ -9,18 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.options import byte_size
-from packer.report import (
-    can_draw_blocks,
-    duration,
-    number,
-    percent,
-    render_bars,
-    render_manifest_summary,
-    render_packed_stats,
-    render_stats,
-    render_table,
-)
-from packer.stats import DatasetStats, RowArrays, dataset_stats, packed_stats
+from packer.report import render_manifest_summary, render_packed_stats, render_stats
+from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
+from packer.shards.manifest import Manifest
+from packer.stats import DatasetStats, PackedStats, RowArrays, dataset_stats, packed_stats
 
 
 def stats_of(lengths: Any, *, max_len: int, packs: int, documents_per_step: int = 64) -> DatasetStats:
@@ -43,9 +35,11 @@ def line_with(text: str, words: str) -> str:
     return lines[0]
 
 
+SHARD = {"tokens": 8, "trained": 0, "untrained_segments": 0, "xxh3_128": ""}
 MANIFEST: dict[str, Any] = {
     "format_version": 1,
     "options": {"max_len": 4096, "labels": True, "algorithm": "auto"},
+    "source": {"files": [], "documents": 55190, "tokens": 13525868, "labels": True, "lengths_xxh3_128": ""},
     "totals": {
         "documents": 55190,
         "segments": 55235,
@@ -65,10 +59,15 @@ MANIFEST: dict[str, Any] = {
         "pool_packs": 413,
     },
     "shards": [
-        {"file": "data-00000-of-00002.arrow", "rows": 2000, "tokens": 8, "bytes": 65_000_000, "xxh3_128": ""},
-        {"file": "data-00001-of-00002.arrow", "rows": 1304, "tokens": 8, "bytes": 43_200_000, "xxh3_128": ""},
+        {"file": "data-00000-of-00002.arrow", "rows": 2000, **SHARD, "bytes": 65_000_000},
+        {"file": "data-00001-of-00002.arrow", "rows": 1304, **SHARD, "bytes": 43_200_000},
     ],
+    "files": {},
 }
+
+
+def summary_of(content: dict[str, Any], rows: PackedStats | None = None) -> str:
+    return render_manifest_summary(Manifest.from_dict(content), rows=rows, output="OUT", seconds=1.234)
 
 
 # Numbers
@@ -204,11 +203,29 @@ def test_packed_stats_show_rows_padding_and_attention() -> None:
     assert line_with(text, "attention  ").split()[1] == "70.8%"
 
 
+def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
+    rows = RowArrays(
+        row_offsets=np.array([0, 2, 3]),
+        seq_lengths=np.array([90_000, 110_000, 200_000], np.int32),
+        doc_ids=np.array([0, 1, 2]),
+    )
+    stats = packed_stats(documents=3, lower_bound=2, max_len=200_000, rows=[rows])
+    grouped = {"groups": 12_345, "packs_ungrouped": 3300, "documents_without": 1_234_567}
+    many = {"documents": 1_255_190, "tokens": 999_999_999, "documents_untrained": 100, "documents_straddling": 100}
+    totals = MANIFEST["totals"] | many | {"segments_untrained": 1_234_567, "groups": grouped}
+    summary = MANIFEST | {"options": MANIFEST["options"] | {"group_by": "source"}, "totals": totals}
+    for text in (
+        render_packed_stats(stats, unicode=False),
+        summary_of(summary, stats),
+    ):
+        assert max(map(len, text.splitlines())) <= 80, text
+
+
 # The summary of a pack
 
 
 def test_summary_accounts_for_every_document_and_token() -> None:
-    text = render_manifest_summary(MANIFEST, output="OUT", seconds=1.234)
+    text = summary_of(MANIFEST)
     assert text.startswith("Packed 55,185 documents into 3,304 rows of 4,096 tokens in 1.23 s\n")
     assert text.endswith("\nWritten to OUT")
     for fact in (
@@ -227,38 +244,40 @@ def test_summary_accounts_for_every_document_and_token() -> None:
     ):
         assert any(line.split()[: len(fact)] == fact for line in text.splitlines()), f"{fact} is missing in:\n{text}"
     assert "99.94% full" in text
-    assert "fewer than 3,303" in text
+    assert "lower bound 3,303; gap 0.03%" in text
 
 
 def test_summary_tells_repeated_tokens_where_there_are_any() -> None:
     repeated = MANIFEST | {"totals": MANIFEST["totals"] | {"tokens_repeated": 4242}}
-    assert "4,242" in line_with(render_manifest_summary(repeated, output="OUT", seconds=1), "repeated")
-    assert "repeated" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
+    assert "4,242" in line_with(summary_of(repeated), "repeated")
+    assert "repeated" not in summary_of(MANIFEST)
 
 
 def test_summary_warns_where_no_labels_were_written() -> None:
     without_labels = MANIFEST | {"options": MANIFEST["options"] | {"labels": False}}
-    assert "only packer.load is safe" in render_manifest_summary(without_labels, output="OUT", seconds=1)
-    assert "packer.load" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
+    assert "only packer.load is safe" in summary_of(without_labels)
+    assert "packer.load" not in summary_of(MANIFEST)
 
 
 def test_summary_warns_where_nothing_is_trained():
     masked = MANIFEST | {"totals": MANIFEST["totals"] | {"tokens_trained": 0}}
-    masked["source"] = {"text": {"columns": ["text"], "train_on": "all", "tokenizer": "0" * 32}}
-    for options, advice in (({}, "labels or masks"), ({"tokenizer": "T"}, "--train-on")):
-        summary = render_manifest_summary(masked | {"options": MANIFEST["options"] | options}, output="OUT", seconds=1)
+    versions = {"tokenizers": "1", "transformers": "1"}
+    text = {"columns": ["text"], "train_on": "all", "eos": True, "tokenizer": "0" * 32, **versions}
+    of_text = {"options": MANIFEST["options"] | {"tokenizer": "T"}, "source": MANIFEST["source"] | {"text": text}}
+    for other, advice in (({}, "labels or masks"), (of_text, "--train-on")):
+        summary = summary_of(masked | other)
         assert advice in line_with(summary, "NOTHING IS TRAINED")
-    assert "NOTHING" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
+    assert "NOTHING" not in summary_of(MANIFEST)
 
 
 def test_summary_tells_the_gap_to_the_bound_where_there_is_one():
-    rows = line_with(render_manifest_summary(MANIFEST, output="OUT", seconds=1), "no packing needs fewer")
+    rows = line_with(summary_of(MANIFEST), "lower bound")
     assert "gap" in rows
     proven = MANIFEST | {"totals": MANIFEST["totals"] | {"lower_bound": MANIFEST["totals"]["packs"]}}
-    assert "gap" not in render_manifest_summary(proven, output="OUT", seconds=1)
+    assert "gap" not in summary_of(proven)
 
 
 def test_summary_warns_of_what_wrapping_cuts():
     wrapped = MANIFEST | {"options": MANIFEST["options"] | {"algorithm": "wrapped"}}
-    assert "Wrapping cut" in render_manifest_summary(wrapped, output="OUT", seconds=1)
-    assert "Wrapping cut" not in render_manifest_summary(MANIFEST, output="OUT", seconds=1)
+    assert "Wrapping cut" in summary_of(wrapped)
+    assert "Wrapping cut" not in summary_of(MANIFEST)

@@ -7,7 +7,7 @@ import packer
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from packer.attention.rope import computed_by_document, document_lengths  # noqa: E402  needs torch
+from packer.attention.rope import document_frequencies, document_lengths  # noqa: E402  needs torch
 from tests.families import VOCABULARY, tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,7 +93,7 @@ def test_another_attention_is_left_as_transformers_has_it(documents):
     model = packer.attention.use(tiny_model("phi3", **MODELS["phi3"]))
     model.set_attn_implementation("sdpa")
     assert torch.equal(model(**batch).logits, plain(**batch).logits)
-    with computed_by_document(plain):
+    with document_frequencies(plain):
         changed = plain(**batch).logits
     assert not torch.allclose(changed, model(**batch).logits)
     assert torch.equal(model(**batch).logits, plain(**batch).logits)
@@ -103,13 +103,13 @@ def test_another_attention_is_left_as_transformers_has_it(documents):
 def test_the_attention_alone_refuses_documents_beyond_the_threshold(family, documents):
     model = tiny_model(family, attention=packer.attention.register(), **MODELS[family])
     model(**batch_of([documents[0], documents[2]]))
-    with pytest.raises(packer.PackerError, match=r"a segment of 100 tokens is above the 64 .*attention.use\(model\)"):
+    with pytest.raises(packer.PackerError, match=r"a segment has 100 tokens, and above 64 .*attention.use\(model\)"):
         model(**batch_of(documents))
 
 
 def test_positions_of_several_dimensions_are_refused(documents):
     model = packer.attention.use(tiny_model("phi3", **MODELS["phi3"]))
-    with pytest.raises(packer.PackerError, match=r"shape \[3, 1, 4\] do not tell documents apart"):
+    with pytest.raises(packer.PackerError, match=r"shape \[3, 1, 4\] do not show where documents begin"):
         model.model.rotary_emb(torch.zeros(1, 4, 32), position_ids=torch.zeros(3, 1, 4, dtype=torch.long))
 
 

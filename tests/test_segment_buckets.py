@@ -14,7 +14,7 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline import against_source, packed_segments, segment_buckets
-from packer.pipeline.mixing import open_sources
+from packer.pipeline.read_documents import open_sources
 from packer.pipeline.segment_buckets import Buckets
 from packer.pipeline.verifying import compare_opened
 from packer.progress import silent
@@ -32,7 +32,7 @@ def set_sizes(monkeypatch, *, bucket: int, documents: int, written: int) -> None
 def compared(packing: Packing, paths: list[Path], out: Path) -> list[str]:
     """What a comparison of the rows with the source says, whatever is wrong with the rows otherwise."""
     manifest = read_manifest(out)
-    opened = open_sources(paths if packing.weights else paths[0], PackOptions.from_dict(manifest.options))
+    opened = open_sources(paths if packing.weights else paths[0], manifest.options)
     try:
         return list(compare_opened(out, manifest, opened, silent))
     except PackerError as error:
@@ -66,7 +66,7 @@ def test_damaged_rows_differ_in_the_same_sentences_whatever_the_size_of_buckets(
         paths = packing.write(Path(folder))
         manifest = packing.pack(paths, out)
         assume(manifest is not None)
-        options = PackOptions.from_dict(manifest.options)
+        options = manifest.options
         if data.draw(st.integers(0, 9)):
             rewrite(out, lambda rows: damage(data.draw, rows, options))
         expected = compared(packing, paths, out)

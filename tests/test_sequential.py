@@ -37,9 +37,10 @@ def rows_of(ordered, lengths):
         ends = [*starts[1:], length]
         pieces += [(document, start, end - start) for start, end in zip(starts, ends, strict=True) if length]
     assert ordered.row_starts[0] == 0
-    assert ordered.row_starts[-1] == len(pieces)
-    assert ordered.piece_lengths(int32(lengths)).tolist() == [length for _, _, length in pieces]
+    assert ordered.row_starts[-1] == ordered.pieces == len(pieces)
     bounds = ordered.row_starts.tolist()
+    firsts = zip(ordered.row_documents.tolist(), ordered.row_offsets.tolist(), strict=True)
+    assert list(firsts) == [pieces[start][:2] for start in bounds[:-1]]
     return [pieces[start:end] for start, end in pairwise(bounds)]
 
 
@@ -84,6 +85,7 @@ def test_the_arrays_have_the_types_they_promise_and_no_more_than_they_need(name)
         np.int64,
         np.int32,
     )
+    assert (ordered.row_documents.dtype, ordered.row_offsets.dtype) == (np.int64, np.int32)
     assert all(array.base is None for array in (ordered.row_starts, ordered.cut_documents, ordered.cut_starts))
     assert (np.diff(ordered.cut_documents) >= 0).all()
 
@@ -98,11 +100,30 @@ def test_edge_cases(name, lengths, max_segments):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@given(lengths=many_lengths, max_len=max_lens, max_segments=limits, data=st.data())
+def test_documents_arranged_part_by_part_make_the_same_rows(name, lengths, max_len, max_segments, data):
+    arrange = ALGORITHMS[name].arrange
+    whole = arrange(int32(lengths), max_len, max_segments)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(lengths)), max_size=5)))
+    open_row, pieces, rows, of_cuts = None, 0, [], []
+    for first, last in pairwise([0, *cuts, len(lengths)]):
+        part = arrange(int32(lengths[first:last]), max_len, max_segments, open_row)
+        starts = zip(part.row_starts.tolist(), part.row_documents.tolist(), part.row_offsets.tolist(), strict=False)
+        rows += [(start + pieces, document + first, offset) for start, document, offset in starts]
+        of_cuts += zip((part.cut_documents + first).tolist(), part.cut_starts.tolist(), strict=True)
+        open_row, pieces = part.open_row, pieces + part.pieces
+    expected = whole.row_starts[:-1], whole.row_documents, whole.row_offsets
+    assert rows == list(zip(*(array.tolist() for array in expected), strict=True))
+    assert of_cuts == list(zip(whole.cut_documents.tolist(), whole.cut_starts.tolist(), strict=True))
+    assert (pieces, open_row or whole.open_row) == (whole.pieces, whole.open_row)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_document_of_100_million_tokens(name):
     length, max_len = 100_000_000, 1000
     ordered = ALGORITHMS[name].arrange(int32([1, length, 1]), max_len)
-    pieces = ordered.piece_lengths(int32([1, length, 1]))
-    assert pieces.sum(dtype=np.int64) == length + 2
+    pieces = np.diff(ordered.cut_starts, prepend=0, append=length)
+    assert pieces.sum() == length
     assert pieces.max() == max_len
     assert ordered.packs == {"sequential": 100_002, "wrapped": 100_001}[name]
     assert ordered.cut_starts[-1] == {"sequential": length - 1000, "wrapped": length - 1}[name]
@@ -177,3 +198,4 @@ def test_the_example_of_the_docstring():
     assert isinstance(ordered, OrderedRows)
     assert ordered.row_starts.tolist() == [0, 1, 2, 3, 5]
     assert (ordered.cut_documents.tolist(), ordered.cut_starts.tolist()) == ([2, 2], [4, 8])
+    assert (ordered.row_documents.tolist(), ordered.row_offsets.tolist()) == ([0, 2, 2, 2], [0, 0, 4, 8])

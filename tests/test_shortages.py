@@ -14,8 +14,8 @@ import pyarrow.json
 import pytest
 
 import packer
-from packer import workspace
 from packer.options import PackOptions
+from packer.output.output_folder import OutputFolder
 from packer.pipeline import tokenize
 from packer.sources import ipc
 from packer.system_errors import shortage, shortage_behind
@@ -108,7 +108,7 @@ def test_what_is_missing_is_not_called_corrupt_and_what_was_begun_stays(tmp_path
     assert not isinstance(told.value, packer.SourceError)
     spilled = {path: path.stat().st_ino for path in (out / ".packer" / "spill").iterdir()}
     assert len(spilled) == 2
-    monkeypatch.setattr(workspace.Workspace, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(OutputFolder, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         pack(source, out)
     assert {path: path.stat().st_ino for path in spilled} == spilled  # taken up, not decoded again
@@ -125,7 +125,7 @@ def test_lines_that_there_is_no_memory_to_parse_are_not_called_wrong(tmp_path, m
             pack(source, out)
     assert not isinstance(told.value, packer.SourceError)
     assert (out / ".packer" / "request.json").is_file()
-    assert pack(source, out).totals["documents"] == 300
+    assert pack(source, out).totals.documents == 300
 
 
 def test_a_shard_that_cannot_be_mapped_is_not_called_changed(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from packer import signals
-from packer.cli.shared import one_line_errors
+from packer.cli.one_line_errors import one_line_errors
 
 ROOT = Path(__file__).parent.parent
 ENDS = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "terminated")}

@@ -16,10 +16,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.gather import NO_LOSS, TokenColumn, gather
+from packer.gather import Spans, TokenColumn, gather
+from packer.labels import NO_LOSS
 from packer.sources import Source, TokenTable, open_source, scan
-from packer.sources import ipc as ipc_module
 from packer.sources import jsonl as jsonl_module
+from packer.sources import mapped_lists as mapped_lists_module
 from packer.sources import source as source_module
 
 DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]
@@ -31,7 +32,7 @@ def lists_of(column: TokenColumn, table: TokenTable) -> list[list[int]]:
     rows = np.arange(len(lengths)) if table.rows is None else table.rows.astype(np.int64)
     places = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     out = np.full(int(lengths.sum()), -7, np.int32)
-    assert gather(column.addresses, rows, np.zeros_like(lengths), lengths, places[:-1], NO_LOSS, out) == -1
+    assert gather(column.addresses, Spans(rows, np.zeros_like(lengths), lengths, places[:-1]), NO_LOSS, out) == -1
     return [out[start:end].tolist() for start, end in pairwise(places)]
 
 
@@ -129,7 +130,7 @@ def test_identity_says_which_source_it_is(tmp_path):
     assert found.lengths.tolist() == lengths.tolist()
     assert found.tokens == 58
     sizes = [(tmp_path / "d" / name).stat().st_size for name in ("a.arrow", "b/two.jsonl")]
-    assert found.identity == {
+    assert found.identity.to_dict() == {
         "files": [
             {"name": "a.arrow", "bytes": sizes[0], "rows": 3, "tokens": 4},
             {"name": "b/two.jsonl", "bytes": sizes[1], "rows": 3, "tokens": 54},
@@ -139,7 +140,7 @@ def test_identity_says_which_source_it_is(tmp_path):
         "labels": False,
         "lengths_xxh3_128": xxhash.xxh3_128_hexdigest(lengths.tobytes()),
     }
-    json.dumps(found.identity)
+    json.dumps(found.identity.to_dict())
 
 
 WIDTHS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -279,7 +280,7 @@ def test_splits(tmp_path):
 
 
 def test_chunks_and_slices_of_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(ipc_module, "_DOCUMENTS", 4)
+    monkeypatch.setattr(mapped_lists_module, "_DOCUMENTS", 4)
     documents = [[i] * (i % 5) for i in range(33)]
     for rows in (1, 3, 33):
         write_ipc(tmp_path / "a.arrow", arrow_table(documents, documents), rows=rows)

@@ -21,12 +21,11 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer import workspace
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.pipeline import pack
-from packer.pipeline import room as room_module
+from packer.output.packed_output import PackedOutput
+from packer.pipeline import disk_space, pack
 from packer.sources import jsonl as jsonl_module
 from packer.sources import open_source, scan
 from packer.sources import spill as spill_module
@@ -311,7 +310,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def with_free(monkeypatch, free: int) -> None:
-    monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
 
 
 @pytest.mark.parametrize("kind", DECODED)
@@ -357,14 +356,14 @@ def test_what_cannot_fit_is_refused_before_decoding(tmp_path, monkeypatch, kind)
         pack(path, tmp_path / "out", options=PackOptions(max_len=64), progress=lambda *news: told.append(news))
     assert not told
     with_free(monkeypatch, 10**9)
-    assert pack(path, tmp_path / "out", options=PackOptions(max_len=64)).manifest.totals["documents"] == 2000
+    assert pack(path, tmp_path / "out", options=PackOptions(max_len=64)).manifest.totals.documents == 2000
 
 
 def test_what_the_policy_may_leave_out_is_not_held_against_it(tmp_path, monkeypatch):
     path = write(tmp_path / "a", "parquet", made_documents(2000))
     with_free(monkeypatch, 200_000)
     options = PackOptions(max_len=2, long="drop")
-    assert pack(path, tmp_path / "out", options=options).manifest.totals["documents"] == 2000
+    assert pack(path, tmp_path / "out", options=options).manifest.totals.documents == 2000
 
 
 def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monkeypatch):
@@ -374,7 +373,7 @@ def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monk
     with pytest.raises(PackerError, match=r"/out: the rows to be written need 51\.2 kB, 51\.2 kB are free: free some"):
         pack(path, tmp_path / "out", options=options)
     assert not list((tmp_path / "out").glob("data-*"))
-    commit = workspace.Workspace.commit
+    commit = PackedOutput.commit
     with monkeypatch.context() as patch:  # six shards, then the process dies
         committed = []
 
@@ -384,12 +383,12 @@ def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monk
             committed.append(entry)
             commit(self, temporary, entry)
 
-        patch.setattr(workspace.Workspace, "commit", dies)
+        patch.setattr(PackedOutput, "commit", dies)
         with_free(patch, 51_200)
         with pytest.raises(KeyboardInterrupt):
             pack(path, tmp_path / "out", options=options, workers=1)
     with_free(monkeypatch, 4 * 10 * 64 * 8)  # what is there needs no room again
-    assert pack(path, tmp_path / "out", options=options).manifest.totals["packs"] == 100
+    assert pack(path, tmp_path / "out", options=options).manifest.totals.packs == 100
 
 
 def test_the_command_says_what_decoding_needs(tmp_path):

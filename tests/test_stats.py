@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from packer.stats import BATCH_SIZES, RowArrays, dataset_stats, distribution, packed_stats, padding_ratios
-from packer.stats.dataset import epoch_steps
+from packer.stats.dataset_figures import epoch_steps
 from packer.stats.distribution import MAX_BINS
 from packer.stats.padding import expected_longest, grouped_total
 

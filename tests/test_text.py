@@ -265,15 +265,15 @@ def test_identity_says_what_shapes_the_tokens(path, tmp_path):
     assert Encoder(TextOptions(tokenizer=path, eos=False), TEXT).identity != one
     assert Encoder(TextOptions(tokenizer=path), PAIR).identity != one
     other = Encoder(TextOptions(tokenizer=save_tokenizer(tmp_path, adds_eos=True)), TEXT).identity
-    assert other["tokenizer"] != one["tokenizer"]
+    assert other.tokenizer != one.tokenizer
 
 
 def test_a_template_that_writes_the_date_is_known_by_it(path):
     chat = recognise({"messages": []}, "x")
     dated = TextOptions(tokenizer=path, chat_template="{{ strftime_now('%d') }}{{ messages[0].content }}")
-    assert "today" in Encoder(dated, chat).identity
+    assert Encoder(dated, chat).identity.today is not None
     for undated in ("x", "{# strftime_now #}x", "strftime_now{{ 'strftime_now' }}"):
-        assert "today" not in Encoder(TextOptions(tokenizer=path, chat_template=undated), chat).identity
+        assert Encoder(TextOptions(tokenizer=path, chat_template=undated), chat).identity.today is None
 
 
 def test_labels_are_int32_and_never_shifted(opened):

@@ -13,8 +13,8 @@ import packer
 from packer.cli import cli
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.sources import records as records_module
 from packer.sources import spill as spill_module
+from packer.sources import text_records as records_module
 from packer.text import END_OF_TEXT, open_tokenizer
 from packer.text.tokens import _PROBES
 from tests.chat_templates import END, EXACT, LOOP, REWRITING, save_tokenizer
@@ -39,7 +39,7 @@ def tokenizer(tmp_path_factory):
 def small(monkeypatch):
     """Pieces and stretches of a few documents."""
     monkeypatch.setattr(spill_module, "_PIECE", 1500)
-    monkeypatch.setattr(records_module, "_BLOCK", 400)
+    monkeypatch.setattr(records_module, "BLOCK", 400)
 
 
 def with_columns(records):
@@ -77,7 +77,7 @@ def test_every_segment_has_the_values_of_its_record_from_every_format(tmp_path, 
         out = tmp_path / f"out-{name}"
         manifest = pack(source, out, tokenizer, max_len=16, keep=keep)
         assert values_of(out, keep) == wanted, name
-    assert manifest.totals["documents_split"] > 5
+    assert manifest.totals.documents_split > 5
     assert list(packer.verify(tmp_path / "out-jsonl", formats["jsonl"], tokenizer=tokenizer)) == []
     made[7]["weight"] = -1.0
     write_lines(formats["jsonl"], made)
@@ -141,7 +141,7 @@ def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
     assert "rows.parquet: no column 'topic' (found: text, source, weight, tags)" in refused(table, keep=["topic"])
     assert "keep_tokens 'tags': text has no values per token" in refused(keep_tokens=["tags"])
     assert "keep 'loss_mask': masks become labels" in refused(keep=["loss_mask"])
-    assert "pairs are read as tokens, and there is a tokenizer" in refused(pairs=True, long="truncate")
+    assert "pairs are read as tokens, but there is a tokenizer" in refused(pairs=True, long="truncate")
     made[31]["weight"] = "heavy"
     write_lines(source, made)
     message = refused(keep=["weight"])
@@ -230,7 +230,7 @@ def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, op
     source = write_formats(tmp_path, with_columns(chats()))[kind]
     out = tmp_path / "out"
     manifest = pack(source, out, tokenizer, split_at="turns", keep=["source"], **options)
-    assert manifest.totals["documents_split"] > 5
+    assert manifest.totals.documents_split > 5
     ours = open_tokenizer(tokenizer)
     pieces = {}
     for row in packer.load(out):

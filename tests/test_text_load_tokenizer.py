@@ -89,12 +89,12 @@ def test_code_beside_a_class_of_the_library_is_left_alone(tmp_path):
 
 def test_a_config_with_code_is_not_probed(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from packer.attention.opening import open_model
+    from packer.attention.load_model import load_small_model
 
     with_code(tmp_path / "theirs", "config.json")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(PackerError, match="custom code"):
-        open_model(str(tmp_path / "theirs"))
+        load_small_model(str(tmp_path / "theirs"))
     assert not (tmp_path / "theirs" / "ran").exists()
     assert sys.stdin.read() == "y\n"
 

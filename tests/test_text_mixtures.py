@@ -13,8 +13,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.report import render_manifest_summary
-from packer.sources import records as records_module
 from packer.sources import spill as spill_module
+from packer.sources import text_records as records_module
 from packer.sources.text import TextInput
 from packer.text.load_tokenizer import open_tokenizer
 from tests.chat_templates import EXACT, save_tokenizer
@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory):
 def small(monkeypatch):
     """Pieces and stretches of a few documents."""
     monkeypatch.setattr(spill_module, "_PIECE", 1500)
-    monkeypatch.setattr(records_module, "_BLOCK", 400)
+    monkeypatch.setattr(records_module, "BLOCK", 400)
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def test_rows_are_those_of_sources_tokenized_one_by_one(tmp_path, tokenizer, sou
     once = pack(weighed(kept), tmp_path / "once", None, shard_size="8KB", **options)
     assert len(direct.shards) > 1
     assert shards(direct) == shards(once)
-    assert direct.totals["documents_straddling"] >= 0
+    assert direct.totals.documents_straddling >= 0
     mixed = pack(weighed([sources[0], kept[1], sources[2]]), tmp_path / "mixed", tokenizer, shard_size="8KB", **options)
     assert shards(mixed) == shards(direct)
-    assert ["text" in part for part in mixed.source["mixture"]] == [True, False, True]
+    assert [part.text is not None for part in mixed.source.mixture] == [True, False, True]
     assert list(packer.verify(tmp_path / "direct", sources, tokenizer=tokenizer)) == []
     assert list(packer.verify(tmp_path / "once", kept)) == []
     assert not (tmp_path / "direct" / ".packer").exists()
@@ -91,7 +91,7 @@ def test_the_padding_is_that_of_the_tokenizer(tmp_path, tokenizer, sources):
     other.pad_token = other.eos_token
     other.save_pretrained(tmp_path / "other")
     manifest = pack(weighed(sources), tmp_path / "out", tmp_path / "other")
-    assert manifest.options["pad_id"] == other.eos_token_id != 0
+    assert manifest.options.pad_id == other.eos_token_id != 0
 
 
 def test_real_corpora_mix_to_the_rows_of_each_tokenized_alone(tmp_path, shared_data):
@@ -135,25 +135,25 @@ def test_a_source_of_tokens_without_labels_is_trained_whole_too(tmp_path):
     for order in ([plain, masked], [masked, plain]):
         out = tmp_path / order[0].suffix
         manifest = packer.pack([(source, 1) for source in order], out, max_len=16, mix_unit="epochs")
-        assert manifest.totals["tokens_trained"] == 2 + 3 + 1
-        assert manifest.source["labels"]
+        assert manifest.totals.tokens_trained == 2 + 3 + 1
+        assert manifest.source.labels
         assert list(packer.verify(out, order)) == []
-        summary = render_manifest_summary(manifest.to_dict(), output="out", seconds=1)
+        summary = render_manifest_summary(manifest, output="out", seconds=1)
         assert "All tokens of source.jsonl are trained" in summary
 
 
 def test_counts_and_identities_are_those_of_each_source(tmp_path, tokenizer, sources):
     manifest = pack(weighed(sources), tmp_path / "out", tokenizer)
-    told = manifest.source["mixture"]
-    assert [part["text"]["train_on"] for part in told] == ["assistant", "all", "completion"]
-    assert [part["text"]["columns"][0] for part in told] == ["messages", "text", "prompt"]
-    assert [part["labels"] for part in told] == [True, False, True]
-    assert "text" not in manifest.source
+    told = manifest.source.mixture
+    assert [part.text.train_on for part in told] == ["assistant", "all", "completion"]
+    assert [part.text.columns[0] for part in told] == ["messages", "text", "prompt"]
+    assert [part.labels for part in told] == [True, False, True]
+    assert manifest.source.text is None
     alone = [pack(source, tmp_path / source.stem, tokenizer) for source in sources]
-    assert [part["text"] for part in told] == [each.source["text"] for each in alone]
+    assert [part.text for part in told] == [each.source.text for each in alone]
     for name in ("documents_straddling", "documents_untrained"):
-        assert manifest.totals[name] == sum(each.totals[name] for each in alone)
-    summary = render_manifest_summary(manifest.to_dict(), output="out", seconds=1)
+        assert getattr(manifest.totals, name) == sum(getattr(each.totals, name) for each in alone)
+    summary = render_manifest_summary(manifest, output="out", seconds=1)
     assert "chats.jsonl tokenized with ours, training on assistant of messages" in summary
     assert "All tokens of web.parquet are trained" in summary
 
@@ -165,9 +165,9 @@ def test_straddling_and_untrained_documents_are_summed(tmp_path, tokenizer):
     every = [one, two, no_answer]
     totals = pack(weighed(every), tmp_path / "out", tokenizer).totals
     alone = [pack(source, tmp_path / source.stem, tokenizer).totals for source in every]
-    assert [part["documents_untrained"] for part in alone][2] == 3
+    assert alone[2].documents_untrained == 3
     for name in ("documents_straddling", "documents_untrained"):
-        assert totals[name] == sum(part[name] for part in alone)
+        assert getattr(totals, name) == sum(getattr(part, name) for part in alone)
     again = pack(weighed(every), tmp_path / "again", tokenizer, workers=1).totals
     assert again == totals
 
@@ -177,14 +177,14 @@ def test_options_of_text_are_for_the_sources_that_they_fit(tmp_path, tokenizer, 
     body = write_lines(tmp_path / "b" / "body.jsonl", [{"body": each["text"]} for each in texts()])
     mixed = weighed([sources[0], body, sources[2]])
     manifest = pack(mixed, tmp_path / "out", tokenizer, text_column="body", train_on="completion")
-    told = [part["text"] for part in manifest.source["mixture"]]
-    assert [text["columns"][0] for text in told] == ["messages", "body", "prompt"]
-    assert [text["train_on"] for text in told] == ["assistant", "all", "completion"]
+    told = [part.text for part in manifest.source.mixture]
+    assert [text.columns[0] for text in told] == ["messages", "body", "prompt"]
+    assert [text.train_on for text in told] == ["assistant", "all", "completion"]
     named = weighed([sources[0], sources[1], sources[2]])
     plain = pack(named, tmp_path / "plain", tokenizer)
     assert shards(plain) == shards(manifest)
     everything = pack(named, tmp_path / "all", tokenizer, train_on="all")
-    assert not everything.source["labels"]
+    assert not everything.source.labels
     for options, words in (
         ({"text_column": "content"}, "text_column is 'content', which none of the 3 sources has"),
         ({"keep_tokens": ["a"]}, "text has no values per token"),
@@ -264,9 +264,9 @@ def test_what_is_complete_is_known_again_and_how_it_differs_is_told(tmp_path, to
 
 
 def test_the_room_that_tokenizing_takes_is_asked_for_before_it_begins(tmp_path, tokenizer, sources, monkeypatch):
-    from packer.pipeline import room
+    from packer.pipeline import disk_space
 
-    monkeypatch.setattr(room, "_free", lambda claimed: 1000)
+    monkeypatch.setattr(disk_space, "_free", lambda claimed: 1000)
     encoded = []
     spilled = TextInput.cut
     monkeypatch.setattr(TextInput, "cut", lambda self, size: encoded.append(size) or spilled(self, size))
@@ -299,7 +299,7 @@ def test_a_turn_that_does_not_fit_is_named_in_its_own_source(tmp_path, tokenizer
         pack(mixed, tmp_path / "out", tokenizer, **options)
     write_lines(wordy, chats()[:3])
     manifest = pack(mixed, tmp_path / "out", tokenizer, **options)
-    assert manifest.totals["documents_split"]
+    assert manifest.totals.documents_split
     assert list(packer.verify(tmp_path / "out", [source for source, _ in mixed], tokenizer=tokenizer)) == []
     with pytest.raises(PackerError, match=r"split_at is turns, and .*web.parquet holds texts, not chats"):
         pack(weighed(sources), tmp_path / "none", tokenizer, **options)

@@ -17,20 +17,20 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from packer.attention import IMPLEMENTATION, hugging_face  # noqa: E402
+from packer.attention import IMPLEMENTATION, transformers_hook  # noqa: E402
+from packer.attention.compare_outputs import LENGTHS  # noqa: E402
 from packer.attention.isolation import probe  # noqa: E402
-from packer.attention.measuring import LENGTHS  # noqa: E402
-from packer.attention.opening import open_model  # noqa: E402
+from packer.attention.load_model import load_small_model  # noqa: E402
 from packer.attention.thresholds import (  # noqa: E402
     BY_LONGEST,
     FIXED_ROPE,
     HARMLESS,
     THRESHOLDS,
-    is_unknown,
-    shorten,
-    uncovered,
+    is_unknown_threshold,
+    shorten_thresholds,
+    thresholds_above,
 )
-from packer.report.attention import render_verdicts  # noqa: E402
+from packer.report.verdict_table import render_verdicts  # noqa: E402
 from tests.families import tiny_model  # noqa: E402
 from tests.test_isolation import NARROW, answers, save_config  # noqa: E402
 
@@ -90,7 +90,7 @@ def test_every_field_of_a_config_that_reads_like_a_threshold_is_known():
                 **{k: v for each in by_layer for k, v in each.items()},
             }
         for name, value in fields.items():
-            if not name.startswith("_") and number_like(value) and is_unknown(name):
+            if not name.startswith("_") and number_like(value) and is_unknown_threshold(name):
                 unknown.setdefault(name, set()).add(kind)
     assert unknown == {}
     assert not THRESHOLDS.keys() & HARMLESS
@@ -104,24 +104,24 @@ def test_shortened_configs_have_no_threshold_that_the_probe_does_not_reach():
     found = set()
     for kind, config in language_model_configs():
         if config is not None:
-            found |= uncovered(config, max(LENGTHS)).keys()
-            shorten(config)
-            assert uncovered(config, max(LENGTHS)) == {}, kind
+            found |= thresholds_above(config, max(LENGTHS)).keys()
+            shorten_thresholds(config)
+            assert thresholds_above(config, max(LENGTHS)) == {}, kind
     assert {"sliding_window", "index_topk", "index_block_size", "keep_window_size", "compress_rates"} <= found
 
 
 @pytest.mark.parametrize("name", ["hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size", "head_dim"])
 def test_sizes_of_a_model_are_no_thresholds(name):
-    assert not is_unknown(name)
+    assert not is_unknown_threshold(name)
 
 
 def test_a_field_that_nobody_has_looked_at_bounds_the_verdict():
     config = transformers.LlamaConfig(**NARROW)
-    assert uncovered(config, 20) == {}
+    assert thresholds_above(config, 20) == {}
     config.recall_window_length = 4096
-    assert uncovered(config, 20) == {"recall_window_length": 4096}
+    assert thresholds_above(config, 20) == {"recall_window_length": 4096}
     config.recall_window_length = 16
-    assert uncovered(config, 20) == {}
+    assert thresholds_above(config, 20) == {}
 
 
 HANDED_ANYWHERE = {
@@ -139,7 +139,7 @@ def test_every_argument_that_a_model_hands_to_attention_is_taken_or_refused():
             for call in ast.walk(ast.parse(path.read_text())):
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "attention_interface":
                     for argument in call.keywords:
-                        if argument.arg and argument.arg not in {*HANDED_ANYWHERE, *hugging_face.REFUSED}:
+                        if argument.arg and argument.arg not in {*HANDED_ANYWHERE, *transformers_hook.REFUSED}:
                             unknown.setdefault(argument.arg, set()).add(kind)
     assert unknown == {}
 
@@ -153,7 +153,9 @@ def test_every_argument_that_a_model_hands_to_attention_is_taken_or_refused():
 )
 def test_rope_by_the_longest_document_is_unsafe_but_for_ours(tmp_path, family, changes):
     head = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200, "eos_token_id": 1, "bos_token_id": 1}
-    eager, sdpa, ours = probe(open_model(str(save_config(tmp_path, family, **{**NARROW, **head, **changes}))).model)
+    eager, sdpa, ours = probe(
+        load_small_model(str(save_config(tmp_path, family, **{**NARROW, **head, **changes}))).model
+    )
     assert ours.safe
     for verdict in (eager, sdpa):
         assert verdict.answer == "differs"
@@ -164,15 +166,15 @@ def test_rope_by_the_longest_document_is_unsafe_but_for_ours(tmp_path, family, c
 def test_sparse_blocks_that_are_counted_from_the_start_of_the_batch_are_unsafe(tmp_path):
     layers = {"num_hidden_layers": 2, "layer_types": ["full_attention", "minimax_m3_sparse"]}
     sizes = {**NARROW, "head_dim": 16, "index_n_heads": 2, "num_local_experts": 4, "vocab_size": 200}
-    opened = open_model(str(save_config(tmp_path, "minimax_m3_vl_text", **{**sizes, **layers})))
+    opened = load_small_model(str(save_config(tmp_path, "minimax_m3_vl_text", **{**sizes, **layers})))
     eager, sdpa, ours = probe(opened.model)
     assert {eager.answer, sdpa.answer} <= {"leaks", "differs"}
     assert ours.answer == "refuses"
-    assert "chosen blocks of tokens" in ours.reason
+    assert "selected blocks of tokens" in ours.reason
 
 
 def test_a_window_that_ends_with_the_row_and_not_with_the_document_is_unsafe(tmp_path):
-    opened = open_model(str(save_config(tmp_path, "doge", **NARROW, num_hidden_layers=2, vocab_size=200)))
+    opened = load_small_model(str(save_config(tmp_path, "doge", **NARROW, num_hidden_layers=2, vocab_size=200)))
     assert not any(verdict.safe for verdict in probe(opened.model, ["eager", "sdpa"]))
 
 
@@ -196,9 +198,9 @@ def test_a_model_with_its_own_thresholds_gets_a_verdict_up_to_them(family, chang
 
 
 def test_the_table_says_how_far_the_verdict_reaches():
-    from packer.attention.opening import OpenedModel
+    from packer.attention.load_model import SmallModel
 
     model = tiny_model("mistral", sliding_window=4096)
-    table = render_verdicts(OpenedModel(model=model, layers=2, all_layers=2), probe(model, [IMPLEMENTATION]))
+    table = render_verdicts(SmallModel(model=model, layers=2, all_layers=2), probe(model, [IMPLEMENTATION]))
     last = "(shown for batches of up to 4,096 tokens, not beyond sliding_window 4,096)"
     assert table.splitlines()[-1] == last

@@ -161,6 +161,7 @@ def one_step(example, batch_size: int) -> dict[str, object]:
 
 def reading_trainer(model, example, folder, *, batch_size, remove=()):
     """The Trainer as one uses it on any dataset of fixed rows: nothing of packer but the files."""
+    pytest.importorskip("accelerate")
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=batch_size,
@@ -188,6 +189,7 @@ def test_the_trainer_reading_the_shards_itself_trains_as_on_documents_alone(exam
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_the_trainer_with_collate_trains_as_on_documents_alone(example, tmp_path, batch_size):
+    pytest.importorskip("accelerate")
     model = tiny_llama()
     alone = train_alone(model, example.pieces)
     trainer = hugging_face_trainer.make_trainer(

@@ -92,7 +92,7 @@ def test_no_turn_is_cut(tmp_path, kind, options):
         found = [pieces.pop((document, start)) for start in starts]
         assert sum(found, []) == tokens[document]  # noqa: RUF017
     assert not pieces
-    assert manifest.totals["documents_split"] == sum(sum(chat) > 24 for chat in turns)
+    assert manifest.totals.documents_split == sum(sum(chat) > 24 for chat in turns)
     assert list(packer.verify(out, source)) == []
 
 

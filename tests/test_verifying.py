@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError, SourceError
-from packer.plan import GROUP_MODES, NO_GROUP
+from packer.options.choices import GroupMode
+from packer.plan import NO_GROUP
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.sharing import clash, group_codes, group_values
 from packer.shards.writer import Counts, write_shard
@@ -84,7 +86,7 @@ def violate(rows, columns, mode, starts=(0,)):
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("mode", GROUP_MODES)
+@pytest.mark.parametrize("mode", get_args(GroupMode))
 @pytest.mark.parametrize("kind", ["parquet", "shuffled"])
 def test_rows_that_mix_groups_or_hold_two_of_one_are_found(kind, mode, keep, tmp_path):
     columns, out = grouped_columns(), tmp_path / "out"
@@ -118,7 +120,7 @@ def test_an_exchange_that_keeps_to_the_groups_is_no_fault(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("mode", GROUP_MODES)
+@pytest.mark.parametrize("mode", get_args(GroupMode))
 def test_groups_reach_across_the_sources_of_a_mixture(mode, keep, tmp_path):
     columns, out = grouped_columns(), tmp_path / "out"
     given = []
@@ -138,7 +140,9 @@ def test_groups_reach_across_the_sources_of_a_mixture(mode, keep, tmp_path):
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(NO_GROUP, 4)), max_size=25), st.sampled_from(GROUP_MODES))
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(NO_GROUP, 4)), max_size=25), st.sampled_from(get_args(GroupMode))
+)
 def test_the_clash_is_that_of_the_first_wrong_row(segments, mode):
     rows = np.array([row for row, _ in segments], np.int64)
     groups = np.array([group for _, group in segments], np.int32)
@@ -280,7 +284,7 @@ def test_batches_of_both_sides_need_not_end_together(values, ends, other_ends):
             tokens = table.input_ids.list_at(int(document)).to_pylist()
             assert len(tokens) == length
             assert table.labels.list_at(int(document)).to_pylist() == tokens
-            found.append((table.extra["role"][int(document)].as_py(), tokens))
+            found.append((table.extra["role"].at(np.array([document]))[0].as_py(), tokens))
     both = zip(values, others, strict=True)
     expected = [each for one, other in both for each in (("chosen", one), ("rejected", other))]
     assert found == [*expected, *expected]

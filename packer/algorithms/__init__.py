@@ -1,8 +1,9 @@
-"""Histogram algorithms: how many segments of each extent there are -> patterns. Order algorithms: lengths -> rows.
+"""Packing algorithms, and the registry that names them.
 
-`ALGORITHMS` is the one registry. A new algorithm is a file with a function `solve(histogram, max_segments)` or
-`arrange(lengths, max_len, max_segments)` and a line here. Importing this module is cheap: the file of an algorithm, and
-Numba with it, is imported when it packs.
+A histogram algorithm turns the number of segments of each extent into patterns; an order algorithm turns lengths, in
+the order of the source, into rows. `ALGORITHMS` is the only registry. A new algorithm is a file with a function
+`solve(histogram, max_segments)` or `arrange(lengths, max_len, max_segments)` and a line here. Importing this module is
+cheap: the file of an algorithm, and Numba with it, is imported when the algorithm first packs.
 """
 
 from __future__ import annotations
@@ -18,30 +19,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer.algorithms.patterns import Patterns
-    from packer.algorithms.sequential import OrderedRows
+    from packer.algorithms.sequential import OpenRow, OrderedRows
 
 
 class Solver(Protocol):
-    """What packs a histogram."""
+    """Signature of a histogram algorithm."""
 
     def __call__(self, histogram: NDArray[np.int64], max_segments: int | None = None, **limits: float) -> Patterns:
         """Pack `histogram[l]` segments of every extent l into packs of `len(histogram) - 1` tokens.
 
         The histogram is int64, shape (max_len + 1,), with histogram[0] == 0. No pack holds more than
-        `max_segments` segments; None sets no limit. Where the algorithm is `limited`: `gap`, packs above the lower
-        bound as a share of it, and `seconds` end it with the best so far.
+        `max_segments` segments; None sets no limit. A `limited` algorithm also takes `gap` (packs above the lower
+        bound, as a share of it) and `seconds`: it stops at whichever it reaches first and returns its best packing.
         """
         ...
 
 
 class Arranger(Protocol):
-    """What packs documents in their order."""
+    """Signature of an order algorithm."""
 
-    def __call__(self, lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None) -> OrderedRows:
+    def __call__(
+        self,
+        lengths: NDArray[np.int32],
+        max_len: int,
+        max_segments: int | None = None,
+        open_row: OpenRow | None = None,
+    ) -> OrderedRows:
         """Arrange documents of `lengths` tokens, 0 where none are placed, in rows of `max_len` tokens.
 
         Lengths are int32, shape (documents,), and may be above max_len. No row holds more than `max_segments` pieces;
-        None sets no limit.
+        None sets no limit. `open_row` is the row that earlier documents left open; None where these are the first.
         """
         ...
 
@@ -57,19 +64,19 @@ class Algorithm:
     """One sentence for `--help`."""
 
     solve: Solver
-    """The function that packs; the same histogram gives the same patterns, in the same order (but for `seconds`)."""
+    """The function that packs. Without `seconds`, a histogram always gives the same patterns in the same order."""
 
     limited: bool = False
-    """Whether it takes `gap` and `seconds`, and ends at these."""
+    """Whether it takes the limits `gap` and `seconds`."""
 
     draws: bool = False
-    """Whether rows are drawn at random from the documents, where there are documents, and it packs only the rest."""
+    """Whether most rows are drawn at random and `solve` packs only the rest; a bare histogram is solved as a whole."""
 
     always_draws: bool = False
-    """Whether that is so even where it takes more rows than packing all documents by `solve`."""
+    """Whether rows are drawn even if that takes more rows than packing all documents by `solve`."""
 
     proves: bool = False
-    """Whether it may prove a lower bound above those of `packer.algorithms.bounds`."""
+    """Whether it may prove a higher lower bound than those of `packer.algorithms.bounds`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,17 +90,17 @@ class OrderAlgorithm:
     """One sentence for `--help`."""
 
     arrange: Arranger
-    """The function that packs; the same lengths give the same rows."""
+    """The function that packs. The same lengths always give the same rows."""
 
     keeps_whole: bool = True
-    """Whether documents are cut only where max_len demands it. Where not, bounds on whole ones do not hold."""
+    """Whether only documents longer than max_len are cut. If not, lower bounds for whole documents do not hold."""
 
 
 AnyAlgorithm: TypeAlias = "Algorithm | OrderAlgorithm"
 
 
 def _in_file(module: str, function: str) -> Solver:
-    """Name a solver that is imported on its first use."""
+    """Make a solver that imports its module on first use."""
 
     def solve(histogram: NDArray[np.int64], max_segments: int | None = None, **limits: float) -> Patterns:
         solver: Solver = getattr(import_module(f"packer.algorithms.{module}"), function)
@@ -103,11 +110,13 @@ def _in_file(module: str, function: str) -> Solver:
 
 
 def _in_order(module: str, function: str) -> Arranger:
-    """Name an arranger that is imported on its first use."""
+    """Make an arranger that imports its module on first use."""
 
-    def arrange(lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None) -> OrderedRows:
+    def arrange(
+        lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None
+    ) -> OrderedRows:
         arranger: Arranger = getattr(import_module(f"packer.algorithms.{module}"), function)
-        return arranger(lengths, max_len, max_segments)
+        return arranger(lengths, max_len, max_segments, open_row)
 
     return arrange
 
@@ -188,11 +197,15 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
 """Every algorithm by its name."""
 
 ALIASES: dict[str, str] = {"lpfhp": "bfd"}
-"""Other names that people know an algorithm by."""
+"""Other names of algorithms in the literature."""
 
 
 def get_algorithm(name: str) -> AnyAlgorithm:
-    """Look an algorithm up by its name or alias; a `PackerError` lists the names when there is none such."""
+    """Return the algorithm with a name or alias.
+
+    Raises:
+        PackerError: no algorithm has this name; the message lists all names.
+    """
     algorithm = ALGORITHMS.get(ALIASES.get(name, name))
     if algorithm is None:
         known = ", ".join(sorted([*ALGORITHMS, *ALIASES]))

@@ -1,4 +1,4 @@
-"""The default: heuristics in milliseconds, and column generation where the gap that they leave is worth it."""
+"""The default algorithm: fast heuristics, then column generation if the gap that they leave is worth closing."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,14 +9,14 @@ from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.patterns import Patterns
 
 WORTH = 0.0002
-"""The gap, as a share of the lower bound, that is left as it is: two packs in ten thousand."""
+"""Gap, as a share of the lower bound, that is not worth closing: two packs in ten thousand."""
 
 ROUNDS, COLUMNS, WORK = 60, 6_000, 40_000_000
-"""Limits of the column generation: a second or two. Counted, not timed, so every machine gives the same patterns."""
+"""Limits of column generation: a second or two. They are counts, so that every machine gives the same patterns."""
 
 
 def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """The better of best fit and exact fill, or what `optimal` makes of them where their gap is worth it."""
+    """Return the better of best fit and exact fill, or the packing of `optimal` if their gap is worth closing."""
     bound = lower_bound(histogram, max_segments)
     best = best_fit_decreasing(histogram, max_segments)
     if best.packs > bound:
@@ -24,8 +24,13 @@ def auto(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patte
     # a single pack is not worth an import
     if best.packs - bound <= max(1, WORTH * bound):
         return best
+    return prove(histogram, max_segments, gap=WORTH)
+
+
+def prove(histogram: NDArray[np.int64], max_segments: int | None = None, *, gap: float = 0) -> Patterns:
+    """Pack a histogram as `optimal` does, within the limits of `auto`, down to a gap above the lower bound."""
     # imported here: most histograms never need it
     from packer.algorithms.optimal import Limits, solve_optimal
 
-    limits = Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK, gap=WORTH)
+    limits = Limits(rounds=ROUNDS, columns=COLUMNS, work=WORK, gap=gap)
     return solve_optimal(histogram, max_segments, limits=limits).with_bound()

@@ -1,4 +1,4 @@
-"""Exact fill on a histogram: packs without a gap, found by a short search, each repeated while its segments last."""
+"""Exact fill on a histogram: a short search finds packs without a gap, and each is repeated while its segments last."""
 
 from typing import NamedTuple
 
@@ -21,11 +21,11 @@ from packer.algorithms.open_packs import (
 from packer.algorithms.patterns import Patterns
 
 BACKTRACKS = 300
-"""Dead ends after which the search for one pattern takes the fullest pack it saw."""
+"""Dead ends after which the search for one pattern ends with the fullest pack it found."""
 
 
 class Filled(NamedTuple):
-    """Packs that are done, as groups and links; group 0 stands for no pack."""
+    """Finished packs as groups and links; group 0 stands for no pack."""
 
     groups: NDArray[np.int64]  # (at least used, 4)
     used: int
@@ -36,7 +36,7 @@ def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) ->
     """Fill packs to the last token where a short search can: the longest segment left, then the longest that fit.
 
     The search goes depth first, the longest first, and ends at a pack without a gap or after some hundred dead ends;
-    the pack it found is repeated while its segments last. Without a limit that binds, mostly better than best fit.
+    the pack it found is repeated while its segments last. Unless a limit on segments binds, it usually beats best fit.
     """
     limit = segment_limit(histogram, max_segments)
     return to_patterns(*_exact_fill(histogram, limit, BACKTRACKS))
@@ -56,15 +56,15 @@ def _exact_fill(
     longest = longest_left(below, left, capacity)
     while longest > 0:
         size = _search(below, left, longest, backtracks, path, found)
-        packs = often(left, found, size)
+        packs = packs_left(left, found, size)
         filled = add_packs(filled, found, size, packs, left)
         longest = longest_left(below, left, longest)
     return filled.groups[: filled.used], filled.links.rows[: filled.links.used]
 
 
 @jit
-def often(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> int:
-    """How many packs of the pattern found[:size], descending, there are segments for."""
+def packs_left(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> int:
+    """Count the packs of the pattern found[:size], in descending order, for which segments are left."""
     packs: int = left[found[0]]
     repeat = 0
     for place in range(size):
@@ -75,7 +75,7 @@ def often(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> int:
 
 @jit
 def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_left: NDArray[np.int64]) -> Filled:
-    """Make packs of the pattern found[:size] a new group and take their segments from `out_left`."""
+    """Add packs of the pattern found[:size] as a new group, and take their segments from `out_left`."""
     groups, used, links = out
     if used == len(groups):
         groups = grown(groups)
@@ -94,9 +94,10 @@ def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_
 
 @jit
 def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
-    """The longest length up to `length` of which a segment is left, or 0.
+    """Return the longest length up to `length` of which a segment is left, or 0.
 
-    out_below[l] leads downwards to it, from l itself at first; the way is shortened where a length ran out.
+    out_below[l] points downwards, at first to l itself. Where a length has run out, the path is compressed, so that
+    later searches skip it.
     """
     longest = length
     while longest > 0 and (out_below[longest] != longest or left[longest] == 0):

@@ -24,7 +24,7 @@ LEFT, RIGHT, ABOVE, ROOM = range(4)
 """Columns of tree nodes: children, parent, the largest residual of the packs below; LEFT of a leaf is its group."""
 
 NIL, ROOT = 0, 1
-"""The node that stands for no node, with no room in it, and the one on top."""
+"""The node that stands for no node and has no room, and the root."""
 
 
 def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:

@@ -2,9 +2,9 @@
 
 Solvers sort by length, so that a row holds segments of like lengths. Here a row takes the next segments of a random
 order until one does not fit; then one, two or three others that fill the gap exactly close it, found among those that
-come next in the order. Where none do, up to MOST_REMOVED segments are put back and the larger gap is tried. Rows
-without padding cost nothing, so that the rest can be packed as tightly as everything could have been, as long as it is
-varied enough: `reserve` keeps a share of the segments, as they come, for that.
+come next in the order. If there are none, up to MOST_REMOVED segments are put back and the larger gap is tried. Rows
+without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have been, if
+their lengths are varied enough: `reserve` keeps a random share of the segments for that.
 """
 
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import jit
 
 CANDIDATES = 64
-"""Segments of the order that are tried as the first of two or three that close a row."""
+"""Segments, next in the order, that are tried as the first of two or three that close a row."""
 
 PARTNERS = 8
 """Segments after it that are tried as the second of three."""
 
 MOST_REMOVED = 4
-"""Segments put back, at most, where nothing closes the row."""
+"""Most segments that are put back if nothing closes the row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrawnRows:
-    """Rows that are exactly full, as extents, and what is left.
+    """Rows that are exactly full, as extents, and the segments that are left.
 
     Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order: DrawnRows(row_extents=[5, 3, 2, 4, 6],
     row_starts=[0, 3, 5], left=[0, 0, 0, 0, 0, 1, ...]); 5 did not fit behind 4, and 6 closed the row.
@@ -49,16 +49,16 @@ class DrawnRows:
 
 
 class _Drawing(NamedTuple):
-    """Segments that stand in no row."""
+    """Segments that are in no row yet."""
 
     order: NDArray[np.int32]
-    """Shape (segments,): extents in random order. What lies before the position has been drawn, and is free space."""
+    """Shape (segments,): extents in random order. Those before the current position are drawn; their space is free."""
 
     left: NDArray[np.int64]
     """Shape (max_len + 1,): how many there are of each extent."""
 
     skipped: NDArray[np.int64]
-    """Shape (max_len + 1,): how many of those still in `order` have closed a row, and are passed over."""
+    """Shape (max_len + 1,): how many of those still in `order` have already closed a row and must be skipped."""
 
 
 def draw_rows(
@@ -145,7 +145,7 @@ def _pass_over(drawing: _Drawing, position: int) -> int:
 def _close(drawing: _Drawing, position: int, out_row: NDArray[np.int32], taken: int, room: int) -> tuple[int, int, int]:
     """Fill a row exactly, putting back as few segments as that takes; returns (position, taken, room).
 
-    What is put back comes next in the order. Where nothing fills the row it stays as it is, with room left.
+    Segments that are put back come next in the order. If nothing fills the row, it stays as it is, with room left.
     """
     order, left, skipped = drawing.order, drawing.left, drawing.skipped
     closers = np.empty(3, np.int64)

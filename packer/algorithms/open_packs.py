@@ -45,7 +45,7 @@ class Links(NamedTuple):
 
 
 def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int:
-    """Check what a solver was given and say how many segments a pack may hold: at most one per token."""
+    """Check the arguments of a solver, and return how many segments a pack may hold: at most one per token."""
     assert histogram.dtype == np.int64
     assert histogram.ndim == 1
     assert len(histogram) >= 2
@@ -58,7 +58,7 @@ def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int
 
 @jit
 def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Room for the groups of a run; group 0 stands for the packs still untouched and never runs out.
+    """Make room for the groups of a run; group 0 stands for the packs still untouched and never runs out.
 
     One length makes at most two new groups: by each step that leaves part of a group as it was, or by new packs,
     and each time the last pack may be filled in part only.
@@ -77,21 +77,21 @@ def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
 @jit
 def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
     """Stacks for the keys 0 to capacity, with nothing in them but the untouched packs at key `untouched`."""
-    keys = len(histogram)
-    words = (keys + 63) >> 6
-    packs = OpenPacks(
-        new_groups(histogram),
-        np.full(keys, NONE),
-        np.zeros(words, np.uint64),
-        np.zeros((words + 63) >> 6, np.uint64),
-    )
+    packs = no_packs(new_groups(histogram), len(histogram))
     push(packs, untouched, 0)
     return packs
 
 
 @jit
+def no_packs(groups: NDArray[np.int64], keys: int) -> OpenPacks:
+    """Stacks for the keys 0 to keys - 1 with nothing in them; `groups` are those that may be laid on them."""
+    words = (keys + 63) >> 6
+    return OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
+
+
+@jit
 def push(out: OpenPacks, key: int, group: int) -> None:
-    """Lay a group on the stack of `key`."""
+    """Push a group on the stack of `key`."""
     out.groups[group, BELOW] = out.tops[key]
     out.tops[key] = group
     word = key >> 6
@@ -216,6 +216,45 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
 
 
 @jit
+def best_fit(
+    out: OpenPacks, used: int, out_links: Links, histogram: NDArray[np.int64], longest: int, limit: int
+) -> tuple[int, Links]:
+    """Place segments, the longest first, each in the pack with the least room for it; stacks are kept by residual.
+
+    A pack with residual r that took a segment of length l has r - l left. No other pack had room between l and r, so
+    it takes the next segment of l as well, while it can: 3 of length 30 go into a residual of 100. At most one pack of
+    a group is left with fewer, when the segments run out.
+
+    Args:
+        out: the packs that take segments.
+        used: groups of `out` in use.
+        out_links: what the packs hold.
+        histogram: (capacity + 1,) segments of every length.
+        longest: longer segments are not placed.
+        limit: the most segments in a pack.
+
+    Returns:
+        The groups in use, and the links.
+    """
+    groups = out.groups
+    for length in range(longest, 0, -1):
+        left = histogram[length]
+        while left > 0:
+            residual = next_key(out, length)
+            top = out.tops[residual]
+            repeat = min(residual // length, limit - groups[top, SEGMENTS], left)
+            taken = min(groups[top, COUNT], left // repeat)
+            group = detach(out, residual, taken, used)
+            used += group == used
+            out_links = add_segments(groups, group, length, repeat, out_links)
+            left -= repeat * taken
+            residual -= repeat * length
+            if residual > 0 and groups[group, SEGMENTS] < limit:
+                push(out, residual, group)
+    return used, out_links
+
+
+@jit
 def unrolled(links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
     """Write every chain out: the chain ending in link `chains[i]` fills extents[offsets[i]:offsets[i + 1]]."""
     extents = np.empty(offsets[-1], np.int32)
@@ -232,7 +271,7 @@ def unrolled(links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArr
 
 
 def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns:
-    """Every group but the untouched packs as a pattern, in the order in which the groups came to be."""
+    """Return every group except the untouched packs as a pattern, in the order in which groups were made."""
     used = groups[1:]
     offsets = np.zeros(len(used) + 1, np.int64)
     np.cumsum(used[:, SEGMENTS], out=offsets[1:])

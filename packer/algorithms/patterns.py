@@ -1,4 +1,4 @@
-"""What a histogram algorithm gives: patterns, each with the number of packs that follow it."""
+"""The result of a histogram algorithm: patterns, each with the number of packs that follow it."""
 
 from dataclasses import dataclass
 
@@ -27,9 +27,9 @@ class Patterns:
     """Shape (patterns,): packs that follow each pattern, at least 1."""
 
     lower_bound: int = 0
-    """Packs that no solution can go below, where the algorithm proved any on its way; 0 where it did not.
+    """Lower bound that the algorithm proved; 0 if it proved none.
 
-    `packer.algorithms.bounds` has bounds for any histogram, and they may be larger.
+    `packer.algorithms.bounds` has bounds for any histogram, which may be higher.
     """
 
     @property

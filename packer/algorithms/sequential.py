@@ -1,6 +1,7 @@
 """Order algorithms: documents in source order -> rows, one after the other, without sorting."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,17 +9,37 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import jit
 
 
+class OpenRow(NamedTuple):
+    """The row that the next piece may go into; by default there is none yet."""
+
+    room: int = 0
+    """Tokens that it still takes."""
+
+    segments: int = 0
+    """Pieces in it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderedRows:
-    """Rows of consecutive pieces. A document that is not cut is one piece; one with k cuts is k + 1 in a row.
+    """Rows of consecutive pieces. A document with k cuts is k + 1 pieces; one without tokens is none.
 
-    Documents of 3, 0, 9 and 2 tokens in rows of 4, cut no oftener than that demands; 0 tokens make no piece:
+    Documents of 3, 0, 9 and 2 tokens by next fit in rows of 4:
 
         pieces  3 | 4 | 4 | 1 2        OrderedRows(row_starts=[0, 1, 2, 3, 5], cut_documents=[2, 2], cut_starts=[4, 8])
+                                                   row_documents=[0, 2, 2, 2], row_offsets=[0, 0, 4, 8]
+
+    Documents can be arranged part by part, if each part goes on with the open row of the one before. The pieces before
+    row_starts[0] then belong to that row.
     """
 
     row_starts: NDArray[np.int64]
     """Shape (packs + 1,): row r holds the pieces row_starts[r] to row_starts[r + 1] - 1, numbered in source order."""
+
+    row_documents: NDArray[np.int64]
+    """Shape (packs,): document of the first piece of each row."""
+
+    row_offsets: NDArray[np.int32]
+    """Shape (packs,): token of that document at which the row begins."""
 
     cut_documents: NDArray[np.int64]
     """Shape (cuts,), ascending: the document that each cut goes through."""
@@ -26,113 +47,113 @@ class OrderedRows:
     cut_starts: NDArray[np.int32]
     """Shape (cuts,): where in that document the piece after the cut begins."""
 
+    open_row: OpenRow
+    """The last row, which the next document may go into."""
+
     @property
     def packs(self) -> int:
-        """The number of rows."""
-        return len(self.row_starts) - 1
+        """The number of rows that begin here."""
+        return len(self.row_documents)
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces, including those in the row that was open before."""
+        return int(self.row_starts[-1])
 
     @property
     def max_segments(self) -> int:
         """Pieces in the row that has most; 0 when there is none."""
         return int(np.diff(self.row_starts).max(initial=0))
 
-    def piece_lengths(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Tokens of every piece, shape (row_starts[-1],), from the lengths that were arranged."""
-        pieces = np.empty(int(self.row_starts[-1]), np.int32)
-        filled = _piece_lengths(lengths, self.cut_documents, self.cut_starts, pieces)
-        assert filled == len(pieces)
-        return pieces
 
-
-def sequential(lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None) -> OrderedRows:
+def sequential(
+    lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None
+) -> OrderedRows:
     """Next fit: each document goes into the open row, or closes it and opens the next.
 
     Documents longer than max_len are cut every max_len tokens, no oftener. `lengths` are the tokens placed of each
-    document, shape (documents,); 0 where none are.
+    document, shape (documents,); 0 where none are. `open_row` is the row that earlier documents left open.
     """
-    return _arrange(lengths, max_len, max_segments, least=max_len)
+    return _arrange(lengths, max_len, max_segments, open_row, least=max_len)
 
 
-def wrapped(lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None) -> OrderedRows:
+def wrapped(
+    lengths: NDArray[np.int32], max_len: int, max_segments: int | None = None, open_row: OpenRow | None = None
+) -> OrderedRows:
     """Concatenate and cut: each row is filled to max_len by cutting the document that crosses its end.
 
-    With `max_segments` a row that holds that many pieces ends there. `lengths` as for `sequential`.
+    With `max_segments` a row that holds that many pieces ends there. The other arguments are those of `sequential`.
     """
-    return _arrange(lengths, max_len, max_segments, least=1)
+    return _arrange(lengths, max_len, max_segments, open_row, least=1)
 
 
-def _arrange(lengths: NDArray[np.int32], max_len: int, max_segments: int | None, *, least: int) -> OrderedRows:
+class _Found(NamedTuple):
+    """What a walk writes down, as far as there is room for it: the arrays of `OrderedRows`."""
+
+    row_starts: NDArray[np.int64]
+    row_documents: NDArray[np.int64]
+    row_offsets: NDArray[np.int32]
+    cut_documents: NDArray[np.int64]
+    cut_starts: NDArray[np.int32]
+
+
+def _arrange(
+    lengths: NDArray[np.int32], max_len: int, max_segments: int | None, open_row: OpenRow | None, *, least: int
+) -> OrderedRows:
     """Walk twice: the first time to count, so that the result is all that is allocated."""
     assert lengths.dtype == np.int32
     assert lengths.ndim == 1
     assert max_len >= 1
     assert max_segments is None or max_segments >= 1
     limit = max_len if max_segments is None else min(max_segments, max_len)
-    none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
-    rows, cuts, pieces = _walk(lengths, max_len, limit, least, *none)
-    row_starts = np.empty(rows + 1, np.int64)
-    cut_documents, cut_starts = np.empty(cuts, np.int64), np.empty(cuts, np.int32)
-    _walk(lengths, max_len, limit, least, row_starts, cut_documents, cut_starts)
-    row_starts[rows] = pieces
-    return OrderedRows(row_starts=row_starts, cut_documents=cut_documents, cut_starts=cut_starts)
+    begun = OpenRow() if open_row is None else open_row
+    rows, cuts, pieces, _ = _walk(lengths, max_len, limit, least, begun, _room_for(0, 0))
+    found = _room_for(rows, cuts)
+    _, _, _, left_open = _walk(lengths, max_len, limit, least, begun, found)
+    found.row_starts[rows] = pieces
+    return OrderedRows(**found._asdict(), open_row=OpenRow(*left_open))
+
+
+def _room_for(rows: int, cuts: int) -> _Found:
+    return _Found(
+        row_starts=np.empty(rows + 1, np.int64),
+        row_documents=np.empty(rows, np.int64),
+        row_offsets=np.empty(rows, np.int32),
+        cut_documents=np.empty(cuts, np.int64),
+        cut_starts=np.empty(cuts, np.int32),
+    )
 
 
 @jit
 def _walk(
-    lengths: NDArray[np.int32],
-    max_len: int,
-    limit: int,
-    least: int,
-    out_row_starts: NDArray[np.int64],
-    out_cut_documents: NDArray[np.int64],
-    out_cut_starts: NDArray[np.int32],
-) -> tuple[int, int, int]:
-    """Count (rows, cuts, pieces), and write down those that the `out` arrays have room for.
+    lengths: NDArray[np.int32], max_len: int, limit: int, least: int, open_row: OpenRow, out: _Found
+) -> tuple[int, int, int, tuple[int, int]]:
+    """Count (rows, cuts, pieces), and write down those that `out` has room for; the fourth is the row left open.
 
     A row takes the next piece while it has fewer than `limit` and room for `least` tokens, or for all that is left of
     the document. Next fit and wrapping differ in that alone: `least` is max_len, or 1.
     """
     rows, cuts, pieces = 0, 0, 0
-    room, segments = 0, 0  # of the open row; there is none yet
+    room, segments = np.int64(open_row.room), np.int64(open_row.segments)
     for document in range(len(lengths)):
         length = np.int64(lengths[document])
         left = length
         while left > 0:
             if room < min(left, least) or segments == limit:
-                if rows < len(out_row_starts):
-                    out_row_starts[rows] = pieces
+                if rows < len(out.row_documents):
+                    out.row_starts[rows] = pieces
+                    out.row_documents[rows] = document
+                    out.row_offsets[rows] = length - left
                 rows += 1
-                room, segments = max_len, 0
+                room, segments = np.int64(max_len), np.int64(0)
             if left < length:
-                if cuts < len(out_cut_documents):
-                    out_cut_documents[cuts] = document
-                    out_cut_starts[cuts] = length - left
+                if cuts < len(out.cut_documents):
+                    out.cut_documents[cuts] = document
+                    out.cut_starts[cuts] = length - left
                 cuts += 1
             taken = min(left, room)
             left -= taken
             room -= taken
             segments += 1
             pieces += 1
-    return rows, cuts, pieces
-
-
-@jit
-def _piece_lengths(
-    lengths: NDArray[np.int32],
-    cut_documents: NDArray[np.int64],
-    cut_starts: NDArray[np.int32],
-    out: NDArray[np.int32],
-) -> int:
-    """Write the tokens of every piece; give how many pieces there are."""
-    pieces, cut = 0, 0
-    for document in range(len(lengths)):
-        begin = np.int64(0)
-        while cut < len(cut_documents) and cut_documents[cut] == document:
-            out[pieces] = cut_starts[cut] - begin
-            begin = np.int64(cut_starts[cut])
-            pieces += 1
-            cut += 1
-        if lengths[document] > 0:
-            out[pieces] = lengths[document] - begin
-            pieces += 1
-    return pieces
+    return rows, cuts, pieces, (room, segments)

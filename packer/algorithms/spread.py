@@ -1,4 +1,4 @@
-"""Spread: for limits on segments that bind, where packs must share the long and the short segments evenly."""
+"""Spread, for limits on segments that bind: packs must then share long and short segments evenly."""
 
 from collections.abc import Callable
 
@@ -16,6 +16,7 @@ from packer.algorithms.open_packs import (
     SEGMENTS,
     OpenPacks,
     add_segments,
+    best_fit,
     detach,
     grown,
     new_links,
@@ -28,17 +29,17 @@ from packer.algorithms.open_packs import (
 from packer.algorithms.patterns import Patterns
 
 SWITCHES = 12
-"""Lengths tried, by each of two ways to choose them, at which best fit takes over."""
+"""Lengths at which best fit takes over: so many are tried for each of two ways to choose them."""
 
 NEAR = 8
-"""Lengths tried then, on either side of the best of these."""
+"""Lengths that are tried afterwards on either side of the best of these."""
 
 SURPLUSES = (0.0, 0.001, 0.004, 0.016, 0.06)
-"""Packs to spread over, above the lower bound, as shares of it."""
+"""Packs to spread over beyond the lower bound, as shares of it."""
 
 
 def deepest(histogram: NDArray[np.int64]) -> int:
-    """Segments in the deepest pack that there can be: a limit from here on does not bind. [2, 2, 5] in 6 -> 3 or 2."""
+    """Return the most segments that any pack can hold; a limit from there on does not bind. [2, 2, 5] in 6 -> 3."""
     lengths = np.flatnonzero(histogram)
     return 0 if len(lengths) == 0 else (len(histogram) - 1) // int(lengths[0])
 
@@ -48,8 +49,8 @@ def spread(
 ) -> Patterns:
     """Spread the longer segments over a fixed number of packs by worst fit, then place the shorter by best fit.
 
-    The number of packs and the length at which best fit takes over are searched, until `stop` says so. Best fit alone
-    puts the longest together and leaves packs of short segments, full by their number alone.
+    The number of packs and the length at which best fit takes over are searched until `stop` returns True. Best fit
+    alone puts long segments together and leaves packs of short ones, which reach the limit on segments half empty.
     """
     limit = segment_limit(histogram, max_segments)
     bound = lower_bound(histogram, max_segments)
@@ -96,7 +97,7 @@ def _spread(
 def _worst_then_best_fit(
     histogram: NDArray[np.int64], limit: int, target: int, switch: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """As `_spread`; packs of the target that nothing was put into are a group without segments."""
+    """Kernel of `_spread`; packs of the target that hold nothing are a group without segments."""
     capacity = len(histogram) - 1
     by_fill = open_packs(histogram, 0)
     groups = by_fill.groups
@@ -138,19 +139,7 @@ def _worst_then_best_fit(
             group = below
         fill = next_key(by_fill, fill + 1)
 
-    while length > 0:
-        while left > 0:
-            residual = next_key(packs, length)
-            top = packs.tops[residual]
-            repeat = min(residual // length, limit - groups[top, SEGMENTS], left)
-            taken = min(groups[top, COUNT], left // repeat)
-            group = detach(packs, residual, taken, used)
-            used += group == used
-            links = add_segments(groups, group, length, repeat, links)
-            left -= repeat * taken
-            residual -= repeat * length
-            if residual > 0 and groups[group, SEGMENTS] < limit:
-                push(packs, residual, group)
-        length -= 1
-        left = histogram[length]
+    rest = histogram.copy()
+    rest[length] = left
+    used, links = best_fit(packs, used, links, rest, length, limit)
     return groups[:used], links.rows[: links.used]

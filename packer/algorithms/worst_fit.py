@@ -113,8 +113,8 @@ def _descending_lengths(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
 def _place(out: _Run, length: int, left: int, limit: int, refill: bool, shortest: int) -> _Run:
     """Place `left` segments of one length; returns the run after it. Packs without room for `shortest` close.
 
-    The fills are walked upwards from the emptiest pack, and each group found takes one segment per pack. What is then
-    left opens packs: with `refill` each takes as many segments as it can, otherwise one.
+    Fills are visited upwards from the emptiest pack, and each group takes one segment per pack. The segments that are
+    then left open new packs: with `refill` each takes as many segments as it can, otherwise one.
     """
     packs, used, links, opened, closed, closed_segments, closed_tokens = out
     groups = packs.groups
@@ -155,7 +155,7 @@ def _place(out: _Run, length: int, left: int, limit: int, refill: bool, shortest
 def _better_limit(histogram: NDArray[np.int64], reached: NDArray[np.int64], refill: bool, packs: int) -> int:
     """The limit below `len(reached)` that packs best, if it needs fewer than `packs` packs; otherwise 0.
 
-    Runs with limits L and d < L go the same way until a pack holds d segments. So the run whose `reached` is given is
+    Runs with limits L and d < L are equal until a pack holds d segments. So the run that `reached` describes is
     repeated, and where it first reaches d segments, the run with limit d branches off. (A limit above the deepest
     pack of a run changes nothing.) A branch ends as soon as it cannot win.
     """

@@ -1,28 +1,34 @@
-"""Attention in which no document of a packed row sees another, for Hugging Face models, and a probe that proves it.
+"""Attention within the documents of packed rows for Hugging Face models, and a probe that tests implementations.
 
-    packer.attention.use(model)      run a loaded model on torch's own varlen attention; no flash-attn build
-    packer.attention.register()      the same by name: from_pretrained(..., attn_implementation=register())
-    packer.attention.probe(model)    change one document, and see whether another moves: a verdict per implementation
+    packer.attention.use(model)      run a loaded model on torch's varlen attention, without a flash-attn build
+    packer.attention.register()      register it by name, for from_pretrained(..., attn_implementation=register())
+    packer.attention.probe(model)    test whether documents affect each other, for each attention implementation
 
-The way of a batch through it:
+The modules, in the order in which a batch passes through them:
 
-    boundaries.py    what a batch says of its segments -> cu_seqlens
-    varlen.py        query, key, value and cu_seqlens -> attention: torch's kernel, or SDPA segment by segment
-    rope.py          RoPE whose frequencies depend on lengths: those of each document by its own
-    hugging_face.py  transformers' interface to all of it, and what it refuses
-    isolation.py     the probe: packed against alone, for every implementation that is installed
-    measuring.py     what a model makes of documents: logits, loss, gradients
-    rounding.py      how far a model is from itself by rounding alone
-    thresholds.py    fields of a config that matter from some length on, made short for the probe
-    opening.py       a path, a Hub id or a config file -> a model small enough to probe in seconds
+    implementations.py     names of the attention implementations
+    boundaries.py          cu_seqlens of a batch, from cu_seq_lens_q or position_ids
+    varlen.py              attention within segments: torch's varlen kernel, or SDPA per segment
+    rope.py                LongRoPE and dynamic RoPE with frequencies per document
+    transformers_hook.py   the interface to transformers, and the cases it refuses
 
-Importing this package imports nothing; torch and transformers are imported when a function needs them.
+and those of the probe:
+
+    load_model.py          path, Hub id or config file -> a small model with random weights
+    thresholds.py          config fields that change a model's behavior beyond some length
+    compare_outputs.py     logits, loss and gradients of packed and single documents
+    tolerances.py          differences that rounding alone can cause
+    isolation.py           a verdict for each implementation
+
+Importing this package imports neither torch nor transformers; its functions do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from packer.attention.implementations import IMPLEMENTATION
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,44 +37,42 @@ if TYPE_CHECKING:
 
 __all__ = ["IMPLEMENTATION", "probe", "register", "use"]
 
-IMPLEMENTATION = "packer_varlen"
-"""Name under which transformers knows this attention. Without "flash" in it: transformers looks for that word."""
-
 
 def register() -> str:
-    """Make IMPLEMENTATION known to transformers and return it, for `from_pretrained(attn_implementation=...)`.
+    """Register packer's attention with transformers and return its name, for `attn_implementation=`.
 
-    Where the model is at hand, prefer `use`, which also notices a model that has attention of its own.
+    Prefer `use` for a model that is loaded already: it also detects models whose attention cannot be replaced.
 
     Raises:
         PackerError: torch or transformers is not installed, or transformers is too old.
     """
-    from packer.attention.hugging_face import register
+    from packer.attention.transformers_hook import register
 
     return register()
 
 
 def use(model: PreTrainedModel) -> PreTrainedModel:
-    """Let a Hugging Face model compute attention segment by segment; return the model.
+    """Make a Hugging Face model compute attention within segments only, and return the model.
 
-    On CUDA in float16 or bfloat16 this is torch's varlen FlashAttention-2, elsewhere SDPA for each segment. Sliding
-    windows, grouped heads, any head size and scale are those of the model. LongRoPE and dynamic RoPE get the
-    frequencies of each document's own length. The batch says where segments begin:
-    `cu_seq_lens_q` and `max_length_q`, as `packer.collate` makes them, or `position_ids` that restart.
+    On NVIDIA GPUs in float16 or bfloat16 this runs torch's varlen FlashAttention-2, elsewhere SDPA for each segment.
+    Sliding windows, grouped heads, head sizes and scales of the model are kept. With LongRoPE and dynamic RoPE, each
+    document gets the frequencies of its own length. The batch must contain the segment boundaries: `cu_seq_lens_q` and
+    `max_length_q`, as `packer.collate` returns them, or `position_ids` that restart with every segment.
 
         model = packer.attention.use(AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B", dtype="bfloat16"))
         for batch in packer.batches(packer.load("dataset-packed-4096"), rows=4):
             model(**batch).loss.backward()
 
-    The model can be compiled with `torch.compile` afterwards, by the Trainer's `torch_compile=True`, too.
+    The model can be compiled afterwards, with `torch.compile` or the Trainer's `torch_compile=True`.
 
-    The forward pass raises where the result would be wrong: a KV cache, an attention mask, chunked layers that are
-    shorter than a segment, logits that are capped, attention sinks, dropout, boundaries that do not arrive.
+    The forward pass raises PackerError if its result would be wrong: with a KV cache, an attention mask, chunked layers
+    that are shorter than a segment, capped logits, attention sinks, dropout, or missing boundaries.
 
     Raises:
-        PackerError: the model has attention of its own, which nothing can replace; or as `register`.
+        PackerError: the model's attention cannot be replaced; torch or transformers is not installed; or transformers
+            is too old.
     """
-    from packer.attention.hugging_face import use
+    from packer.attention.transformers_hook import use
 
     return use(model)
 
@@ -76,21 +80,24 @@ def use(model: PreTrainedModel) -> PreTrainedModel:
 def probe(
     model: PreTrainedModel, implementations: Sequence[str] | None = None, *, position_offset: int = 0
 ) -> list[Verdict]:
-    """Tell for each attention implementation whether documents in a row stay to themselves; see `Verdict`.
+    """Test for each attention implementation whether documents in a packed batch affect each other.
 
-    A batch of `packer.collate` goes through the model, then the same batch with one document changed: no other may
-    move. Logits, loss and gradients are compared with those of the documents alone; where they differ, so is the
-    model with itself under other rounding. The model's weights, gradients and mode are left as they were. Documents
-    have up to 20 tokens: `Verdict.thresholds` names fields of the config, such as a sliding window, beyond which the
-    model computes differently and nothing was probed.
+    The model runs on a batch of `packer.collate`, then on the same batch with one document changed; the outputs of all
+    other documents must stay the same. Logits, loss and gradients are also compared with those of each document alone;
+    where they differ, the difference is compared with that of the model under other rounding. Weights, gradients and
+    mode of the model are restored afterwards. Documents have up to 20 tokens: `Verdict.thresholds` lists config fields,
+    such as a sliding window, above which the model may behave differently.
 
     Args:
-        model: with its weights, on the device and in the dtype to be probed; a few layers suffice.
-        implementations: names for `attn_implementation`; by default those that are installed.
-        position_offset: the position of every document's first token, as in `packer.batches`.
+        model: model to probe, on its device and in its dtype; a few layers suffice.
+        implementations: values of `attn_implementation`; by default all that are installed.
+        position_offset: position of the first token of every document, as in `packer.batches`.
+
+    Returns:
+        One verdict per implementation, in order.
 
     Raises:
-        PackerError: torch or transformers is not installed, or the model does not run on documents alone.
+        PackerError: torch or transformers is not installed, or the model fails on single documents.
     """
     from packer.attention.isolation import probe
 

@@ -1,4 +1,4 @@
-"""Where the segments of a batch begin, from what the batch hands to every attention layer."""
+"""Segment boundaries of a batch, from the arguments that reach every attention layer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class Boundaries:
     """Segments of a batch whose rows are laid end to end."""
 
     cu_seqlens: torch.Tensor
-    """int32 `[segments + 1]`: where segments begin, then the number of tokens. [3, 2, 4] tokens -> [0, 3, 5, 9]."""
+    """int32 `[segments + 1]`: index of each segment's first token, then the number of tokens. Segments of 3, 2 and 4
+    tokens -> [0, 3, 5, 9]."""
 
     longest: int
-    """Tokens of the longest segment."""
+    """Tokens in the longest segment."""
 
 
 def find_boundaries(
@@ -31,40 +32,41 @@ def find_boundaries(
     position_ids: torch.Tensor | None,
     device: torch.device,
 ) -> Boundaries:
-    """Find the segments of a batch `[rows, row_tokens]`; the layers of one pass share what the first one finds.
+    """Return the segments of a batch `[rows, row_tokens]`; the layers of a forward pass share one result.
 
     Args:
-        rows: of the batch.
-        row_tokens: tokens of each row.
-        cu_seq_lens: `[segments + 1]` over all rows, as `packer.collate` makes it; preferred where it is there.
-        max_length: tokens of the longest segment, for `cu_seq_lens`.
-        position_ids: `[rows, row_tokens]` or `[1, row_tokens]`; a segment begins where they do not go up by one.
-        device: where `cu_seqlens` is wanted.
+        rows: rows in the batch.
+        row_tokens: tokens per row.
+        cu_seq_lens: `[segments + 1]` over all rows, as `packer.collate` returns it; preferred over position_ids.
+        max_length: tokens in the longest segment, for `cu_seq_lens`.
+        position_ids: `[rows, row_tokens]` or `[1, row_tokens]`; a segment starts where they do not increase by one.
+        device: device of the resulting `cu_seqlens`.
 
     Raises:
-        PackerError: neither is there, or they do not fit the batch.
+        PackerError: there are neither cu_seq_lens nor position_ids, or they do not fit the batch.
     """
     source = cu_seq_lens if cu_seq_lens is not None else position_ids
     if source is None:
         raise PackerError(
-            "neither cu_seq_lens_q nor position_ids reached attention, so documents would see each other: this model "
-            "drops them on the way; `packer check` says which attn_implementation is safe for it"
+            "neither cu_seq_lens_q nor position_ids reached attention, because this model does not pass them on: "
+            "documents would attend to each other; `packer check` lists the attn_implementation that is safe for it"
         )
-    if torch.compiler.is_compiling():  # what follows would break the graph, and looks at values
+    if torch.compiler.is_compiling():  # the cache and the checks below would break the graph
         return _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
-    described = (rows, row_tokens, device, source._version, cu_seq_lens is None)
     global _last
-    seen, seen_description, found = _last
-    if seen() is source and seen_description == described and found is not None:
+    key = (rows, row_tokens, device, source._version, cu_seq_lens is None)
+    last_source, last_key, found = _last
+    if last_source() is source and last_key == key and found is not None:
         return found
     found = _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
     _check(found, rows * row_tokens)
-    _last = (weakref.ref(source), described, found)
+    _last = (weakref.ref(source), key, found)
     return found
 
 
 _last: tuple[weakref.ref[torch.Tensor], tuple[object, ...], Boundaries | None]
 _last = (weakref.ref(torch.empty(0)), (), None)
+"""Tensor, other arguments and result of the last call."""
 
 
 def _find(
@@ -85,30 +87,37 @@ def _find(
 
 
 def _restarts(position_ids: torch.Tensor, rows: int, row_tokens: int) -> torch.Tensor:
-    """Where positions do not go up by one, and the end: [[0, 1, 2, 0, 1]] -> [0, 3, 5]; every row begins a segment."""
+    """Return `[segments + 1]`: where positions do not increase by one, then the end: [[0, 1, 2, 0, 1]] -> [0, 3, 5].
+
+    Every row starts a segment.
+    """
     if position_ids.ndim != 2 or position_ids.shape[-1] != row_tokens or position_ids.shape[0] not in (1, rows):
         raise PackerError(
-            f"position_ids of shape {list(position_ids.shape)} do not say where the segments of [{rows}, {row_tokens}] "
-            "tokens begin: hand over cu_seq_lens_q and max_length_q, as packer.collate makes them"
+            f"position_ids of shape {list(position_ids.shape)} do not contain the segment boundaries of "
+            f"[{rows}, {row_tokens}] tokens: pass cu_seq_lens_q and max_length_q, as packer.collate returns them"
         )
     positions = position_ids.expand(rows, row_tokens)
-    begins = torch.ones_like(positions, dtype=torch.bool)
-    begins[:, 1:] = positions.diff(dim=1) != 1
-    starts = begins.flatten().nonzero().flatten()
+    is_start = torch.ones_like(positions, dtype=torch.bool)
+    is_start[:, 1:] = positions.diff(dim=1) != 1
+    starts = is_start.flatten().nonzero().flatten()
     return torch.cat([starts, starts.new_tensor([rows * row_tokens])])
 
 
 def _check(found: Boundaries, tokens: int) -> None:
-    """See that the segments cover the batch; once per batch, since it waits for the device."""
+    """Check that the segments cover the batch; done once per batch, because it synchronizes with the device.
+
+    Raises:
+        PackerError: they do not, or the longest segment is longer than stated.
+    """
     values = found.cu_seqlens.tolist()
-    lengths = [end - begin for begin, end in pairwise(values)]
+    lengths = [end - start for start, end in pairwise(values)]
     if not lengths or values[0] != 0 or values[-1] != tokens or min(lengths) < 0:
         raise PackerError(
-            f"cu_seq_lens_q runs from {values[0]} to {values[-1]} and the batch has {tokens:,} tokens: hand it over "
-            "whole (accelerate cuts it for an IterableDataset: use a map-style dataset, or dispatch_batches=False)"
+            f"cu_seq_lens_q runs from {values[0]} to {values[-1]}, but the batch has {tokens:,} tokens: pass it whole "
+            "(accelerate slices it for an IterableDataset: use a map-style dataset, or dispatch_batches=False)"
         )
     if found.longest < max(lengths):
         raise PackerError(
-            f"max_length_q is {found.longest:,} and the longest segment has {max(lengths):,} tokens: hand over what "
-            "packer.collate makes"
+            f"max_length_q is {found.longest:,}, but the longest segment has {max(lengths):,} tokens: pass the value "
+            "that packer.collate returns"
         )

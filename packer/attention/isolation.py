@@ -1,6 +1,7 @@
-"""The isolation probe: change one document of a packed batch, and no other may move.
+"""Isolation probe: change one document of a packed batch and check that the outputs of all others stay the same.
 
-No list of models survives the versions of transformers, torch and kernels; what is installed has to be asked.
+A list of safe models would not outlive the next version of transformers, torch or a kernel, so the installed ones are
+tested.
 """
 
 from __future__ import annotations
@@ -10,92 +11,78 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from packer.attention import IMPLEMENTATION
-from packer.attention.hugging_face import use
+from packer.attention.implementations import IMPLEMENTATION, installed_implementations
+from packer.attention.transformers_hook import use
 from packer.errors import PackerError
 
-import torch  # isort: skip  # hugging_face.py has said so if it is missing
+import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
 import transformers  # isort: skip
 
-from packer.attention.measuring import (
+from packer.attention.compare_outputs import (
     LENGTHS,
-    Measured,
-    apart,
-    as_trained,
+    Outputs,
+    differences,
     make_batches,
-    measure_alone,
-    measure_packed,
     one_line,
+    packed_outputs,
+    reference_outputs,
+    training_without_dropout,
 )
-from packer.attention.rope import takes_frequencies_of_the_longest
-from packer.attention.rounding import Rounding, measure_rounding
-from packer.attention.thresholds import uncovered
-
-TOLERANCES = {torch.float64: (1e-10, 1e-6), torch.float32: (1e-5, 1e-3)}
-"""By dtype: (how far another document may move, how far packed may be from alone) without a look at how the model
-rounds. A leak is 0.1 and more."""
-
-HALF_TOLERANCE = (0.02, 0.0)
-"""The same in float16 and bfloat16, where the model's rounding is always measured."""
-
-FACTOR = 2.0
-"""Times what rounding was seen to do, up to which a difference may be rounding."""
+from packer.attention.rope import depends_on_longest_document
+from packer.attention.thresholds import thresholds_above
+from packer.attention.tolerances import FACTOR, Rounding, measure_rounding, tolerance_of
 
 Answer = Literal["safe", "leaks", "differs", "refuses", "unclear"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What one attention implementation makes of packed documents."""
+    """Result of the probe for one attention implementation."""
 
     implementation: str
-    """As in `from_pretrained(attn_implementation=...)`."""
+    """Name of the implementation, as in `from_pretrained(attn_implementation=...)`."""
 
     answer: Answer
-    """safe: as alone. leaks: a document moved when another changed. differs: none moved, yet packed is not as alone.
-    refuses: it raised an error. unclear: this model would hardly show a leak."""
+    """safe: packed documents have the same outputs as single ones. leaks: changing a document changed others. differs:
+    it did not, but packed documents have other outputs than single ones. refuses: the model raised an error. unclear:
+    the probe could not distinguish a leak from rounding."""
 
     moved: float | None = None
-    """How far logits of other documents moved, relative to the largest logit; None where it refuses, as below."""
+    """Largest change of a logit of another document, relative to the largest logit. None, like the next three, if the
+    answer is "refuses"."""
 
     logits: float | None = None
-    """Distance of packed from alone, relative to the norm of those alone; for all documents together."""
+    """Norm of the difference between the logits of packed and single documents, relative to that of the latter."""
 
     loss: float | None = None
-    """The same for the loss."""
+    """Relative difference of the loss."""
 
     gradients: float | None = None
-    """The same for the gradients of all parameters together."""
+    """Relative difference of the gradients of all parameters together."""
 
     reason: str = ""
-    """What is wrong, in a line; empty where it is safe."""
+    """Why the implementation is not safe, in one line; empty if it is."""
 
     remedy: str = ""
-    """What to do about it, in a line; empty where it is safe."""
+    """What to use instead, in one line; empty if the implementation is safe."""
 
     thresholds: Mapping[str, int] = field(default_factory=dict)
-    """Fields of the config, such as a sliding window, above the lengths that were probed: the verdict holds for batches
-    of up to so many tokens. Empty where it holds for any."""
+    """Config fields, such as a sliding window, that exceed the probed lengths. The verdict holds for batches of up to
+    so many tokens; if empty, for any."""
 
     @property
     def safe(self) -> bool:
-        """Whether to train with it."""
+        """Whether the answer is "safe"."""
         return self.answer == "safe"
-
-
-def installed() -> list[str]:
-    """Names of the attention implementations that can run here."""
-    flash = ["flash_attention_2"] if transformers.utils.import_utils.is_flash_attn_2_available() else []
-    return ["eager", "sdpa", IMPLEMENTATION, *flash]
 
 
 def probe(
     model: transformers.PreTrainedModel, implementations: Sequence[str] | None = None, *, position_offset: int = 0
 ) -> list[Verdict]:
-    """See `packer.attention.probe`."""
-    names = implementations or installed()
-    thresholds = uncovered(model.config.get_text_config(), max(LENGTHS))
-    with as_trained(model):
+    """Return a verdict for each attention implementation; see `packer.attention.probe`."""
+    names = implementations or installed_implementations()
+    thresholds = thresholds_above(model.config.get_text_config(), max(LENGTHS))
+    with training_without_dropout(model):
         verdicts = _judge_all(model, names, position_offset)
         remedy = _remedy(verdicts, position_offset)
         if not any(verdict.safe for verdict in verdicts) and not position_offset:
@@ -105,23 +92,23 @@ def probe(
 
 def _judge_all(model: transformers.PreTrainedModel, names: Sequence[str], position_offset: int) -> list[Verdict]:
     batch, changed = make_batches(model, position_offset)
-    _make_plain(model)
-    alone = measure_alone(model, batch, changed)
+    _use_plain_attention(model)
+    alone = reference_outputs(model, batch, changed)
     return [_judge(model, name, batch, changed, alone) for name in names]
 
 
-def _make_plain(model: transformers.PreTrainedModel) -> None:
-    """Let a model compute documents alone without what is to be judged."""
+def _use_plain_attention(model: transformers.PreTrainedModel) -> None:
+    """Switch a model to an implementation that needs no boundaries for single documents."""
     if _implementation(model) in ("eager", "sdpa"):
         return
     try:
         model.set_attn_implementation("sdpa")
-    except ValueError:  # which this model does not support
+    except ValueError:  # not supported by this model
         model.set_attn_implementation("eager")
 
 
 def _implementation(model: transformers.PreTrainedModel) -> str:
-    """The attention implementation of a model, or of the language model in it."""
+    """Return the attention implementation of a model, or of its language model."""
     name: str = model.config.get_text_config()._attn_implementation
     return name
 
@@ -131,19 +118,19 @@ def _judge(
     name: str,
     batch: Mapping[str, Any],
     changed: Mapping[str, Any],
-    alone: Measured,
+    alone: Outputs,
 ) -> Verdict:
-    """Compare what one implementation makes of packed documents with the documents alone."""
+    """Compare the outputs of one implementation for packed documents with those for single documents."""
     try:
         switched = _switched(model, name)
-        packed = measure_packed(switched, batch, changed)
-        rounding = None if _within(packed, alone) else measure_rounding(switched, batch, packed, alone)
-    except Exception as error:  # whatever a model raises is its answer
-        kind = "" if isinstance(error, PackerError) else f"{type(error).__name__}: "
-        return Verdict(implementation=name, answer="refuses", reason=kind + one_line(error))
-    logits, loss, gradients = apart(packed, alone)
+        packed = packed_outputs(switched, batch, changed)
+        rounding = None if _within_tolerance(packed, alone) else measure_rounding(switched, batch, packed, alone)
+    except Exception as error:  # an error of any type is the model's answer
+        prefix = "" if isinstance(error, PackerError) else f"{type(error).__name__}: "
+        return Verdict(implementation=name, answer="refuses", reason=prefix + one_line(error))
+    logits, loss, gradients = differences(packed, alone)
     answer, reason = _answer(packed.moved, max(logits, loss, gradients), alone.moved, rounding, packed.logits.dtype)
-    if answer == "differs" and takes_frequencies_of_the_longest(model):
+    if answer == "differs" and depends_on_longest_document(model):
         reason += " (RoPE takes its frequencies from the longest document of the batch)"
     return Verdict(
         implementation=name,
@@ -156,43 +143,46 @@ def _judge(
     )
 
 
-def _within(packed: Measured, alone: Measured) -> bool:
-    """Whether no difference is large enough to ask whether it is rounding; NaN is one that is."""
-    most_moved, most_apart = TOLERANCES.get(packed.logits.dtype, HALF_TOLERANCE)
-    return packed.moved <= most_moved and all(each <= most_apart for each in apart(packed, alone))
+def _within_tolerance(packed: Outputs, alone: Outputs) -> bool:
+    """Return whether all differences are so small that rounding need not be measured; False for NaN."""
+    tolerance = tolerance_of(packed.logits.dtype)
+    return packed.moved <= tolerance.moved and all(
+        difference <= tolerance.difference for difference in differences(packed, alone)
+    )
 
 
 def _answer(
-    moved: float, distance: float, visible: float, rounding: Rounding | None, dtype: torch.dtype
+    moved: float, difference: float, moved_by_leak: float, rounding: Rounding | None, dtype: torch.dtype
 ) -> tuple[Answer, str]:
-    """(answer, reason) for what was measured.
+    """Return (answer, reason). Comparisons are written so that NaN never passes.
 
     Args:
-        moved: how far others moved.
-        distance: of packed from alone.
-        visible: how far others move where nothing is between documents.
-        rounding: None where both are too small to ask for it.
-        dtype: of the model.
+        moved: change of other documents.
+        difference: largest relative difference between packed and single documents.
+        moved_by_leak: change of other documents without boundaries.
+        rounding: effect of rounding; None if both differences are within the tolerance.
+        dtype: dtype of the model.
     """
-    most_moved, most_apart = TOLERANCES.get(dtype, HALF_TOLERANCE)
-    if rounding is not None:  # comparisons are such that NaN is never a pass
-        different = not max(rounding.packed, rounding.alone) <= max(FACTOR * rounding.most, most_apart)
-        if not moved <= most_moved and (different or not moved <= FACTOR * rounding.most_moved):
+    tolerance = tolerance_of(dtype)
+    if rounding is not None:
+        limit = max(FACTOR * rounding.most, tolerance.difference)
+        differs = not max(rounding.packed, rounding.alone) <= limit
+        if not moved <= tolerance.moved and (differs or not moved <= FACTOR * rounding.most_moved):
             return "leaks", f"changing one document moved others by {moved:.2g} of the largest logit"
-        if different:
-            return "differs", f"no document sees another, yet packed they are {distance:.2g} away from alone"
-        if not moved <= most_moved or not rounding.packed <= max(FACTOR * rounding.seen, most_apart):
+        if differs:
+            return "differs", f"no document affects another, but packed and single ones differ by {difference:.2g}"
+        if not moved <= tolerance.moved or not rounding.packed <= max(FACTOR * rounding.seen, tolerance.difference):
             return "unclear", (
-                f"packed documents are {rounding.packed:.2g} away from alone, and rounding in "
-                f"{str(dtype).removeprefix('torch.')} moves them by {rounding.seen:.2g} to {rounding.most:.2g}"
+                f"packed and single documents differ by {rounding.packed:.2g}, and rounding in "
+                f"{str(dtype).removeprefix('torch.')} alone moves them by {rounding.seen:.2g} to {rounding.most:.2g}"
             )
-    if not visible > 2 * most_moved:
-        return "unclear", f"even with nothing between them, documents move each other by {visible:.2g} only"
+    if not moved_by_leak > 2 * tolerance.moved:
+        return "unclear", f"even without boundaries, documents move each other by only {moved_by_leak:.2g}"
     return "safe", ""
 
 
 def _switched(model: transformers.PreTrainedModel, name: str) -> transformers.PreTrainedModel:
-    """The model with another attention implementation; a copy where it takes one only when it is made."""
+    """Return the model with another attention implementation; a copy if it can be set only on creation."""
     if name == IMPLEMENTATION:
         return use(model)
     if _implementation(model) != name:
@@ -208,7 +198,7 @@ def _switched(model: transformers.PreTrainedModel, name: str) -> transformers.Pr
 
 
 def _remedy(verdicts: Sequence[Verdict], position_offset: int) -> str:
-    """The implementation to train with instead, or what else there is."""
+    """Return what to use instead of the implementations that are not safe."""
     safe = [verdict.implementation for verdict in verdicts if verdict.safe]
     batches = f" on packer.batches(..., position_offset={position_offset})" if position_offset else ""
     if IMPLEMENTATION in safe:
@@ -216,7 +206,7 @@ def _remedy(verdicts: Sequence[Verdict], position_offset: int) -> str:
     if safe:
         return f'train with attn_implementation="{safe[0]}"{batches}'
     if any(verdict.answer == "unclear" for verdict in verdicts):
-        return "no implementation here was shown to be safe: probe the model in float32, and with weights that matter"
+        return "none of the implementations is shown to be safe: probe the model in float32, or with trained weights"
     return (
         "no implementation here is safe: pack with --max-segments 1 and train on batches of 1 row, or check on a GPU "
         "with the kernels of its layers (flash-attn, mamba-ssm, causal-conv1d, flash-linear-attention)"
@@ -224,7 +214,7 @@ def _remedy(verdicts: Sequence[Verdict], position_offset: int) -> str:
 
 
 def _remedy_by_offset(model: transformers.PreTrainedModel, verdicts: Sequence[Verdict]) -> str:
-    """What to do where a model is as alone once positions count from its padding's id plus 1; else nothing."""
+    """Return the remedy for a model that is safe once positions start at its padding id plus 1; "" for others."""
     padding = getattr(model.config.get_text_config(), "pad_token_id", None)
     differ = [verdict.implementation for verdict in verdicts if verdict.answer == "differs"]
     if padding is None or not differ:

@@ -1,7 +1,7 @@
-"""LongRoPE and dynamic RoPE with the frequencies that each document of a batch has by its own length.
+"""LongRoPE and dynamic RoPE with separate frequencies for each document of a batch.
 
-transformers takes them from the longest document of the batch, so that one document beyond the threshold changes all
-others; with dynamic RoPE, even those of the next batch.
+transformers derives the frequencies from the longest document of the batch, so that a document above the threshold
+changes all others; with dynamic RoPE, even those of the next batch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from typing import Any
 
 import torch
 
-from packer.attention import IMPLEMENTATION
-from packer.attention.thresholds import BY_LONGEST, longest_unaffected
+from packer.attention.implementations import IMPLEMENTATION
+from packer.attention.thresholds import depends_on_longest, rope_limit
 from packer.errors import PackerError
 
 _configs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""Configs, by id, of the models whose RoPE is computed for each document."""
+"""Configs, by id, of the models that `use_document_frequencies` was called with."""
 
 
-def compute_by_document(model: Any) -> None:
-    """Give each document its own frequencies while packer's attention is in use; does nothing for other RoPE."""
+def use_document_frequencies(model: Any) -> None:
+    """Make a model use frequencies of its own for each document, as long as it runs packer's attention.
+
+    Has no effect on models whose frequencies do not depend on the length of documents.
+    """
     for module in _rotary_modules(model):
         _configs[id(module.config)] = module.config
         if not any(isinstance(hook, _ByDocument) for hook in module._forward_hooks.values()):
@@ -31,8 +34,8 @@ def compute_by_document(model: Any) -> None:
 
 
 @contextmanager
-def computed_by_document(model: Any) -> Iterator[None]:
-    """The same for a while, whatever attention is in use."""
+def document_frequencies(model: Any) -> Iterator[None]:
+    """Use separate frequencies for each document within the context, with any attention implementation."""
     hooks = [
         module.register_forward_hook(_ByDocument(always=True), with_kwargs=True) for module in _rotary_modules(model)
     ]
@@ -43,99 +46,113 @@ def computed_by_document(model: Any) -> Iterator[None]:
             hook.remove()
 
 
-def refuse_frequencies_of_the_longest(config: Any, longest: int) -> None:
-    """Refuse a segment that would change the frequencies of others.
+def check_longest_segment(config: Any, longest: int) -> None:
+    """Check that the longest segment does not change the frequencies of other documents.
 
     Raises:
-        PackerError: the model has such RoPE, a segment is long enough, and `compute_by_document` was not called.
+        PackerError: it does, and `use_document_frequencies` was not called for the model.
     """
     if not hasattr(config, "rope_parameters") or torch.compiler.is_compiling():
         return
-    unaffected = longest_unaffected(config)
-    if unaffected is not None and longest > unaffected and id(config) not in _configs:
+    limit = rope_limit(config)
+    if limit is not None and longest > limit and id(config) not in _configs:
         raise PackerError(
-            f"a segment of {longest:,} tokens is above the {unaffected:,} at which this model's RoPE changes its "
-            "frequencies, for all documents of the batch: packer.attention.use(model) gives each document its own"
+            f"a segment has {longest:,} tokens, and above {limit:,} this model changes the RoPE frequencies of all "
+            "documents of the batch: call packer.attention.use(model), which gives each document its own"
         )
 
 
-def takes_frequencies_of_the_longest(model: Any) -> bool:
-    """Whether a document can change the frequencies of others in this model."""
+def depends_on_longest_document(model: Any) -> bool:
+    """Return whether a document can change the RoPE frequencies of others in this model."""
     return bool(_rotary_modules(model))
 
 
 def _rotary_modules(model: Any) -> list[Any]:
-    """Modules of the language model whose frequencies follow the longest document."""
-    kind = type(model.config.get_text_config())
+    """Return the modules of the language model whose frequencies depend on the longest document."""
+    config_class = type(model.config.get_text_config())
     found = []
     for module in model.modules():
-        types = getattr(module, "rope_type", "")
-        named = types.values() if isinstance(types, dict) else [types]
-        by_longest = any(word in str(name) for word in BY_LONGEST for name in named)
-        if by_longest and isinstance(getattr(module, "config", None), kind):
+        rope_type = getattr(module, "rope_type", "")
+        types = rope_type.values() if isinstance(rope_type, dict) else [rope_type]
+        if any(map(depends_on_longest, types)) and isinstance(getattr(module, "config", None), config_class):
             found.append(module)
     return found
 
 
 class _ByDocument:
-    """Forward hook of a rotary embedding, which computes it again for documents of each length that matters."""
+    """Forward hook of a rotary embedding that recomputes it for each document length with frequencies of its own."""
 
     def __init__(self, *, always: bool = False) -> None:
         self.always = always
-        """Work with any attention, not only with packer's."""
+        """Whether the hook applies to any attention implementation, not only to packer's."""
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> Any:
         if not self.always and module.config._attn_implementation != IMPLEMENTATION:
             return None
-        given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-        parameters, kind = module.config.rope_parameters, module.rope_type
-        if isinstance(kind, dict):
-            parameters, kind = parameters[given["layer_type"]], kind[given["layer_type"]]
-        if not any(word in kind for word in BY_LONGEST):  # other layers of the same model
+        arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        parameters, rope_type = module.config.rope_parameters, module.rope_type
+        if isinstance(rope_type, dict):
+            layer_type = arguments["layer_type"]
+            parameters, rope_type = parameters[layer_type], rope_type[layer_type]
+        if not depends_on_longest(rope_type):  # another layer type of the same model
             return None
-        positions = given["position_ids"]
+        positions = arguments.pop("position_ids")
         if positions.ndim != 2:
             raise PackerError(
-                f"{type(module).__name__} takes its frequencies from the longest document, and position_ids of shape "
-                f"{list(positions.shape)} do not tell documents apart: pack with --max-segments 1"
+                f"{type(module).__name__} derives its frequencies from the longest document, and position_ids of shape "
+                f"{list(positions.shape)} do not show where documents begin: pack with --max-segments 1"
             )
         with torch.no_grad():
-            if "dynamic" in kind:
-                return _by_length(module, given, positions)
-            return _by_two_sets(module, given, positions, parameters["original_max_position_embeddings"])
+            if "dynamic" in rope_type:
+                return _dynamic_rope(module, arguments, positions)
+            return _longrope(module, arguments, positions, parameters["original_max_position_embeddings"])
 
 
-def _by_length(module: Any, given: dict[str, Any], positions: torch.Tensor) -> Any:
-    """Dynamic RoPE: each length above the limit has its own frequencies."""
+def _dynamic_rope(module: Any, arguments: dict[str, Any], positions: torch.Tensor) -> Any:
+    """Return the module's output for dynamic RoPE, which has other frequencies for each length above the limit.
+
+    Args:
+        module: rotary embedding.
+        arguments: arguments of its forward method, except position_ids.
+        positions: `[rows, tokens]`, restarting at 0 with every document.
+    """
     lengths, limit = document_lengths(positions), module.original_max_seq_len
     longer = torch.unique(lengths[lengths > limit]).tolist()
     found = None
     for group in (lengths <= limit, *(lengths == length for length in longer)):
-        module.forward(**{**given, "position_ids": torch.zeros_like(positions)})  # back to the first frequencies
-        part = module.forward(**{**given, "position_ids": positions.where(group, 0)})
-        found = part if found is None else _chosen(group, part, found)
+        module.forward(position_ids=torch.zeros_like(positions), **arguments)  # resets the frequencies
+        output = module.forward(position_ids=positions.where(group, 0), **arguments)
+        found = output if found is None else _where(group, output, found)
     return found
 
 
-def _by_two_sets(module: Any, given: dict[str, Any], positions: torch.Tensor, limit: int) -> Any:
-    """LongRoPE: two sets of frequencies; no look at values, which would break a compiled graph."""
-    long = document_lengths(positions) > limit
-    of_short = module.forward(**{**given, "position_ids": positions.where(~long, 0)})
-    return _chosen(long, module.forward(**{**given, "position_ids": positions.where(long, 0)}), of_short)
+def _longrope(module: Any, arguments: dict[str, Any], positions: torch.Tensor, limit: int) -> Any:
+    """Return the module's output for LongRoPE, which has one set of frequencies above the limit and one below.
+
+    Does not depend on tensor values in Python, which would break a compiled graph.
+    """
+    is_long = document_lengths(positions) > limit
+    short = module.forward(position_ids=positions.where(~is_long, 0), **arguments)
+    long = module.forward(position_ids=positions.where(is_long, 0), **arguments)
+    return _where(is_long, long, short)
 
 
 def document_lengths(positions: torch.Tensor) -> torch.Tensor:
-    """Tokens of the document that each token is in: [[0, 1, 2, 0, 1]] -> [[3, 3, 3, 2, 2]]."""
+    """Return the length of each token's document, shaped like `positions`: [[0, 1, 2, 0, 1]] -> [[3, 3, 3, 2, 2]].
+
+    Args:
+        positions: `[rows, tokens]`, restarting at 0 with every document.
+    """
     tokens = positions.shape[1]
     places = torch.arange(tokens, device=positions.device).expand_as(positions)
     ends = torch.ones_like(positions, dtype=torch.bool)
     ends[:, :-1] = positions.diff(dim=1) != 1
-    end = places.where(ends, tokens).flip(1).cummin(dim=1).values.flip(1)  # the next end, from the right
+    end = places.where(ends, tokens).flip(1).cummin(dim=1).values.flip(1)  # last token of each token's document
     return positions.gather(1, end) + 1
 
 
-def _chosen(group: torch.Tensor, part: Any, other: Any) -> Any:
-    """`part` for the tokens of a group and `other` for the rest; both are tensors, or tuples of them (cos, sin)."""
-    if isinstance(part, tuple):
-        return tuple(_chosen(group, one, another) for one, another in zip(part, other, strict=True))
-    return torch.where(group[..., None], part, other)
+def _where(condition: torch.Tensor, output: Any, other: Any) -> Any:
+    """Return `output` for the tokens that meet a condition and `other` for the rest; tensors, or tuples (cos, sin)."""
+    if isinstance(output, tuple):
+        return tuple(_where(condition, *pair) for pair in zip(output, other, strict=True))
+    return torch.where(condition[..., None], output, other)

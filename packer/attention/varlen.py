@@ -1,6 +1,6 @@
-"""Attention over the segments of a batch: torch's varlen kernel where it can, SDPA segment by segment elsewhere.
+"""Attention within the segments of a batch, by torch's varlen kernel or, where it is not available, SDPA per segment.
 
-Needs torch alone.
+Requires torch only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ except ImportError:  # before torch 2.10
     PARAMETERS: frozenset[str] = frozenset()
 else:
     PARAMETERS = frozenset(inspect.signature(varlen_attn).parameters)
-"""Names of the kernel's parameters, which differ by version of torch; none where there is no kernel."""
+"""Names of the kernel's parameters, which differ between versions of torch; empty without a kernel."""
 
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 LARGEST_HEAD = 256
-"""Head size up to which the kernel works; sizes must be a multiple of 8, for which heads are padded."""
+"""Largest head size that the kernel supports. It requires multiples of 8, to which other sizes are padded."""
 
 
 def segment_attention(
@@ -36,20 +36,24 @@ def segment_attention(
     window: int | None = None,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """Attend within segments: a token sees the tokens of its own segment, and no others.
+    """Compute attention in which each token attends to tokens of its own segment only.
 
     Args:
         query: `[tokens, heads, head_size]`, any floating dtype.
         key: `[tokens, key_heads, head_size]`; query head h uses key head `h // (heads // key_heads)`.
         value: `[tokens, key_heads, value_size]`.
-        cu_seqlens: int32 `[segments + 1]` on the same device: where segments begin, then the number of tokens.
-        longest: tokens of the longest segment.
-        causal: a token sees those before it and itself, not those after it.
-        window: a token sees those less than this many places away; None for all of the segment.
-        scale: of the logits; None for `head_size ** -0.5`.
+        cu_seqlens: int32 `[segments + 1]` on the same device: index of each segment's first token, then the number of
+            tokens.
+        longest: tokens in the longest segment.
+        causal: whether tokens attend only to themselves and the tokens before them.
+        window: tokens attend only to those less than this many positions away; None for the whole segment.
+        scale: scale of the logits; None for `head_size ** -0.5`.
 
     Returns:
         `[tokens, heads, value_size]` in the dtype of query.
+
+    Warns:
+        UserWarning: the tensors are on a GPU and the varlen kernel does not support them.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     window = None if window is None or window >= longest else window
@@ -57,25 +61,29 @@ def segment_attention(
     if obstacle is None:
         return _by_kernel(query, key, value, cu_seqlens, longest, causal=causal, window=window, scale=scale)
     if query.device.type == "cuda":
-        warnings.warn(f"packed attention runs segment by segment, which is slower: {obstacle}", stacklevel=2)
+        warnings.warn(f"packed attention falls back to slower SDPA per segment: {obstacle}", stacklevel=2)
     return _by_sdpa(query, key, value, cu_seqlens, causal=causal, window=window, scale=scale)
 
 
 def kernel_obstacle(query: torch.Tensor, value: torch.Tensor, window: int | None) -> str | None:
-    """Say what keeps torch's varlen kernel from these tensors, and what would help; None where it works."""
-    largest = max(query.shape[-1], value.shape[-1])
+    """Return why torch's varlen kernel does not support these tensors, and the remedy; None if it does."""
+    head_size = max(query.shape[-1], value.shape[-1])
     if query.device.type != "cuda" or torch.version.cuda is None:
-        return f"the kernel needs an NVIDIA GPU, and the tensors are on {query.device.type}"
+        return f"the varlen kernel needs an NVIDIA GPU, but the tensors are on {query.device.type}"
     if not PARAMETERS:
-        return f"torch {torch.__version__} has no varlen kernel; torch 2.10 has"
+        return f"torch {torch.__version__} has no varlen kernel; install torch 2.10 or later"
     if query.dtype not in KERNEL_DTYPES:
-        return f"the kernel has no {query.dtype}; load the model in bfloat16, or train under torch.autocast"
-    if largest > LARGEST_HEAD:
-        return f"heads of {largest} are above the kernel's {LARGEST_HEAD}"
+        return (
+            f"the varlen kernel does not support {query.dtype}; load the model in bfloat16, or train under "
+            "torch.autocast"
+        )
+    if head_size > LARGEST_HEAD:
+        return f"the head size is {head_size}, and the varlen kernel supports up to {LARGEST_HEAD}"
     if torch.cuda.get_device_capability(query.device) < (8, 0):
-        return f"the kernel needs compute capability 8.0, {torch.cuda.get_device_name(query.device)} is older"
+        gpu = torch.cuda.get_device_name(query.device)
+        return f"the varlen kernel needs a GPU of compute capability 8.0 or higher, unlike {gpu}"
     if window is not None and "window_size" not in PARAMETERS:
-        return f"torch {torch.__version__} has no sliding window in its varlen kernel; torch 2.11 has"
+        return f"the varlen kernel of torch {torch.__version__} has no sliding window; install torch 2.11 or later"
     return None
 
 
@@ -90,28 +98,28 @@ def _by_kernel(
     window: int | None,
     scale: float,
 ) -> torch.Tensor:
-    """`segment_attention` by torch's kernel, whatever its version: 2.10 to 2.13 are known."""
+    """Compute `segment_attention` by torch's varlen kernel, of torch 2.10 to 2.13."""
     value_size = value.shape[-1]
     width = -(-max(query.shape[-1], value_size) // 8) * 8
     options: dict[str, Any] = {}
     if "scale" in PARAMETERS:
         options["scale"] = scale
-    else:  # 2.10 always takes width ** -0.5
+    else:  # torch 2.10 always scales by width ** -0.5
         query = query * (scale * width**0.5)
-    if "window_size" in PARAMETERS:  # 2.11: places before and after, -1 for all
+    if "window_size" in PARAMETERS:  # torch 2.11: tokens before and after, -1 for all
         reach = -1 if window is None else window - 1
         options["window_size"] = (reach, 0 if causal else reach)
     else:
         options["is_causal"] = causal
-    if "enable_gqa" in PARAMETERS:  # 2.12
+    if "enable_gqa" in PARAMETERS:  # torch 2.12
         options["enable_gqa"] = key.shape[1] != query.shape[1]
     else:
-        key, value = _heads_as_in(query, key), _heads_as_in(query, value)
-    # zeros change neither the products of queries and keys nor, cut off again, the values
-    query, key, value = (_wider(tensor, width) for tensor in (query, key, value))
+        key, value = _repeat_heads(query, key), _repeat_heads(query, value)
+    # Padding with zeros changes neither the products of queries and keys nor the values, whose padding is cut off.
+    query, key, value = (_pad_heads(tensor, width) for tensor in (query, key, value))
     attended: Any = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest, **options)
-    cut: torch.Tensor = attended[..., :value_size]
-    return cut
+    unpadded: torch.Tensor = attended[..., :value_size]
+    return unpadded
 
 
 def _by_sdpa(
@@ -124,18 +132,18 @@ def _by_sdpa(
     window: int | None,
     scale: float,
 ) -> torch.Tensor:
-    """`segment_attention` by SDPA; segments of the same length go together."""
+    """Compute `segment_attention` by SDPA, with one call for all segments of the same length."""
     lengths = cu_seqlens.diff().tolist()
-    key, value = _heads_as_in(query, key), _heads_as_in(query, value)
-    pieces = [torch.split(tensor.transpose(0, 1), lengths, dim=1) for tensor in (query, key, value)]
-    same: dict[int, list[int]] = {}
+    key, value = _repeat_heads(query, key), _repeat_heads(query, value)
+    segments = [torch.split(tensor.transpose(0, 1), lengths, dim=1) for tensor in (query, key, value)]
+    numbers_by_length: dict[int, list[int]] = {}
     for number, length in enumerate(lengths):
-        same.setdefault(length, []).append(number)
+        numbers_by_length.setdefault(length, []).append(number)
     attended: list[torch.Tensor] = [query] * len(lengths)
-    for length, numbers in same.items():
-        stacked = [torch.stack([piece[number] for number in numbers]) for piece in pieces]  # [n, heads, length, size]
+    for length, numbers in numbers_by_length.items():
+        stacked = [torch.stack([each[number] for number in numbers]) for each in segments]  # [n, heads, length, size]
         mask = None if window is None or window >= length else _window_mask(length, window, causal, query.device)
-        together = scaled_dot_product_attention(
+        outputs = scaled_dot_product_attention(
             stacked[0],
             stacked[1],
             stacked[2],
@@ -143,24 +151,24 @@ def _by_sdpa(
             is_causal=causal and mask is None,
             scale=scale,
         )
-        for number, piece in zip(numbers, together.unbind(), strict=True):
-            attended[number] = piece
+        for number, output in zip(numbers, outputs.unbind(), strict=True):
+            attended[number] = output
     return torch.cat(attended, dim=1).transpose(0, 1)
 
 
-def _heads_as_in(query: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Repeat the heads of keys or values for the query heads that share them: [a, b] for 4 heads -> [a, a, b, b]."""
+def _repeat_heads(query: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Repeat heads of keys or values for the query heads that share them: [a, b] for 4 query heads -> [a, a, b, b]."""
     groups = query.shape[1] // tensor.shape[1]
     return tensor if groups == 1 else tensor.repeat_interleave(groups, dim=1)
 
 
-def _wider(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """Fill heads up with zeros; a tensor that has the width already is not copied."""
+def _pad_heads(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """Pad heads with zeros to a size of `width`; a tensor of that size is not copied."""
     return tensor if tensor.shape[-1] == width else pad(tensor, (0, width - tensor.shape[-1]))
 
 
 def _window_mask(length: int, window: int, causal: bool, device: torch.device) -> torch.Tensor:
-    """Bool `[length, length]`: True where a query (row) sees a key (column)."""
+    """Return the mask of a segment, bool `[length, length]`: True where a query (row) attends to a key (column)."""
     places = torch.arange(length, device=device)
-    before = places[:, None] - places[None, :]
-    return (before < window) & (before >= 0 if causal else before > -window)
+    distance = places[:, None] - places[None, :]
+    return (distance < window) & (distance >= 0 if causal else distance > -window)

@@ -1,6 +1,11 @@
-"""The command line: options, progress, exit codes. It translates and calls; heavy imports wait until needed.
+"""The command line. Each command is a file of its name, which imports what is heavy when it runs.
 
-A command is a file of its name; `shared.py` has what they have in common.
+command.py           what all commands have in common
+declared_options.py  their options, from the declarations in `packer.options`
+source_options.py    DATASET, or --source for a mixture
+commands_page.py     docs/commands.md
+one_line_errors.py   errors as one line and an exit code; bus_errors.py: those of files that became shorter
+progress_bars.py     progress bars and log lines
 """
 
 from __future__ import annotations
@@ -22,12 +27,12 @@ from packer.cli.verify import verify
 
 
 def main() -> None:
-    """Run the command; exit codes: 0 done, 1 an error of ours, 2 usage, 130 and 143 after SIGINT and SIGTERM."""
+    """Run the command and exit: 0 for success, 1 for an error, 2 for wrong usage, 130 and 143 after a signal."""
     cli(prog_name="packer")
 
 
 class _Commands(click.Group):
-    """The commands; --max_len is answered with --max-len alone, not with all that looks like it."""
+    """The group of commands, which suggests --max-len alone for --max_len, not every similar name."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Group`."""
@@ -40,7 +45,7 @@ class _Commands(click.Group):
             raise
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
     """Pack a dataset once, offline, into fixed-length rows with explicit document boundaries.
@@ -52,9 +57,9 @@ def cli() -> None:
     packer compare dataset --max-len 4096     every algorithm, side by side
     packer verify dataset-packed-4096 --source dataset
     packer export dataset-packed-4096 --to torchtitan
-    packer check Qwen/Qwen3-0.6B              which attention keeps packed documents of a model apart
-    packer demo                               all of it on the Python standard library
-    """  # noqa: D301  (an escaped b is how click is told to keep lines)
+    packer check Qwen/Qwen3-0.6B              attention that is safe for a model
+    packer demo                               on the Python standard library
+    """  # noqa: D301  (an escaped b tells click to keep the lines)
 
 
 for command in (pack, tokenize, stats, compare, verify, show, export, check, demo):

@@ -1,4 +1,4 @@
-"""`packer compare`: every algorithm, side by side."""
+"""`packer compare`: every algorithm on the same dataset."""
 
 from __future__ import annotations
 
@@ -7,52 +7,43 @@ from typing import Any
 
 import click
 
-from packer.cli.reading import given_sources, group_options, seed_option, source_options
-from packer.cli.shared import (
-    ALGORITHM_NAMES,
-    batch_size_option,
-    one_line_errors,
-    progress_bars,
-    shared_options,
-    text_options,
-)
+from packer.cli.command import command
+from packer.cli.declared_options import options, values_of
+from packer.cli.progress_bars import progress_bars
+from packer.cli.source_options import source_options, sources_and_weights
+from packer.cli.stats import WITHOUT
+from packer.options import PackOptions
+from packer.options.command_options import JsonOption, StatsOptions
+
+NOT_COMPARED = ("max_len", "algorithm", "gap", "time_limit", "overlap", "truncate_side", "align")
 
 
-@click.command()
+@command()
 @source_options
-@click.option("--max-len", type=click.IntRange(1), required=True, metavar="N", help="Tokens of a row.")
-@click.option("--algorithm", "algorithms", type=ALGORITHM_NAMES, multiple=True,
-              help="Only this one; repeat it for several [default: all].")  # fmt: skip
-@batch_size_option
-@text_options
-@group_options
-@seed_option
-@shared_options
+@options(PackOptions, "max_len")
+@options(PackOptions, "algorithm", is_list=True, default=(), help="Run only this algorithm.")
+@options(PackOptions, without=(*WITHOUT, *NOT_COMPARED))
+@options(StatsOptions)
+@options(JsonOption)
 def compare(
     dataset: str | None,
     sources: tuple[str, ...],
-    group_by: tuple[str, str] | None,
-    algorithms: tuple[str, ...],
+    algorithm: tuple[str, ...],
     batch_size: int,
     as_json: bool,
-    debug: bool,
-    **options: Any,
+    **values: Any,
 ) -> None:
-    """Run every algorithm on DATASET and show what each makes of it; nothing is written.
+    """Run all algorithms on DATASET and show the rows that each needs; nothing is written.
 
     DATASET is what `pack` takes, or a histogram: a file NAME.csv with the header length,count.
     """
-    with one_line_errors(debug=debug), progress_bars() as progress:
-        from packer import pipeline, report
-        from packer.options import PackOptions
+    from packer import pipeline, report
 
-        source, of_source = given_sources(dataset, sources, group_by)
+    source, weights = sources_and_weights(dataset, sources)
+    pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
+    with progress_bars() as progress:
         found = pipeline.compare(
-            source,
-            options=PackOptions(**of_source, **options),
-            algorithms=algorithms,
-            documents_per_step=batch_size,
-            progress=progress,
+            source, options=pack_options, algorithms=algorithm, documents_per_step=batch_size, progress=progress
         )
         text = json.dumps(found.to_json(), indent=1) if as_json else report.render_comparison(found)
     click.echo(text)

@@ -1,4 +1,4 @@
-"""`packer demo`: all of it on what every machine has."""
+"""`packer demo`: the main commands on a corpus that every machine has."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from pathlib import Path
 
 import click
 
-from packer.cli.shared import UserPath, one_line_errors, progress_bars
+from packer.cli.command import command
+from packer.cli.declared_options import options
+from packer.cli.progress_bars import progress_bars
+from packer.options import PackOptions
+from packer.options.command_options import OutputOptions
 
 
-@click.command()
-@click.option("-o", "--output", type=UserPath(), default=Path("packer-demo"), show_default=True,
-              help="Folder for the corpus and what becomes of it.")  # fmt: skip
-@click.option("--max-len", type=click.IntRange(1), default=4096, show_default=True, metavar="N",
-              help="Tokens of a row.")  # fmt: skip
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def demo(output: Path, max_len: int, debug: bool) -> None:
-    """Pack the source files of this machine's Python standard library: nothing is downloaded.
+@command(resumes=True)
+@options(
+    OutputOptions,
+    "output",
+    default=Path("packer-demo"),
+    default_words=None,
+    help="Folder for the corpus and the packed dataset.",
+)
+@options(PackOptions, "max_len", default=4096)
+def demo(output: Path, max_len: int) -> None:
+    """Pack the source files of this machine's Python standard library; nothing is downloaded.
 
-    A byte-level BPE tokenizer is trained on them in place; then stats, pack, verify and one batch of the loader.
+    It trains a byte-level BPE tokenizer on the files and runs stats, pack, verify and one batch of the loader.
     """
-    with one_line_errors(debug=debug, resumes=True), progress_bars() as progress:
-        from packer.demo import run_demo
+    from packer.demo_corpus import run_demo
 
+    with progress_bars() as progress:
         for text in run_demo(output, max_len=max_len, progress=progress):
             click.echo(text)

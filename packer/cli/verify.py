@@ -1,4 +1,4 @@
-"""`packer verify`: is a packed dataset what was packed?"""
+"""`packer verify`: check a packed dataset."""
 
 from __future__ import annotations
 
@@ -8,23 +8,31 @@ from pathlib import Path
 
 import click
 
-from packer.cli.shared import UserPath, one_line_errors, progress_bars
+from packer.cli.command import command
+from packer.cli.declared_options import UserPath, options
+from packer.cli.progress_bars import progress_bars
+from packer.options import PackOptions
+from packer.options.command_options import JsonOption
 
 
-@click.command()
+@command()
 @click.argument("packed", type=UserPath())
-@click.option("--source", "sources", multiple=True, metavar="DATASET",
-              help="Compare every token with what was packed; of a mixture, repeat it for each, in order.")  # fmt: skip
-@click.option("--tokenizer", metavar="PATH_OR_ID", help="Where the tokenizer of a --source of text is.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_json: bool, debug: bool) -> None:
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="DATASET",
+    help="Compare every token with the source. Repeat it for every source of a mixture, in order.",
+)
+@options(PackOptions, "tokenizer", help="Tokenizer of a --source of text, if its name in the manifest is not enough.")
+@options(JsonOption)
+def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_json: bool) -> None:
     """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source."""
-    with one_line_errors(debug=debug), progress_bars() as progress:
-        from packer import pipeline
-        from packer.shards import read_manifest
+    from packer import pipeline
+    from packer.shards import read_manifest
 
-        source = sources[0] if len(sources) == 1 else list(sources) or None
+    source = sources[0] if len(sources) == 1 else list(sources) or None
+    with progress_bars() as progress:
         faults = list(pipeline.verify(packed, source, tokenizer=tokenizer, progress=progress))
         manifest = None if faults else read_manifest(packed)
     if as_json:
@@ -35,5 +43,5 @@ def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_jso
         sys.exit(1)
     if manifest is not None and not as_json:
         scope = "hashes and structure" if source is None else "hashes, structure and every token of the source"
-        tokens = manifest.totals["tokens_packed"]
-        click.echo(f"{packed} is right: {scope} ({manifest.packs:,} rows, {tokens:,} tokens)")
+        tokens = manifest.totals.tokens_packed
+        click.echo(f"{packed} is verified: {scope} ({manifest.packs:,} rows, {tokens:,} tokens)")

@@ -1,4 +1,4 @@
-"""What each trainer reads from disk: one function per target, and one dict of them."""
+"""The columns that each trainer reads from disk: one function per target, and one dict of all targets."""
 
 from __future__ import annotations
 
@@ -12,31 +12,36 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, numpy_dtype
 from packer.errors import PackerError
-from packer.loader.dataset import NO_LOSS, Row, rows_of
-from packer.loader.formats import Format, FormatOptions, make_batch
-from packer.loader.segments import shifted
+from packer.labels import NO_LOSS
+from packer.loader.batch_formats import Format, make_batch
+from packer.loader.batch_options import BatchOptions
+from packer.loader.dataset import Row, rows_of
+from packer.loader.row_segments import shift_left
 
-Columns = Mapping[str, Sequence[NDArray[Any]]]  # by name, the values of each row
+Columns = Mapping[str, Sequence[NDArray[Any]]]  # by column name: one array for each row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """What a trainer reads."""
+    """Files that a trainer reads."""
 
     columns: Mapping[str, pa.DataType]
-    """Its columns: lists of values of these types. Without any: the columns of the rows as they are."""
+    """Columns by name, each a list of values of this type. If empty, the shards' columns are written as they are."""
 
     values: Callable[[Sequence[Row]], Columns]
-    """Makes them of rows."""
+    """Makes the columns from rows."""
 
     ending: str = ".parquet"
-    """How the names of its files end."""
+    """End of the file names."""
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        """Arrow schema of the files, given that of the shards.
+        """Return the Arrow schema of the files.
+
+        Args:
+            rows: schema of the shards.
 
         Raises:
-            PackerError: a column of the shards is not of lists, or there twice.
+            PackerError: a column of the shards does not hold lists, or a name occurs twice.
         """
         types = self.columns or {field.name: _values_type(field) for field in rows}
         if not self.columns and len(types) < len(rows):
@@ -44,10 +49,10 @@ class Target:
         return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
 
     def convert(self, batch: pa.RecordBatch) -> pa.Table:
-        """Make the columns of a record batch of rows.
+        """Make the trainer's columns from a record batch of rows.
 
         Raises:
-            PackerError: the rows hold what the trainer's columns cannot say.
+            PackerError: the rows have values that the trainer's columns cannot hold.
         """
         schema = self.schema(batch.schema)
         if not self.columns:
@@ -58,18 +63,18 @@ class Target:
 
 
 def _batch(rows: Sequence[Row], format: Format) -> Any:
-    return make_batch(rows, format=format, options=FormatOptions())
+    return make_batch(rows, format=format, options=BatchOptions())
 
 
 def megatron_columns(rows: Sequence[Row]) -> Columns:
-    """What Megatron-Bridge and NeMo read of packed sequences, padding left out.
+    """Make the columns of packed sequences in Megatron-Bridge and NeMo, without padding.
 
-    They take the labels from the tokens, and by themselves leave out the last token of every sequence, which has
-    nothing to predict. `loss_mask` stands one place to the left: it says whether the next token is trained. Where
-    extents are aligned, their last token stands twice, so that what is left of them is a multiple still.
+    These trainers take labels from the tokens, and leave out the last token of every sequence, which has nothing to
+    predict. `loss_mask` is shifted one place to the left: it says whether the next token is trained. With aligned
+    extents, the last token of each is repeated, so that the rest is still a multiple of the alignment.
 
     Raises:
-        PackerError: a label is another than its token.
+        PackerError: a label differs from its token.
     """
     columns: dict[str, list[NDArray[Any]]] = {"input_ids": [], "loss_mask": [], "seq_start_id": []}
     for row in rows:
@@ -84,7 +89,7 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
                 f"document {document} has the label {labels[place]} at the token {tokens[place]}: Megatron-Bridge "
                 "takes labels from the tokens, so that a label must be its token or -100; choose another --to"
             )
-        mask = shifted(trained, 0)
+        mask = shift_left(trained, 0)
         if "seq_tokens" in row:
             ends = batch["cu_seq_lens_q"][1:]
             tokens, mask = np.insert(tokens, ends, tokens[ends - 1]), np.insert(mask, ends, False)
@@ -96,19 +101,19 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
 
 
 def maxtext_columns(rows: Sequence[Row]) -> Columns:
-    """The batch of the format `segment_ids`, row by row."""
+    """Make the columns of the batch format `segment_ids`, row by row."""
     columns: Columns = _batch(rows, "segment_ids")
     return columns
 
 
 def torchtitan_columns(rows: Sequence[Row]) -> Columns:
-    """The batch of the format `torchtitan`, row by row."""
+    """Make the columns of the batch format `torchtitan`, row by row."""
     inputs, labels = _batch(rows, "torchtitan")
     return {**inputs, "labels": labels}
 
 
 def torchtune_columns(rows: Sequence[Row]) -> Columns:
-    """The examples of the format `torchtune`."""
+    """Make the columns of the examples in the batch format `torchtune`."""
     examples = _batch(rows, "torchtune")
     return {name: [example[name] for example in examples] for name in examples[0]}
 
@@ -123,7 +128,7 @@ TARGETS: dict[str, Target] = {
     "megatron": Target(
         columns={"input_ids": pa.int32(), "loss_mask": pa.int8(), "seq_start_id": pa.int32()},
         values=megatron_columns,
-        ending=".idx.parquet",  # what Megatron-Bridge knows packed files by
+        ending=".idx.parquet",  # Megatron-Bridge recognises packed files by this ending
     ),
     "maxtext": Target(
         columns={f"{side}{part}": pa.int32() for side in ("inputs", "targets") for part in _PARTS},
@@ -146,17 +151,17 @@ def _values_type(field: pa.Field) -> pa.DataType:
 
 
 def _as_lists(column: pa.Array) -> pa.Array:
-    """A column of a shard as one of ordinary lists: Parquet has none of fixed size, and few engines read them."""
+    """Convert a column to ordinary lists; Parquet has no lists of fixed size, and few engines read them."""
     if column.null_count:
         return column.cast(pa.list_(column.type.value_type))
-    if not pa.types.is_fixed_size_list(column.type):  # made anew, since the name of a list's values may differ
+    if not pa.types.is_fixed_size_list(column.type):  # rebuilt, because the name of the values' field may differ
         return pa.ListArray.from_arrays(column.offsets, column.values)
     ends = np.arange(len(column) + 1, dtype=np.int32) * np.int32(column.type.list_size)
     return pa.ListArray.from_arrays(as_arrow(ends), column.flatten())
 
 
 def _lists(rows: Sequence[NDArray[Any]], values_type: pa.DataType) -> pa.Array:
-    """A column of lists, of one array per row."""
+    """Make a column of lists from one array per row."""
     ends = np.zeros(len(rows) + 1, np.int32)
     np.cumsum([len(row) for row in rows], out=ends[1:])
     values = np.concatenate(rows).astype(numpy_dtype(values_type), copy=False)

@@ -1,16 +1,17 @@
 """Tokens in mapped Arrow memory, and the kernels that copy them into rows.
 
-`columns.py` describes a list column by addresses, `kernels.py` copies out of it (`memory.py`), and `derived.py` is what
-follows from where segments stand. The source's columns and the packed shards' columns are described the same way, so
-that one kernel packs, and reads back to verify.
+`columns.py` describes a list column by memory addresses, `gather_kernels.py` copies spans of it with the primitives of
+`memory.py`, and `derived.py` fills in padding, labels and positions. The columns of the source and those of packed
+shards are described in the same way, so that one kernel packs and reads back to verify.
 """
 
 from packer.gather.columns import TokenColumn, list_lengths
-from packer.gather.derived import NO_LOSS, any_trained, count_trained, fill_gaps, mask_context, restart_positions
-from packer.gather.kernels import gather, gather_bytes, lengths_of
+from packer.gather.derived import RowLayout, any_trained, count_trained, fill_gaps, mask_context, restart_positions
+from packer.gather.gather_kernels import Spans, gather, gather_bytes, lengths_of
 
 __all__ = [
-    "NO_LOSS",
+    "RowLayout",
+    "Spans",
     "TokenColumn",
     "any_trained",
     "count_trained",

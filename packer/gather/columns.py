@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy, numpy_dtype
+from packer.arrow import as_arrow, as_numpy, numpy_dtype
+from packer.gather.memory import array_at
 
 # The integer types a token may have on disk; a chunk's `value_code` is the position in this tuple,
-# and `kernels.py` has one branch for each.
+# and `gather_kernels.py` has one branch for each.
 VALUE_TYPES: tuple[type[np.integer], ...] = (
     np.int32,
     np.int64,
@@ -47,44 +49,127 @@ class TokenColumn:
     """A list column addressed by row number, whatever chunks, files and integer types it consists of.
 
     Lists are never taken or combined (both corrupt offsets past 2^31 values): a chunk keeps its own offsets,
-    and what is resident is a few words per chunk, nothing per list.
+    and what is resident is 56 bytes per chunk, nothing per list.
     """
 
     addresses: Addresses
     """Where the lists are."""
 
-    owners: tuple[pa.Array, ...]
-    """The Arrow array of each chunk; they keep the memory mapped."""
+    owners: tuple[object, ...]
+    """Whatever keeps the memory at these addresses alive: Arrow arrays, or the buffers of mapped files."""
 
     @classmethod
-    def from_arrow(cls, chunks: Sequence[pa.Array]) -> TokenColumn:
+    def from_arrow(cls, chunks: Iterable[pa.Array], owners: tuple[object, ...] | None = None) -> TokenColumn:
         """Describe Arrow list arrays (list, large_list or fixed_size_list of numbers of whole bytes), in order.
 
         The arrays must hold no nulls, and their offsets must have been checked by `list_lengths`.
+
+        Args:
+            chunks: the arrays.
+            owners: what keeps their memory alive; None for the arrays themselves.
         """
-        filled = tuple(chunk for chunk in chunks if len(chunk))
-        described = [_describe(chunk) for chunk in filled]
-        offsets, offset_bytes, list_sizes, values, codes = zip(*described, strict=True) if described else ((),) * 5
-        addresses = Addresses(
-            first_rows=np.concatenate([[0], np.cumsum([len(chunk) for chunk in filled], dtype=np.int64)]).astype(
-                np.int64
-            ),
-            offsets=np.array(offsets, np.uint64),
-            offset_bytes=np.array(offset_bytes, np.int64),
-            list_sizes=np.array(list_sizes, np.int64),
-            values=np.array(values, np.uint64),
-            value_codes=np.array(codes, np.int64),
-            value_bytes=np.array([numpy_dtype(chunk.type.value_type).itemsize for chunk in filled], np.int64),
-        )
-        return cls(addresses=addresses, owners=filled)
+        builder = ColumnBuilder()
+        held = []
+        for chunk in chunks:
+            if len(chunk):
+                builder.add(chunk, chunk.buffers())
+                if owners is None:
+                    held.append(chunk)
+        return cls(addresses=builder.addresses(), owners=tuple(held) if owners is None else owners)
+
+    @classmethod
+    def joined(cls, columns: Sequence[TokenColumn]) -> TokenColumn:
+        """Put columns one after the other; a single one is returned as it is."""
+        if len(columns) == 1:
+            return columns[0]
+        parts = [column.addresses for column in columns] or [ColumnBuilder().addresses()]
+        firsts = np.cumsum([0, *map(len, columns)])
+        first_rows = [part.first_rows[:-1] + first for part, first in zip(parts, firsts, strict=False)]
+        others = (np.concatenate(arrays) for arrays in list(zip(*parts, strict=True))[1:])
+        addresses = Addresses(np.concatenate([*first_rows, firsts[-1:]]), *others)
+        return cls(addresses=addresses, owners=tuple(owner for column in columns for owner in column.owners))
 
     def __len__(self) -> int:
         return int(self.addresses.first_rows[-1])
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a column of addresses is of use in its own process only: pickle the source instead")
+
     def list_at(self, row: int) -> pa.Array:
-        """Return the values of one list, as they are on disk; for error messages."""
-        chunk = int(np.searchsorted(self.addresses.first_rows, row, side="right")) - 1
-        return self.owners[chunk][row - int(self.addresses.first_rows[chunk])].values
+        """Return a copy of the values of one list of integers, as they are on disk; for error messages."""
+        of = self.addresses
+        chunk = int(np.searchsorted(of.first_rows, row, side="right")) - 1
+        index, size, width = row - int(of.first_rows[chunk]), int(of.list_sizes[chunk]), int(of.offset_bytes[chunk])
+        first, last = index * size, (index + 1) * size
+        if width:
+            offsets = array_at(int(of.offsets[chunk]) + index * width, 2, np.dtype(f"i{width}"))
+            first, last = map(int, offsets)
+        address = int(of.values[chunk]) + first * int(of.value_bytes[chunk])
+        return as_arrow(array_at(address, last - first, VALUE_TYPES[of.value_codes[chunk]]).copy())
+
+
+class _Layout(NamedTuple):
+    """What the type of a chunk tells of its memory; see `Addresses`."""
+
+    offset_bytes: int
+    list_size: int
+    value_code: int
+    value_bytes: int
+
+
+class ColumnBuilder:
+    """Collects the addresses of a list column, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._first_rows = array("q", [0])
+        self._offsets, self._values = array("Q"), array("Q")
+        self._type: pa.DataType | None = None
+        self._layouts: list[tuple[int, _Layout]] = []  # (the first chunk that has it, layout), ascending
+
+    def add(self, chunk: pa.Array, buffers: Sequence[pa.Buffer | None]) -> None:
+        """Append a chunk; one without lists adds nothing.
+
+        Args:
+            chunk: as `TokenColumn.from_arrow` takes them.
+            buffers: those of the chunk, which take some time to ask for.
+        """
+        if not len(chunk):
+            return
+        if self._type is None or not chunk.type.equals(self._type):
+            self._type = chunk.type
+            self._layouts.append((len(self._values), _layout(chunk.type)))
+        offset_bytes, list_size, _, value_bytes = self._layouts[-1][1]
+        offsets, values = buffers[1], buffers[-1]  # of a list: validity, offsets, validity of the values, values
+        self._first_rows.append(self._first_rows[-1] + len(chunk))
+        self._offsets.append(
+            offsets.address + chunk.offset * offset_bytes if offset_bytes and offsets is not None else 0
+        )
+        first = chunk.values.offset + chunk.offset * list_size  # `values` is the whole child: it ignores the slice
+        self._values.append(values.address + first * value_bytes if values is not None else 0)
+
+    def addresses(self) -> Addresses:
+        """Return the addresses of all chunks."""
+        numbers = [number for number, _ in self._layouts]
+        counts = np.diff([*numbers, len(self._values)])
+        layouts = np.array([layout for _, layout in self._layouts], np.int64).reshape(-1, len(_Layout._fields))
+        offset_bytes, list_sizes, value_codes, value_bytes = np.repeat(layouts, counts, axis=0).T
+        return Addresses(
+            first_rows=np.array(self._first_rows, np.int64),
+            offsets=np.array(self._offsets, np.uint64),
+            offset_bytes=np.ascontiguousarray(offset_bytes),
+            list_sizes=np.ascontiguousarray(list_sizes),
+            values=np.array(self._values, np.uint64),
+            value_codes=np.ascontiguousarray(value_codes),
+            value_bytes=np.ascontiguousarray(value_bytes),
+        )
+
+
+def _layout(kind: pa.DataType) -> _Layout:
+    dtype = numpy_dtype(kind.value_type)
+    code = VALUE_TYPES.index(dtype.type) if dtype.type in VALUE_TYPES else -1
+    if pa.types.is_fixed_size_list(kind):
+        return _Layout(0, kind.list_size, code, dtype.itemsize)
+    return _Layout(8 if pa.types.is_large_list(kind) else 4, 0, code, dtype.itemsize)
 
 
 def list_lengths(array: pa.Array) -> NDArray[np.int64]:
@@ -104,18 +189,3 @@ def list_lengths(array: pa.Array) -> NDArray[np.int64]:
     if offsets[0] < 0 or lengths.min() < 0 or offsets[-1] > len(array.values):
         raise ValueError(f"list offsets run backwards or outside the {len(array.values)} values")
     return lengths
-
-
-def _describe(array: pa.Array) -> tuple[int, int, int, int, int]:
-    """(offsets address, bytes per offset, list size, values address, value code) of one Arrow list array."""
-    values = array.values  # the whole child: ignores the slice, so the offsets count from its start
-    value_type = numpy_dtype(values.type)
-    code = VALUE_TYPES.index(value_type.type) if value_type.type in VALUE_TYPES else -1
-    buffer = values.buffers()[1]
-    address = buffer.address + values.offset * value_type.itemsize if buffer is not None else 0
-    if pa.types.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        return 0, 0, size, address + array.offset * size * value_type.itemsize, code
-    offsets = array.offsets  # respects the slice
-    width = offsets.type.bit_width // 8
-    return offsets.buffers()[1].address + offsets.offset * width, width, 0, address, code

@@ -1,37 +1,35 @@
-"""Numba kernels: what follows from where segments stand in their rows, padding, labels, positions."""
+"""Numba kernels that derive padding, labels and positions from the layout of rows."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 
-NO_LOSS = -100
-"""The label that every trainer reads as "no loss here" (the ignore_index of cross-entropy)."""
+
+class RowLayout(NamedTuple):
+    """Where segments stand in rows that follow each other; row r is values r * max_len to (r + 1) * max_len - 1."""
+
+    places: NDArray[np.int64]  # (segments,) where each segment begins, counted from the first row
+    lengths: NDArray[np.int64]  # (segments,) its tokens
+    extents: NDArray[np.int64]  # (segments,) the place it takes
+    ends: NDArray[np.int64]  # (rows,) where the extents of each row end, counted from the row's begin
 
 
 @jit
-def fill_gaps(
-    places: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    extents: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    max_len: int,
-    value: int,
-    out: NDArray[np.int32],
-) -> None:
-    """Write `value` wherever a row has no token: behind the tokens of each extent, and behind its last segment.
+def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
+    """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
 
     Args:
-        places: (segments,) where each segment begins in `out`.
-        lengths: (segments,) its tokens.
-        extents: (segments,) the place it takes.
-        ends: (rows,) where the extents of each row end; row r is `out[r * max_len:(r + 1) * max_len]`.
+        layout: where the segments stand.
         max_len: tokens and padding of a row.
-        value: pad_id, or "no loss".
+        value: the padding token, or "no loss".
         out: flat int32 array, C-contiguous.
     """
+    places, lengths, extents, ends = layout
     for s in range(len(places)):
         for i in range(places[s] + lengths[s], places[s] + extents[s]):
             out[i] = value
@@ -42,15 +40,15 @@ def fill_gaps(
 
 @jit
 def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
-    """Set "no loss" at the head of every segment: at its first token, and at what it repeats of the piece before.
+    """Set "no loss" at the head of every segment: its first token, and the tokens it repeats from the previous piece.
 
-    The label of a segment's first token would train the last token of the document before it: labels are stored
-    unshifted, and every trainer predicts token t from what stands before it in the row.
+    Labels are stored unshifted, and every trainer predicts token t from the tokens before it in the row. So the label
+    of a segment's first token would be predicted from the document before it.
 
     Args:
         places: (segments,) where each segment begins in `out`.
-        context: (segments,) tokens at its head without loss.
-        no_loss: what to write.
+        context: (segments,) tokens without loss at the head of each.
+        no_loss: the label to write.
         out: flat int32 labels, C-contiguous.
     """
     for s in range(len(places)):
@@ -60,12 +58,12 @@ def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss:
 
 @jit
 def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
-    """Count the tokens that are trained, and the segments without any.
+    """Count trained tokens, and segments without any.
 
     Args:
         places: (segments,) where each segment begins in `labels`.
         extents: (segments,) the place it takes.
-        labels: flat int32, NO_LOSS where there is no loss.
+        labels: flat int32, negative where there is no loss.
     """
     tokens = 0
     without = 0
@@ -88,8 +86,8 @@ def any_trained(
     Args:
         places: (segments,) where each segment begins in `labels`.
         lengths: (segments,) its tokens.
-        labels: flat int32, NO_LOSS where there is no loss.
-        out: (segments,)
+        labels: flat int32, negative where there is no loss.
+        out: (segments,) whether any token of each is trained.
     """
     for s in range(len(places)):
         own = labels[places[s] : places[s] + lengths[s]]
@@ -104,7 +102,12 @@ def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_le
     """Number the tokens of every segment from 0, and the padding of every row, too.
 
     Example: max_len 6, places [0, 2, 6], ends [5, 3] -> out [0, 1, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2].
-    Arguments as in `fill_gaps`; the first segment of each row begins the row.
+
+    Args:
+        places: (segments,) where each segment begins in `out`; the first segment of a row begins the row.
+        ends: (rows,) where the extents of each row end, counted from the row's begin.
+        max_len: tokens and padding of a row.
+        out: flat int32 array, C-contiguous.
     """
     for s in range(len(places)):
         row = places[s] // max_len

@@ -1,4 +1,4 @@
-"""Memory by address, in compiled code: libc's memcpy, views and prefetching."""
+"""Access to memory by address in compiled code: libc's memcpy, array views and prefetching."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
-_FETCHED = 512  # bytes fetched ahead; the processor itself goes on from there
+_FETCHED = 512  # bytes to prefetch; the processor's own prefetcher continues from there
 _LINE = 64  # bytes of a cache line
 
 
@@ -72,7 +72,7 @@ def _prefetch_line(typing_context: Any, address: Any) -> Any:
 
 
 def prefetch(address: int, count: int) -> None:
-    """Have the processor fetch the first cache lines of `count` bytes; nothing happens where nothing is mapped."""
+    """Prefetch the first cache lines of `count` bytes; addresses that are not mapped are ignored."""
 
 
 _fetch_line: Any = _prefetch_line

@@ -1,29 +1,32 @@
-"""Read a packed dataset into training: rows by number, and batches in which no document sees another.
+"""Load packed datasets for training: rows by number, and batches in which documents do not attend to each other.
 
-    dataset.py    rows by number, memory-mapped
-    inputs.py     rows and raw examples, as checked arrays
-    segments.py   positions, labels and weights from boundaries
-    formats.py    rows -> the batch that a trainer reads
-    encoders.py   the same for models that see both ways
-    masking.py    which tokens a masked language model restores
-    static.py     batches of one shape, for torch.compile
-    collating.py  collate, flatten, batches: what a training loop calls
-    draws.py      random bits from a counter
-    order.py      the order of rows, and how ranks share a global batch
-    sampler.py    the same with a state: ranks, workers, epochs, resume
-    loss.py       the mean over tokens, sequences or documents, over all ranks
-    schedule.py   what packing does to batch size, steps and momentum
+    dataset.py        memory-mapped rows by number
+    row_segments.py   positions, labels and loss weights from segment boundaries
+    batch_input.py    rows and raw examples -> checked arrays
+    batch_shape.py    fixed batch shapes for torch.compile
+    draws.py          counter-based random bits
+    masking.py        options of masked language modeling
+    token_masks.py    random masking of tokens
+    batch_options.py  options of a batch format
+    encoders.py       batches for bidirectional encoders
+    batch_formats.py  rows -> the batch of each trainer
+    order.py          order of rows, and the division of a global batch among ranks
+    sampler.py        batches per rank, with a state to resume from
+    collating.py      collate, flatten and batches, which a training loop calls
+    loss.py           losses as means over tokens, sequences or documents
+    schedule.py       effect of packing on batch size, steps and betas
 
-Needs numpy and pyarrow; torch where tensors are asked for.
+Requires NumPy and pyarrow, and torch only to return tensors.
 """
 
+from packer.labels import NO_LOSS
+from packer.loader.batch_shape import StaticShape, static_shape
 from packer.loader.collating import batches, collate, flatten
-from packer.loader.dataset import NO_LOSS, PackedDataset, load
+from packer.loader.dataset import PackedDataset, load
 from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
 from packer.loader.masking import MaskedLM, masked_lm
 from packer.loader.sampler import BatchSampler, Imbalance
 from packer.loader.schedule import PackedSchedule, packed_schedule
-from packer.loader.static import StaticShape, static_shape
 
 __all__ = [
     "NO_LOSS",

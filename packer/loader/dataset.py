@@ -1,4 +1,4 @@
-"""The rows of a packed dataset by number, memory-mapped."""
+"""Packed datasets as memory-mapped, map-style datasets: rows by number."""
 
 from __future__ import annotations
 
@@ -16,44 +16,43 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
+from packer.labels import NO_LOSS
 from packer.paths import expanded
 from packer.progress import silent
 from packer.shards.columns import PADDING
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 
-NO_LOSS = -100  # as in packer.gather, which imports numba
-
 Row = dict[str, NDArray[Any]]
 _T = TypeVar("_T")
 
 
-class OfEpoch(list[_T]):
-    """A list that tells the epoch it is of, where that is known: of row numbers from a sampler, then of the rows."""
+class EpochList(list[_T]):
+    """A batch as a list, with its epoch if known: row numbers from a sampler, or the rows they select."""
 
     epoch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Views:
-    """The columns of one record batch as arrays that stay in the mapped file."""
+class _ColumnViews:
+    """Columns of one record batch, as arrays that view the mapped file."""
 
     tokens: dict[str, NDArray[Any]]
     """Token columns, shape (rows, max_len), in the order on disk."""
 
     segments: dict[str, NDArray[Any]]
-    """Segment columns, shape (segments,), in the order on disk."""
+    """Numeric segment columns without nulls, shape (segments,), in the order on disk."""
 
     others: dict[str, pa.Array]
-    """Segment columns that are no numbers, or have nulls, shape (segments,)."""
+    """Other segment columns, shape (segments,)."""
 
     offsets: list[int]
-    """Row i has the segments offsets[i]:offsets[i + 1]; a list, because it is read one number at a time."""
+    """Row i has the segments offsets[i]:offsets[i + 1]. A list, because it is faster than an array to index."""
 
-    def row(self, within: int) -> Row:
-        """The row of this number."""
-        first, last = self.offsets[within], self.offsets[within + 1]
-        found = {name: values[within] for name, values in self.tokens.items()}
+    def row(self, index: int) -> Row:
+        """Return a row by its number in the record batch."""
+        first, last = self.offsets[index], self.offsets[index + 1]
+        found = {name: values[index] for name, values in self.tokens.items()}
         for name, values in self.segments.items():
             found[name] = values[first:last]
         for name, column in self.others.items():
@@ -62,22 +61,22 @@ class _Views:
 
 
 class PackedDataset:
-    """Rows of a packed dataset, memory-mapped: `len(dataset)`, `dataset[i]`.
+    """Memory-mapped rows of a packed dataset: `len(dataset)`, `dataset[i]`.
 
-    A row is a dict of read-only arrays that stay in the mapped file:
+    A row is a dict of read-only arrays that view the mapped file:
 
-        input_ids, labels, position_ids   int32, shape (max_len,); the latter two where they were written
-        seq_lengths                       int32, shape (segments,): extents in order, a padding tail last
-        seq_tokens                        int32, shape (segments,): tokens in each extent, with `--align` only
+        input_ids, labels, position_ids   int32, shape (max_len,); the latter two if they were written
+        seq_lengths                       int32, shape (segments,): segment lengths in order, a padding tail last
+        seq_tokens                        int32, shape (segments,): real tokens per segment, only with `--align`
         doc_ids                           int64, shape (segments,): index of the document, -1 for padding
-        doc_starts                        int32, shape (segments,): where in its document the segment starts
-        source_ids, copy                  int32, shape (segments,): of a mixture, the source (-1 for padding), in which
-                                          doc_ids count, and which repetition of the document it is
+        doc_starts                        int32, shape (segments,): offset of the segment in its document
+        source_ids, copy                  int32, shape (segments,): only in mixtures: the source that doc_ids
+                                          refers to (-1 for padding), and the repetition of the document
 
-    and every other column of numbers that has max_len values a row or one per segment.
+    Kept columns are included: those with max_len numbers per row, and those with one value per segment.
 
-    It is a map-style dataset of torch without importing torch. It pickles as its path, so that DataLoader workers
-    map the shards for themselves.
+    It is a map-style dataset for torch without importing torch. Pickling stores only its path, so that each
+    DataLoader worker maps the shards itself.
     """
 
     def __init__(self, path: str | Path, *, verify: bool = False) -> None:
@@ -87,25 +86,25 @@ class PackedDataset:
         self.manifest: Manifest = read_manifest(self.path)
         self.max_len = self.manifest.max_len
         self._shards = [open_shard(self.path, entry, self.manifest) for entry in self.manifest.shards]
-        # lists and bisect: for one number at a time they take a quarter of the time of np.searchsorted
+        # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._first_rows: list[int] = [0, *accumulate(shard.num_rows for shard in self._shards)]
         self._chunk_rows: dict[int, list[int]] = {}
-        self._views: dict[tuple[int, int], _Views] = {}
+        self._views: dict[tuple[int, int], _ColumnViews] = {}
 
     @property
     def column_names(self) -> list[str]:
-        """Names of the columns of a row."""
+        """Names of the columns in each row."""
         views = self._view(0, 0)
         return [*views.tokens, *views.segments, *views.others]
 
     @property
     def pad_id(self) -> int:
         """Token id of the padding."""
-        return int(self.manifest.options["pad_id"])
+        return self.manifest.row_format.pad_id
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that tell this dataset's rows from any other's: a hash of the shards' hashes."""
+        """Hash of the shards' hashes, 16 hexadecimal digits; datasets with different rows have different ones."""
         hashes = "".join(entry.xxh3_128 for entry in self.manifest.shards)
         return blake2b(hashes.encode(), digest_size=8).hexdigest()
 
@@ -117,15 +116,15 @@ class PackedDataset:
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         shard = bisect_right(self._first_rows, row) - 1
-        views, within = self._batch_of(shard, row - self._first_rows[shard])
-        return views.row(within)
+        views, index_in_batch = self._record_batch(shard, row - self._first_rows[shard])
+        return views.row(index_in_batch)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """Rows of a batch, as torch's DataLoader asks for them; a batch of none is one row of padding alone.
+        """Return the rows of a batch; torch's DataLoader calls this. Without indices, return one row of padding.
 
-        `BatchSampler` hands out such a batch where the last rows of an epoch are fewer than the batches of a step.
+        `BatchSampler` yields empty batches when the last rows of an epoch are fewer than the batches of a step.
         """
-        rows = OfEpoch(self[index] for index in indices) or OfEpoch([self._padding_row()])
+        rows = EpochList(self[index] for index in indices) or EpochList([self._padding_row()])
         rows.epoch = getattr(indices, "epoch", None)
         return rows
 
@@ -139,17 +138,17 @@ class PackedDataset:
         return type(self), (self.path.absolute(),)  # a worker may run in another folder
 
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
-        """Yield (offsets, seq_lengths, doc_ids) of all rows, in pieces, in order; no token is read.
+        """Yield (offsets, seq_lengths, doc_ids) of one record batch after the other, without reading tokens.
 
-        Row i of a piece has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
+        Row i of a record batch has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
         """
         for shard, table in enumerate(self._shards):
             for chunk in range(table["input_ids"].num_chunks):
                 views = self._view(shard, chunk)
                 yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
 
-    def _batch_of(self, shard: int, row: int) -> tuple[_Views, int]:
-        """(views of the record batch that holds a row of a shard, the row's number in it)."""
+    def _record_batch(self, shard: int, row: int) -> tuple[_ColumnViews, int]:
+        """Return (views of the record batch that contains a row of a shard, the row's number in that batch)."""
         if shard not in self._chunk_rows:
             chunks = self._shards[shard]["input_ids"].chunks
             self._chunk_rows[shard] = [0, *accumulate(len(chunk) for chunk in chunks)]
@@ -157,7 +156,7 @@ class PackedDataset:
         chunk = bisect_right(starts, row) - 1
         return self._view(shard, chunk), row - starts[chunk]
 
-    def _view(self, shard: int, chunk: int) -> _Views:
+    def _view(self, shard: int, chunk: int) -> _ColumnViews:
         if (shard, chunk) not in self._views:
             path = self.path / self.manifest.shards[shard].file
             self._views[shard, chunk] = _numpy_views(self._shards[shard], chunk, self.manifest, path)
@@ -165,40 +164,45 @@ class PackedDataset:
 
     def _padding_row(self) -> Row:
         views = self._view(0, 0)
-        pads = {"input_ids": self.pad_id, "labels": NO_LOSS}
-        extent = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
-        row = {name: np.full(self.max_len, pads.get(name, 0), each.dtype) for name, each in views.tokens.items()}
+        token_fill = {"input_ids": self.pad_id, "labels": NO_LOSS}
+        segment_fill = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
+        row: Row = {}
+        for name, values in views.tokens.items():
+            row[name] = np.full(self.max_len, token_fill.get(name, 0), values.dtype)
         if "position_ids" in row:
             row["position_ids"] = np.arange(self.max_len, dtype=np.int32)
-        row |= {name: np.array([extent.get(name, 0)], each.dtype) for name, each in views.segments.items()}
-        nothing = {pa.bool_(): False}  # as the shards have it
-        return row | {name: np.array([nothing.get(each.type)]) for name, each in views.others.items()}
+        for name, values in views.segments.items():
+            row[name] = np.array([segment_fill.get(name, 0)], values.dtype)
+        for name, column in views.others.items():
+            row[name] = np.array([False if column.type == pa.bool_() else None])  # as padding has it on disk
+        return row
 
 
 def load(path: str | Path, *, verify: bool = False) -> PackedDataset:
-    """Open a packed dataset; the shards' structure is checked, no token is read.
+    """Open a packed dataset and check the structure of its shards, without reading tokens.
 
-    Sizes, rows and columns are checked at once, the segments of a record batch when its first row is asked for.
+    Sizes, row counts and columns are checked immediately, the segments of a record batch when its first row is read.
 
     Args:
-        path: its folder.
-        verify: read and hash every byte first, as `packer verify` does; DataLoader workers do not again.
+        path: folder of the packed dataset.
+        verify: whether to read and hash every byte first, as `packer verify` does. DataLoader workers do not repeat it.
 
     Raises:
-        PackerError: it is not a packed dataset, unfinished, of an unknown format version, or a shard was changed.
+        PackerError: the folder is not a packed dataset, is unfinished or has an unknown format version, or a shard was
+            changed.
     """
     return PackedDataset(path, verify=verify)
 
 
 def _verify(path: Path) -> None:
-    from packer.shards.verify import verify_packed  # imports numba, for which loading has no need
+    from packer.shards.verify import verify_packed  # imports Numba, which loading does not need
 
     fault = next(verify_packed(path, silent), None)
     if fault is not None:
         raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
 
 
-def _numpy_views(table: pa.Table, chunk: int, manifest: Manifest, path: Path) -> _Views:
+def _numpy_views(table: pa.Table, chunk: int, manifest: Manifest, path: Path) -> _ColumnViews:
     arrays = {name: table[name].chunk(chunk) for name in manifest.row_format.schema.names}
     if len({len(array) for array in arrays.values()}) > 1:
         raise PackerError(f"{path}: the columns of a record batch are of different lengths; restore it, or pack again")
@@ -212,13 +216,13 @@ def _numpy_views(table: pa.Table, chunk: int, manifest: Manifest, path: Path) ->
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """The rows of a record batch of a shard, in order; its structure is taken on trust."""
+    """Return the rows of a shard's record batch in order, without checking its structure."""
     views = _views_of(batch)
-    return [views.row(within) for within in range(batch.num_rows)]
+    return [views.row(index) for index in range(batch.num_rows)]
 
 
-def _views_of(batch: pa.RecordBatch) -> _Views:
-    """View the columns of numbers, and of what else there is a value for each segment of; others are left out."""
+def _views_of(batch: pa.RecordBatch) -> _ColumnViews:
+    """Return views of the token and segment columns of a record batch; columns of any other shape are left out."""
     rows, offsets = batch.num_rows, batch["seq_lengths"].offsets
     max_len = batch["input_ids"].type.list_size
     tokens, segments, others = {}, {}, {}
@@ -232,14 +236,14 @@ def _views_of(batch: pa.RecordBatch) -> _Views:
                 segments[name] = as_numpy(column.values)
         elif column.type.list_size == max_len:
             tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
-    return _Views(tokens=tokens, segments=segments, others=others, offsets=as_numpy(offsets).tolist())
+    return _ColumnViews(tokens=tokens, segments=segments, others=others, offsets=as_numpy(offsets).tolist())
 
 
 def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
-    """The values of a column that is no numbers, or has nulls.
+    """Return the values of a column as Python objects; `name` appears in the error.
 
     Raises:
-        PackerError: Python has no such value: a date after the year 9999, say.
+        PackerError: Python cannot represent a value, such as a date after the year 9999.
     """
     try:
         values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
@@ -253,6 +257,6 @@ def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
 
 
 def _has_numbers(column: pa.Array) -> bool:
-    """Whether a column is of lists of numbers that can stay where they lie."""
+    """Return whether a column holds lists of numbers without nulls, which can be viewed in place."""
     lists = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
     return lists and is_numeric(column.type.value_type) and not column.null_count + column.values.null_count

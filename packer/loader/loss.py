@@ -1,11 +1,11 @@
-"""The mean of a causal or masked model's loss over tokens, sequences or documents, exact over batches and ranks."""
+"""Losses of causal and masked models as means over tokens, sequences or documents, exact across batches and ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from packer.loader.dataset import NO_LOSS
+from packer.labels import NO_LOSS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,24 +13,25 @@ if TYPE_CHECKING:
 
 
 def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = None) -> float:
-    """Count what the loss of an optimizer step is a mean of, over its batches and all ranks.
+    """Return the number of items that the loss of an optimizer step is averaged over, for its batches on all ranks.
 
-    Batches and ranks have different numbers of trained tokens, so a mean of their means is not the mean over all
+    Batches and ranks differ in their number of trained tokens, so the mean of their means is not the mean over all
     tokens. Divide the sum of each batch's loss by this number instead:
 
         items = packer.num_items_in_batch(batches)
         for batch in batches:
-            loss = model(**batch, num_items_in_batch=items).loss  # Hugging Face models take the number
+            loss = model(**batch, num_items_in_batch=items).loss  # Hugging Face models accept the number
             (loss * world_size).backward()                        # DDP and FSDP average gradients over ranks
 
     Args:
-        batches: the step's batches of this rank, of any format but `segment_ids` and `trl`, as torch tensors.
-        group: ranks to sum over; by default all of them where torch.distributed is initialised.
+        batches: batches of one optimizer step on this rank, as torch tensors, in any format except `segment_ids` and
+            `trl`.
+        group: ranks to sum over; by default all of them if torch.distributed is initialized.
 
     Returns:
-        Labels that are not -100; or, where the batches have `loss_weights`, the sum of these: the sequences or
-        documents with a trained token. The same on every rank. 1 where nothing is trained, so that the loss is 0 and
-        not NaN.
+        The number of labels that are not -100, or the sum of `loss_weights` if the batches have them: the number of
+        sequences or documents with a trained token. It is the same on every rank, and 1 if nothing is trained, so
+        that the loss is 0 instead of NaN.
     """
     import torch
     import torch.distributed as distributed
@@ -51,38 +52,39 @@ def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = N
 
 
 def causal_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights: Tensor | None = None) -> Tensor:
-    """Sum of the next tokens' cross-entropy over `num_items`: this batch's part of the mean over an optimizer step.
+    """Return the summed cross-entropy of the next tokens over `num_items`: this batch's part of the step's mean.
 
-    With `weights` from `collate(..., loss_weights=...)` it is the mean over sequences or documents of the mean over
-    their tokens, which is what the batch gives unpacked, each sequence averaged by itself (Krell et al., arXiv
-    2107.02027); without, the mean over tokens, which is what Hugging Face models compute.
+    Without weights, the step's loss is the mean over tokens, as Hugging Face models compute it. With the weights of
+    `collate(..., loss_weights=...)` it is the mean over sequences or documents of the mean over their tokens, which
+    equals the loss of the unpacked batch with each sequence averaged by itself (Krell et al., arXiv 2107.02027).
 
     Args:
-        logits: shape (B, T, vocabulary), any floating dtype; the loss is of the same.
-        labels: int64, shape (B, T), not shifted, -100 for no loss: those of the formats `hf` and `hf_rows`.
-        num_items: from `num_items_in_batch`, of batches with the same weights.
+        logits: shape (B, T, vocabulary), any floating dtype; the loss has the same dtype.
+        labels: int64, shape (B, T), not shifted, -100 for no loss: the labels of the formats `hf` and `hf_rows`.
+        num_items: result of `num_items_in_batch`, for batches with the same kind of weights.
         weights: shape (B, T), aligned with the labels.
 
     Returns:
-        A scalar. Where gradients are averaged over ranks (DDP, FSDP), multiply it by their number.
+        A scalar. Multiply it by the number of ranks if gradients are averaged over them (DDP, FSDP).
     """
-    shifted = None if weights is None else weights[:, 1:]
-    return masked_lm_loss(logits[:, :-1], labels[:, 1:], num_items=num_items, weights=shifted)
+    shifted_weights = None if weights is None else weights[:, 1:]
+    return masked_lm_loss(logits[:, :-1], labels[:, 1:], num_items=num_items, weights=shifted_weights)
 
 
 def masked_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights: Tensor | None = None) -> Tensor:
-    """Sum of the masked tokens' cross-entropy over `num_items`: as `causal_lm_loss`, and nothing is shifted.
+    """Return the summed cross-entropy of the masked tokens over `num_items`; like `causal_lm_loss` without a shift.
 
-    BERT's own loss in transformers is the mean over a batch, whatever `num_items_in_batch` says.
+    Use it instead of the loss of a Hugging Face masked language model, which averages over each batch and ignores
+    `num_items_in_batch`.
 
     Args:
-        logits: shape (B, T, vocabulary), any floating dtype; the loss is of the same.
-        labels: int64, shape (B, T), -100 for no loss: those of `collate(..., mlm=...)`.
-        num_items: from `num_items_in_batch`, of batches with the same weights.
+        logits: shape (B, T, vocabulary), any floating dtype; the loss has the same dtype.
+        labels: int64, shape (B, T), -100 for no loss: the labels of `collate(..., mlm=...)`.
+        num_items: result of `num_items_in_batch`, for batches with the same kind of weights.
         weights: shape (B, T), aligned with the labels.
 
     Returns:
-        A scalar. Where gradients are averaged over ranks (DDP, FSDP), multiply it by their number.
+        A scalar. Multiply it by the number of ranks if gradients are averaged over them (DDP, FSDP).
     """
     from torch.nn.functional import cross_entropy
 

@@ -1,4 +1,4 @@
-"""The order of rows in an epoch, and how a global batch is dealt out to the ranks."""
+"""Order of the rows in an epoch, and the division of a global batch among ranks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.loader.dataset import PackedDataset
-from packer.loader.draws import ROW_ORDER, check_range, draws, stream_key
+from packer.loader.draws import check_range, draws, stream_key
+from packer.random_purposes import ROW_ORDER
 from packer.shards.columns import PADDING
 
 
 def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
-    """Permute the numbers of all rows, shape (rows,); None as the seed gives the order on disk.
+    """Return a permutation of the row numbers, shape (rows,).
 
-    Rows are sorted by a hash of seed, epoch and number, so that a run that is resumed in a newer environment goes on
-    with the rows that it has not seen. Takes 8 bytes per row, and 40 while it works.
+    Rows are sorted by a hash of seed, epoch and row number, which no library version can change: a run that is resumed
+    in a newer environment continues with the rows that it has not seen. The result takes 8 bytes per row, computing it
+    40.
+
+    Args:
+        rows: number of rows.
+        seed: seed of the permutation, or None for the order on disk.
+        epoch: each epoch has a permutation of its own.
 
     Raises:
         PackerError: seed or epoch is not in 0..2^64-1.
@@ -28,7 +35,7 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
     if seed is None:
         return numbers.astype(np.int64)
     keys = draws(stream_key(seed, ROW_ORDER, epoch), numbers)
-    # the low bits make way for the number itself: then no two keys are equal, and any sort gives the same order
+    # The row number replaces the low bits of its key: no two keys are equal, so that every sort gives the same order.
     low = np.uint64((1 << max(rows - 1, 0).bit_length()) - 1)
     sorted_keys: NDArray[np.uint64] = np.sort((keys & ~low) | numbers)
     order: NDArray[np.int64] = (sorted_keys & low).astype(np.int64)
@@ -36,17 +43,17 @@ def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
 
 
 def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:
-    """Split rows as evenly as they go, the larger parts first; 5 rows in 3 slots are [2, 2, 1]."""
+    """Split rows as evenly as possible, larger slots first: 5 rows in 3 slots -> [2, 2, 1]."""
     sizes = np.full(slots, rows // slots, np.int64)
     sizes[: rows % slots] += 1
     return sizes
 
 
 def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
-    """Sum of the squared lengths of every row's segments, shape (rows,); padding costs nothing.
+    """Return the sum of squared segment lengths of each row, shape (rows,); padding costs nothing.
 
-    That is what attention within segments grows with: the second term of the cost of a batch in Hierarchical Balance
-    Packing (arXiv 2503.07680). All boundaries are read once, no token is.
+    The cost of attention within segments is proportional to it: the second term of the cost of a batch in Hierarchical
+    Balance Packing (arXiv 2503.07680). Reads the segment boundaries of all rows once, and no tokens.
     """
     costs = [np.zeros(0, np.int64)]
     for offsets, seq_lengths, doc_ids in dataset.segments():
@@ -57,19 +64,20 @@ def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
 
 
 def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Deal rows into slots of given sizes so that the slots' summed costs are even.
+    """Divide rows among slots of fixed sizes so that the summed costs of the slots are even.
 
-    Longest first into the lightest slot that has room, then swaps between the heaviest and the lightest slot while
-    they help. Slots of one size come heaviest first, so that neighbours, which run at the same time, are alike.
+    The most expensive row goes first, each into the cheapest slot with room; then rows are swapped between the most
+    and the least expensive slot as long as that helps. Among slots of one size the most expensive come first, so that
+    neighboring slots, which run at the same time on different ranks, have similar costs.
 
-    Example: costs [9, 1, 8, 2], sizes [2, 2] -> [[0, 1], [2, 3]].
+    Example: costs [9, 1, 8, 2] and sizes [2, 2] -> [[0, 1], [2, 3]].
 
     Args:
         costs: (rows,) cost of each row.
-        sizes: (slots,) rows of each slot, larger ones first; they sum to the number of rows.
+        sizes: (slots,) rows per slot, in descending order; they sum to the number of rows.
 
     Returns:
-        For each slot the numbers of its rows, ascending.
+        The row numbers of each slot, ascending.
     """
     slots: list[list[int]] = [[] for size in sizes if size]
     open_slots = [(0, slot) for slot in range(len(slots))]
@@ -90,8 +98,15 @@ def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDA
 
 
 def _swap(heavy: NDArray[np.int64], light: NDArray[np.int64], costs: NDArray[np.int64], gap: int) -> bool:
-    """Swap in place the two rows that bring two slots closest; whether any did, the gap being what parts them."""
-    moved = costs[heavy][:, None] - costs[light][None, :]  # what the swap takes from the heavier slot
+    """Swap, in place, the pair of rows that makes the costs of two slots most alike; return whether any pair helps.
+
+    Args:
+        heavy: row numbers of the more expensive slot.
+        light: row numbers of the cheaper slot.
+        costs: (rows,) cost of each row.
+        gap: difference between the summed costs of the two slots.
+    """
+    moved = costs[heavy][:, None] - costs[light][None, :]  # cost that a swap moves from the heavy to the light slot
     left = np.abs(gap - 2 * moved)
     best = int(left.argmin())
     if left.flat[best] >= gap:

@@ -1,4 +1,4 @@
-"""What packing does to batch size, steps and momentum."""
+"""Effect of packing on hyperparameters: batch size, optimizer steps and Adam's betas."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from packer.loader.dataset import PackedDataset
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedSchedule:
-    """The hyperparameters of a packed run that stand for those of a run with a document per row."""
+    """Hyperparameters of a packed run that correspond to those of a run with one document per row."""
 
     packing_factor: float
     """Documents per row."""
 
     global_batch: int
-    """Rows of an optimizer step."""
+    """Rows per optimizer step."""
 
     documents_per_step: float
-    """Documents of an optimizer step, on average."""
+    """Documents per optimizer step, on average."""
 
     steps: int
-    """Optimizer steps, the last of an epoch with the rows that are left."""
+    """Optimizer steps of the run, counting the last, smaller one of each epoch."""
 
     betas: tuple[float, float]
-    """Decay of the running means of gradients, for Adam and LAMB."""
+    """Decay rates of the running averages of gradients in Adam and LAMB."""
 
 
 def packed_schedule(
@@ -36,42 +36,40 @@ def packed_schedule(
     epochs: int = 1,
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> PackedSchedule:
-    """Translate the batch size of documents that a run was tuned for into rows of this dataset.
+    """Convert a batch size in documents, which a run was tuned for, into rows of a packed dataset.
 
-    A row holds `packing_factor` documents, so as many rows as there were documents make every step that much larger,
-    and leave that many fewer of them. There are two ways out:
+    A row holds `packing_factor` documents. With as many rows per step as there were documents, steps become that much
+    larger and fewer. There are two remedies:
 
-    - Keep the documents of a step (the default): a global batch of batch_size / packing_factor rows, by less gradient
-      accumulation or fewer ranks. Steps, learning rate, warm-up and betas stay as they were (betas follow what
-      rounding to whole rows changes). Kundu et al. (arXiv 2407.09105) trace the higher loss of offline packing to
+    - Keep the documents per step (the default): a global batch of batch_size / packing_factor rows, by less gradient
+      accumulation or fewer ranks. Steps, learning rate, warm-up and betas stay the same (betas are adjusted for
+      rounding to whole rows). Kundu et al. (arXiv 2407.09105) attribute the higher loss of offline packing to its
       fewer optimizer steps; with as many steps the gap shrinks.
-    - Keep the rows (`global_batch=batch_size`), where less would leave the machine idle: a step sees packing_factor
-      times the documents. Then betas are raised to that power, so that a gradient fades over as many documents as
-      before; Krell et al. (arXiv 2107.02027) do so with LAMB: 0.9 becomes 0.81 for a factor of 2. The learning rate
-      has to be tuned again, as for any larger batch, and its warm-up and decay counted in the new steps. Do not count
-      on scaling it with the batch: Wang et al. (arXiv 2410.08081) find that under packing the two no longer scale
-      together.
+    - Keep the rows per step (`global_batch=batch_size`), where fewer rows would leave the hardware idle. A step then
+      sees packing_factor times as many documents, and betas are raised to that power, so that gradients decay over
+      as many documents as before. Krell et al. (arXiv 2107.02027) do so with LAMB: 0.9 becomes 0.81 for a factor of
+      2. Tune the learning rate again, as for any larger batch, and count its warm-up and decay in the new steps. Do
+      not rely on scaling it with the batch size: Wang et al. (arXiv 2410.08081) find that under packing the two no
+      longer scale together.
 
-    Where documents were split, a document counts in one of its rows only.
+    A split document counts once.
 
     Args:
-        dataset: from `load`.
-        batch_size: documents per optimizer step, over all ranks, of the run that packing replaces.
-        global_batch: rows per optimizer step; by default those that hold about batch_size documents, at least 1.
+        dataset: dataset from `load`.
+        batch_size: documents per optimizer step, over all ranks, of the unpacked run; at least 1.
+        global_batch: rows per optimizer step; by default the number that holds about batch_size documents.
         epochs: passes over the dataset.
-        betas: of the run that packing replaces.
+        betas: betas of the unpacked run, each at least 0 and below 1.
 
     Raises:
-        PackerError: a number is below 1, or a beta not in 0..1.
+        PackerError: a number is out of its range.
     """
     for name, value in (("batch_size", batch_size), ("global_batch", global_batch), ("epochs", epochs)):
         if value is not None and value < 1:
-            raise PackerError(f"{name} is {value}: it is at least 1")
+            raise PackerError(f"{name} is {value}: it must be at least 1")
     if not all(0 <= beta < 1 for beta in betas):
-        raise PackerError(f"betas are {betas}: they are at least 0 and below 1")
-    totals = dataset.manifest.totals
-    documents = totals["documents"] - sum(totals["documents_dropped"].values())
-    packing_factor = documents / len(dataset)
+        raise PackerError(f"betas are {betas}: they must be at least 0 and below 1")
+    packing_factor = dataset.manifest.totals.documents_packed / len(dataset)
     rows = max(1, round(batch_size / packing_factor)) if global_batch is None else global_batch
     growth = rows * packing_factor / batch_size
     return PackedSchedule(

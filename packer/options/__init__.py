@@ -1,10 +1,30 @@
-"""The options of a pack.
+"""The options, declared once.
 
-`pack_options.py` is every option that shapes the bytes, `checks.py` what they may be, `sizes.py` bytes in words.
+    pack_options.py     every option that shapes the bytes of a packed dataset
+    command_options.py  the others
+    choices.py          the values of those that are chosen from a list
+    option.py           what a declaration says, and how it is read
+    checks.py           which options do not go together
+    arguments.py        the keyword arguments of `packer.pack`
+    sizes.py            sizes in bytes, as text
+
+The command line, the checks of values, the option table of the manifest and docs/commands.md follow from the
+declarations. To add an option, add a field to `PackOptions` and its type to `PackArguments`. Nothing here imports
+numpy, pyarrow or Numba.
 """
 
-from packer.options.checks import EMITTED, TRAIN_CHOICES, UNTRAINED
+from packer.options.arguments import PackArguments, pack_options
+from packer.options.option import About, Option, options_of
 from packer.options.pack_options import PackOptions
 from packer.options.sizes import byte_size, parse_size
 
-__all__ = ["EMITTED", "TRAIN_CHOICES", "UNTRAINED", "PackOptions", "byte_size", "parse_size"]
+__all__ = [
+    "About",
+    "Option",
+    "PackArguments",
+    "PackOptions",
+    "byte_size",
+    "options_of",
+    "pack_options",
+    "parse_size",
+]

@@ -1,247 +1,277 @@
-"""The options of a pack."""
+"""The options of a pack: each is declared here, and only here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from packer.algorithms import Algorithm, get_algorithm
-from packer.algorithms.patterns import Patterns
-from packer.arrow import is_numeric
-from packer.errors import PackerError, SourceError
-from packer.options.checks import OF_TEXT, check
-from packer.plan.cutting import cut_documents
-from packer.plan.groups import GroupMode
-from packer.plan.items import cut_pairs
-from packer.plan.mixing import MixUnit
-from packer.plan.segments import LongPolicy, Segments, TruncateSide
-from packer.shards.columns import ROLE, RowFormat
-from packer.text import TrainOn, tokenizer_name
-
-SplitAt = Literal["tokens", "turns"]
-Untrained = Literal["keep", "drop", "error"]
-_ADDED = (
-    *("gap", "time_limit", "overlap", "split_at", "truncate_side", "align", "untrained"),
-    *("keep", "keep_tokens", "group_by", "group_mode", "pairs", "tokenizer", *OF_TEXT),
-    *("weights", "mix_unit", "mix_tokens"),
+from packer.algorithms import ALGORITHMS, ALIASES, get_algorithm
+from packer.column_names import ROLE
+from packer.errors import PackerError
+from packer.options.checks import check_together
+from packer.options.choices import (
+    GroupMode,
+    LongPolicy,
+    MixUnit,
+    SplitAt,
+    TokenColumn,
+    TrainOn,
+    TruncateSide,
+    Untrained,
 )
-"""Options that a manifest has where they are used: so that packs without them stay as they were."""
+from packer.options.headings import LONG, MIXTURES, OUTPUT, READING, ROWS, TEXT
+from packer.options.option import About, as_json, documented, options_of
+from packer.options.sizes import parse_size
+from packer.paths import tokenizer_name
+
+LONGEST_ROW = 2**24  # 16 million tokens: histograms, which have an entry per length, stay small
+INT32 = 2**31 - 1
+SMALLEST = 2.2250738585072014e-308  # the smallest normal float: weights are above 0
 
 
+def _bytes(size: int | str) -> int:
+    return parse_size(size) if isinstance(size, str) else size
+
+
+def _path(path: str | Path | None) -> str | None:
+    return str(path) if isinstance(path, Path) else path
+
+
+def _token_columns(columns: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """The columns to add: "labels,position_ids" -> ("position_ids",), because labels are written anyway."""
+    names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
+    return tuple(dict.fromkeys(name for name in names if name not in ("", "labels")))
+
+
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackOptions:
-    """Every option that shapes the bytes of a packed dataset.
+    """Every option that shapes the bytes of a packed dataset; a PackerError says which values do not go together."""
 
-    Raises:
-        PackerError: a value is outside its limits.
-    """
+    max_len: Annotated[int, About("Number of tokens in a row.", ROWS, least=1, most=LONGEST_ROW, metavar="N")]
 
-    max_len: int
-    """Tokens of a row, at most 2^24."""
+    split: Annotated[
+        str | None,
+        About(
+            "Split to read from a DatasetDict, a Hub dataset or a folder of files like train-0.parquet.",
+            READING,
+            metavar="NAME",
+        ),
+    ] = None
+    input_column: Annotated[str, About("Column of token ids.", READING, metavar="NAME")] = "input_ids"
+    labels_column: Annotated[
+        str,
+        About("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME"),
+    ] = "labels"
+    keep: Annotated[
+        tuple[str, ...], About("Column to keep, with one value per segment.", READING, metavar="COLUMN")
+    ] = ()
+    keep_tokens: Annotated[
+        tuple[str, ...], About("Column of lists to keep, with one value per token.", READING, metavar="COLUMN")
+    ] = ()
 
-    algorithm: str = "auto"
-    """Name in the registry of algorithms."""
+    tokenizer: Annotated[
+        str | None,
+        About(
+            "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
+            TEXT,
+            metavar="PATH_OR_ID",
+            convert=_path,
+        ),
+    ] = None
+    text_column: Annotated[
+        str | None,
+        About(
+            "Column of text or messages, or two columns, as in question,answer, that are joined as they are.",
+            TEXT,
+            metavar="NAME",
+            default_words="text; prompt and completion; Alpaca's columns; messages; conversations",
+        ),
+    ] = None
+    train_on: Annotated[
+        TrainOn | None,
+        About(
+            "Part of each document to train on; messages with weight 0 or train false are always context only.",
+            TEXT,
+            default_words="assistant turns of chats, the completion of a prompt, all of a plain text",
+        ),
+    ] = None
+    chat_template: Annotated[
+        str | None,
+        About("Jinja template to use instead of the tokenizer's own.", TEXT, metavar="FILE", is_file=True),
+    ] = None
+    eos: Annotated[
+        bool,
+        About(
+            "End texts and completions with the end-of-sequence token.",
+            TEXT,
+            off="Do not end texts and completions with the end-of-sequence token.",
+        ),
+    ] = True
 
-    max_segments: int | None = None
-    """The most segments in a row; None for no limit."""
+    algorithm: Annotated[
+        str,
+        About(
+            "Algorithm that decides which documents share a row; `packer compare` runs them all.",
+            ROWS,
+            choices=(*ALGORITHMS, *ALIASES),
+            metavar="NAME",
+        ),
+    ] = "auto"
+    max_segments: Annotated[
+        int | None, About("Maximum number of documents in a row.", ROWS, least=1, most=INT32, metavar="N")
+    ] = None
+    gap: Annotated[
+        float | None,
+        About(
+            "With --algorithm optimal, gap to the lower bound at which to stop: 0.001 is 0.1%.",
+            ROWS,
+            most=1,
+            metavar="SHARE",
+        ),
+    ] = None
+    time_limit: Annotated[
+        float | None,
+        About(
+            "With --algorithm optimal, time after which to stop; the rows then depend on the machine.",
+            ROWS,
+            metavar="SECONDS",
+        ),
+    ] = None
+    align: Annotated[
+        int,
+        About(
+            "Pad every segment to a multiple of N; context parallelism needs twice its size.",
+            ROWS,
+            least=1,
+            most=INT32,
+            metavar="N",
+        ),
+    ] = 1
+    untrained: Annotated[Untrained, About("What to do with segments that have no trained token.", ROWS)] = "keep"
+    seed: Annotated[int, About("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
+    pad_id: Annotated[
+        int | None,
+        About(
+            "Token id of the padding.",
+            ROWS,
+            most=INT32,
+            metavar="ID",
+            default_words="the tokenizer's padding or end-of-sequence token, or 0",
+        ),
+    ] = None
 
-    gap: float | None = None
-    """Rows above the lower bound, as a share of it, at which `optimal` stops; None for none."""
+    long: Annotated[LongPolicy, About("What to do with documents longer than a row.", LONG)] = "split"
+    overlap: Annotated[
+        int,
+        About(
+            "With --long split, number of tokens that a piece repeats from the piece before, without loss.",
+            LONG,
+            most=INT32,
+            metavar="N",
+        ),
+    ] = 0
+    split_at: Annotated[
+        SplitAt, About("With --long split, where to split: at any token, or only between the turns of a chat.", LONG)
+    ] = "tokens"
+    truncate_side: Annotated[TruncateSide, About("With --long truncate, the side to cut off.", LONG)] = "right"
 
-    time_limit: float | None = None
-    """Seconds after which `optimal` stops with the best so far, which differs between machines; None for no limit."""
+    weights: Annotated[
+        tuple[float, ...],
+        About(
+            "Weight of each source of a mixture.",
+            MIXTURES,
+            least=SMALLEST,
+            shown="the weight of a source",
+            on_command=False,
+        ),
+    ] = ()
+    mix_unit: Annotated[
+        MixUnit, About("Meaning of a weight: a share of the mixture's tokens, or epochs of the source.", MIXTURES)
+    ] = "tokens"
+    mix_tokens: Annotated[
+        int | None,
+        About(
+            "Number of tokens in a mixture.",
+            MIXTURES,
+            least=1,
+            metavar="N",
+            default_words="as many as there are without repeating a source",
+        ),
+    ] = None
+    group_by: Annotated[
+        str | None,
+        About("Column whose equal values make documents a group; null is no group.", MIXTURES, metavar="COLUMN"),
+    ] = None
+    group_mode: Annotated[
+        GroupMode, About("With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES)
+    ] = "together"
+    pairs: Annotated[
+        bool,
+        About(
+            "Read preference pairs from chosen_input_ids and rejected_input_ids, and place both in one row.", MIXTURES
+        ),
+    ] = False
 
-    long: LongPolicy = "split"
-    """What happens to documents longer than max_len."""
-
-    overlap: int = 0
-    """Tokens with which each piece of a document that is split repeats the piece before; no loss on them again."""
-
-    split_at: SplitAt = "tokens"
-    """Where a document is split: anywhere, or between the turns of a chat only."""
-
-    truncate_side: TruncateSide = "right"
-    """The side of a document that goes where it is truncated."""
-
-    untrained: Untrained = "keep"
-    """What happens to segments of which nothing is trained."""
-
-    align: int = 1
-    """Segments take a multiple of it; it divides max_len."""
-
-    seed: int = 0
-    """Of every permutation, 0..2^63-1."""
-
-    pad_id: int | None = None
-    """Token id of the padding; None: the tokenizer's once the source is open, or 0."""
-
-    labels: bool = True
-    """Whether the `labels` column is written."""
-
-    position_ids: bool = False
-    """Whether the `position_ids` column is written."""
-
-    shard_size: int = 512 * 10**6
-    """Bytes a shard should have at most."""
-
-    split: str | None = None
-    """Split of a DatasetDict or a Hub dataset."""
-
-    input_column: str = "input_ids"
-    """Name of the column of tokens in the source."""
-
-    labels_column: str = "labels"
-    """Name of the column of labels in the source; it need not be there."""
-
-    keep: tuple[str, ...] = ()
-    """Columns of the source that are kept, a value for each segment: that of its document."""
-
-    keep_tokens: tuple[str, ...] = ()
-    """Columns of the source that are kept, a value for each token."""
-
-    tokenizer: str | None = None
-    """Path or Hub id of the tokenizer of a source of text; None for one of tokens. Dictionaries have its name alone."""
-
-    text_column: str | None = None
-    """Column of text, or two joined by a comma, of prompt and completion, which follow each other as they are; None
-    for those with the usual names."""
-
-    train_on: TrainOn | None = None
-    """What of a text is trained; None: the assistant's turns of chats, completions of prompts, all of a text."""
-
-    chat_template: str | None = None
-    """A Jinja template in place of the tokenizer's own."""
-
-    eos: bool = True
-    """End texts and completions with the end-of-sequence token."""
-
-    group_by: str | None = None
-    """Column of the source whose equal values make documents a group; null is no group."""
-
-    group_mode: GroupMode = "together"
-    """Whether a row holds documents of one group alone, or none with two of a group."""
-
-    pairs: bool = False
-    """Whether rows of the source are preference pairs, of which both answers, documents 2i and 2i + 1, are one item."""
-
-    weights: tuple[float, ...] = ()
-    """Of each source of a mixture; none where there is one source."""
-
-    mix_unit: MixUnit = "tokens"
-    """What a weight is: a share of the mixture's tokens, or how often the source is seen."""
-
-    mix_tokens: int | None = None
-    """Tokens of the mixture; None for as many as there are without repeating a source."""
+    emit: Annotated[
+        tuple[TokenColumn, ...],
+        About(
+            "Token columns to write beside input_ids and labels.",
+            OUTPUT,
+            metavar="COLUMNS",
+            convert=_token_columns,
+        ),
+    ] = ()
+    labels: Annotated[
+        bool,
+        About("Write the labels column.", OUTPUT, off="Do not write labels; only packer.load can then train safely."),
+    ] = True
+    shard_size: Annotated[
+        int,
+        About("Maximum size of a shard.", OUTPUT, least=1, metavar="SIZE", default_words="512MB", convert=_bytes),
+    ] = 512 * 10**6
 
     def __post_init__(self) -> None:
-        check(self)
+        for name, option in options_of(type(self)).items():
+            option.check(getattr(self, name))
+        check_together(self)
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """All columns of a value for each segment that are kept: of pairs also which side it is."""
+        """All kept columns of one value per segment; with pairs also `role`, which is not in the source."""
         return (*self.keep, ROLE) if self.pairs else self.keep
 
     @property
     def max_items(self) -> int | None:
-        """The most items in a row: documents, or pairs of them."""
+        """Maximum number of items in a row; an item is a document, or a pair of two."""
         return self.max_segments // 2 if self.pairs and self.max_segments is not None else self.max_segments
 
     @property
     def group_columns(self) -> tuple[str, ...]:
-        """The column that groups documents, where it is not kept as well."""
+        """The column to group by, if it is not kept as well."""
         return (self.group_by,) if self.group_by is not None and self.group_by not in self.keep else ()
 
-    @property
-    def row_format(self) -> RowFormat:
-        """What the rows look like."""
-        return RowFormat.of(self.to_dict())
-
-    def row_format_of(self, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:
-        """What the rows look like with the columns that are kept, of these types.
-
-        Raises:
-            SourceError: a column of values per token is not of numbers of whole bytes.
-        """
-        kept_tokens = {name: extra[name].type.value_type for name in self.keep_tokens}
-        for name, value_type in kept_tokens.items():
-            if pa.types.is_null(value_type):  # every list is empty
-                kept_tokens[name] = pa.int8()
-            elif not is_numeric(value_type):
-                raise SourceError(f"column '{name}' holds lists of {value_type}: save it as int8")
-        return self.row_format.keeping({name: extra[name].type for name in self.kept}, kept_tokens)
-
-    def cut(self, lengths: NDArray[np.int32], *, threads: int = 1, first_document: int = 0) -> Segments:
-        """Cut documents of `lengths` tokens as these options say; see `cut_documents` and `cut_pairs`."""
-        if self.pairs:
-            return cut_pairs(
-                lengths,
-                self.max_len,
-                self.long,
-                truncate_side=self.truncate_side,
-                align=self.align,
-                threads=threads,
-                first_document=first_document,
-            )
-        return cut_documents(
-            lengths,
-            self.max_len,
-            self.long,
-            overlap=self.overlap,
-            truncate_side=self.truncate_side,
-            align=self.align,
-            threads=threads,
-            first_document=first_document,
-        )
-
-    def kept_lengths(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Tokens of documents that reach the rows, counted once: int32, shape (documents,).
-
-        Raises:
-            SourceError: `long` is "error" and a document is longer than max_len.
-        """
-        kept = lengths
-        if self.long == "truncate":
-            kept = np.minimum(lengths, np.int32(self.max_len))
-        elif self.long == "drop":
-            kept = np.where(lengths > self.max_len, np.int32(0), lengths)
-        elif self.long == "error":
-            self.cut(lengths)
-        return kept
-
-    def solve(self, histogram: NDArray[np.int64]) -> Patterns:
-        """Pack a histogram with the histogram algorithm of these options: int64, shape (max_len + 1,)."""
-        algorithm = get_algorithm(self.algorithm)
-        assert isinstance(algorithm, Algorithm)
-        limits = {"gap": self.gap, "seconds": self.time_limit}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        return algorithm.solve(histogram, self.max_items, **given)
-
     def to_dict(self) -> dict[str, Any]:
-        """Return what the manifest says of the options: those that came after the first only where they are used."""
-        options = {name: getattr(self, name) for name in self.__slots__}
-        for field in fields(self):
-            if field.name in _ADDED and options[field.name] == field.default:
-                del options[field.name]
+        """The options as the manifest names them: `max_len`, and all others that were not left at their default."""
+        declared = options_of(type(self))
+        options = {name: getattr(self, name) for name in declared if getattr(self, name) != declared[name].default}
+        if "algorithm" in options:
+            options["algorithm"] = get_algorithm(self.algorithm).name
         if self.tokenizer is not None:
             options["tokenizer"] = tokenizer_name(self.tokenizer)
-        lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}  # as JSON has them
-        return {**options, **lists, "algorithm": get_algorithm(self.algorithm).name}
+        return {name: as_json(value) for name, value in options.items()}
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> PackOptions:
-        """Return the options that a manifest tells of; what a later version may have added is left out.
+        """The options of a manifest; those that a later version has added are left out.
 
         Raises:
             PackerError: a value is outside its limits.
         """
-        known: dict[str, Any] = {name: value for name, value in options.items() if name in cls.__slots__}
-        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        known = {name: option.converted(options[name]) for name, option in options_of(cls).items() if name in options}
         try:
-            return cls(**{**known, **lists})
+            return cls(**known)
         except PackerError as error:
             raise PackerError(f"the options in the manifest are damaged: {error}") from error

@@ -1,15 +1,19 @@
-"""The way of the data: source, lengths, histogram, patterns, plan, shards. No click, no printing.
+"""Commands as functions: from a source to a plan, from a plan to shards, and back. No click, no printing.
 
-`pack.py` is the whole way, `opening.py`, `planning.py` and `writing.py` are stretches of it, `mixing.py` makes one
-sequence of several sources; `measuring.py` reads lengths alone, `statistics.py` is the way without tokens,
-`comparing.py` that way with every algorithm, `verifying.py` the way back, on which `packed_segments.py` reads the rows
-(`segment_buckets.py`: in bounded memory) and `against_source.py` compares them (`segment_differences.py`: what differs
-first); `recounting.py` counts the figures of the manifest again. `tokenizing.py` stops
-where text has become tokens.
+- `packing`: the whole way from a source to a packed dataset; `tokenizing` ends where text has become tokens
+- `open_inputs`, `read_documents`: a source or a mixture, opened and read as one sequence of documents
+- `segment_reader`: segments of any part of it; `turns`, `untrained`: where chats are split, and segments left out
+- `plans`: which of three ways a plan is made
+    - `partitioning`: partitions make their own rows (`partition_rows`), regions those of what is left (`leftover_rows`)
+    - `order_plan`: rows in the order of the source
+    - `group_plan`: rows with groups of documents
+- `shard_maker`: a plan to shards; `watching`, `disk_space`: whether files stay as they were, and have room
+- `statistics`, `comparing`: plans without tokens, from the lengths that `measure_source` reads
+- `verifying`: rows compared with their source (`against_source`), figures counted again (`recounting`)
 """
 
 from packer.pipeline.comparing import compare
-from packer.pipeline.pack import PackResult, pack
+from packer.pipeline.packing import PackResult, pack
 from packer.pipeline.statistics import dataset_statistics, packed_statistics
 from packer.pipeline.tokenizing import TokenizeResult, tokenize
 from packer.pipeline.verifying import verify

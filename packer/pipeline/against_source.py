@@ -10,17 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
-from packer.options import PackOptions
+from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.packed_segments import PackedSegments, read_segments
 from packer.pipeline.recounting import SourceCounts
 from packer.pipeline.segment_differences import ExpectedSegments, TableDifferences
+from packer.pipeline.segment_reader import lists_of
 from packer.pipeline.turns import split_at_turns
 from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.sources import Source, TokenTable
-from packer.sources.taken import TakenInOrder
+from packer.sources.mixture_order import TakenInOrder
 
 _CUT_TOGETHER = 1 << 17  # documents; even, so that pairs are not separated
 
@@ -36,7 +37,7 @@ def compare_with_source(
     """Yield in what the rows differ from the source, a sentence each; nothing where they hold all of it, once.
 
     Where they do, the totals of the manifest are counted again. Resident memory does not grow with the documents, but
-    for groups and mixtures: the segments of the rows are read in buckets of about half a million, from a temporary file
+    for groups: the segments of the rows are read in buckets of about half a million, from a temporary file
     where there are more (`read_segments`).
 
     Args:
@@ -52,7 +53,7 @@ def compare_with_source(
     Raises:
         PackerError: a document of the source is wrong, a file cannot be read, or the temporary file not be written.
     """
-    options = PackOptions.from_dict(manifest.options)
+    options = manifest.options
     algorithm = get_algorithm(options.algorithm)
     keeps_whole = not isinstance(algorithm, OrderAlgorithm) or algorithm.keeps_whole
     counts = SourceCounts(options, keeps_whole=keeps_whole)
@@ -63,7 +64,7 @@ def compare_with_source(
             for bucket, part in _parts(table, buckets.borders):
                 packed = buckets.at(bucket)
                 first = seen - buckets.passed  # below 0 where the buckets before have more than the source
-                policy = options.cut(part.lengths, first_document=part.first_document)
+                policy = cut_lengths_of(options, part.lengths, first_document=part.first_document)
                 policy = split_at_turns(policy, part, options, source.describe)
                 policy = segments = without_untrained(policy, part, options, source.describe)
                 if not keeps_whole:
@@ -81,7 +82,7 @@ def compare_with_source(
                 return False
             on_lengths(table.lengths)
             tokens += int(table.lengths.sum(dtype=np.int64))
-            progress("compare", tokens, manifest.totals["tokens"])
+            progress("compare", tokens, manifest.totals.tokens)
         if seen != buckets.count:
             yield f"{buckets.count - seen:,} segments in the rows are not in the source"
             return False
@@ -113,7 +114,7 @@ def _parts(table: TokenTable, borders: NDArray[np.int64]) -> Iterator[tuple[int,
                 replace(
                     table,
                     lengths=table.lengths[first:last],
-                    rows=np.arange(first, last) if table.rows is None else table.rows[first:last],
+                    rows=lists_of(table, np.arange(first, last)),
                     first_document=table.first_document + first,
                 ),
             )

@@ -10,23 +10,22 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
+from packer.options.choices import LongPolicy
 from packer.paths import expanded
-from packer.pipeline.measuring import Measured, measure
-from packer.pipeline.mixing import Given
+from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.plans import plan_lengths
+from packer.pipeline.read_documents import Given
 from packer.plan import Segments, apart_bound, items_of, together_bound
-from packer.plan.segments import LongPolicy
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
-from packer.stats.comparison import Comparison, Failure, Outcome, compare_outcomes
-from packer.stats.rows import Corpus, rows_in_order, rows_of_patterns, rows_of_shards
+from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, compare_outcomes
+from packer.stats.row_figures import Corpus, rows_in_order, rows_of_patterns, rows_of_shards
 
 QUICK = 2.0
 """Seconds under which an algorithm runs again, and the second run counts."""
@@ -63,12 +62,12 @@ def compare(
     if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv" and not Path(source).is_dir():
         if options.pairs or options.group_by is not None:
             raise PackerError(f"{source} is a histogram, which tells no pairs or groups: give the dataset")
-        corpus, lengths = _corpus_of_counts(Path(source), options.max_len, options.long), None
+        corpus = _corpus_of_counts(Path(source), options.max_len, options.long)
         known_bound = lower_bound(corpus.histogram, options.max_segments)
     else:
         measured = measure(source, options, progress)
         segments = cut_by_policy(measured.lengths, options)
-        corpus, lengths = _corpus_of_segments(segments), segments.kept_lengths(0, segments.documents)
+        corpus = _corpus_of_segments(segments)
         known_bound = _bound(segments, measured, options)
         planned = measured
         del segments
@@ -81,7 +80,7 @@ def compare(
             if planned is not None and _is_planned(name, options):
                 outcomes.append(_planned_outcome(name, corpus, planned, options))
             else:
-                outcomes.append(_outcome(get_algorithm(name), corpus, lengths, options.max_segments))
+                outcomes.append(_outcome(get_algorithm(name), corpus, options.max_segments))
         except (PackerError, MemoryError) as error:
             reason = str(error) if isinstance(error, PackerError) else f"out of memory ({error})"
             failures.append(Failure(algorithm=name, error=" ".join(reason.split())))
@@ -100,10 +99,10 @@ def compare(
 
 
 def _is_planned(name: str, options: PackOptions) -> bool:
-    """Whether an algorithm's rows follow from more than a histogram, or than the lengths in order."""
+    """Whether an algorithm's rows follow from more than a histogram."""
     algorithm = get_algorithm(name)
-    draws = isinstance(algorithm, Algorithm) and algorithm.draws
-    return draws or options.pairs or options.group_by is not None
+    needs_documents = isinstance(algorithm, OrderAlgorithm) or algorithm.draws
+    return needs_documents or options.pairs or options.group_by is not None
 
 
 def _corpus_of_segments(segments: Segments) -> Corpus:
@@ -169,16 +168,14 @@ def _corpus_of_counts(path: Path, max_len: int, long: LongPolicy) -> Corpus:
     )
 
 
-def _outcome(
-    algorithm: AnyAlgorithm, corpus: Corpus, lengths: NDArray[np.int32] | None, max_segments: int | None
-) -> Outcome:
+def _outcome(algorithm: AnyAlgorithm, corpus: Corpus, max_segments: int | None) -> Outcome:
+    """Pack a histogram.
+
+    Raises:
+        PackerError: the algorithm needs more.
+    """
     if isinstance(algorithm, OrderAlgorithm):
-        if lengths is None:
-            raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
-        algorithm.arrange(np.array([3, 9, 2], np.int32), 4, 2)
-        ordered, seconds = _timed(partial(algorithm.arrange, lengths, corpus.max_len, max_segments))
-        rows = rows_in_order(ordered, lengths)
-        return Outcome(algorithm=algorithm.name, rows=rows, seconds=seconds, keeps_whole=algorithm.keeps_whole)
+        raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
     if algorithm.always_draws:
         raise PackerError("needs a dataset: it draws rows from documents, and a histogram has none")
     _warm_up(algorithm)
@@ -196,12 +193,19 @@ def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: Pac
     """
     algorithm = get_algorithm(name)
     limited = isinstance(algorithm, Algorithm) and algorithm.limited
+    options = replace(options, algorithm=name, gap=None, time_limit=PATIENCE if limited else None)
     if isinstance(algorithm, Algorithm):
         _warm_up(algorithm)
-    options = replace(options, algorithm=name, gap=None, time_limit=PATIENCE if limited else None)
-    planned, seconds = _timed(partial(plan_lengths, measured.lengths, options, groups=measured.groups))
+    else:
+        algorithm.arrange(np.array([3, 9, 2], np.int32), 4, 2)  # compiles it
+    lengths = measured.lengths_for(options)
+    planned, seconds = _timed(partial(plan_lengths, lengths, options, groups=measured.groups))
     shards = (planned.shards.shard(number) for number in range(len(planned.shards.shard_rows)))
-    rows = rows_of_shards((shard.located(0, len(shard)) for shard in shards), corpus)
+    located = (shard.located(0, len(shard)) for shard in shards)
+    if isinstance(algorithm, OrderAlgorithm):
+        rows, keeps_whole = rows_in_order(located), algorithm.keeps_whole
+        return Outcome(algorithm=name, rows=rows, seconds=seconds, keeps_whole=keeps_whole)
+    rows = rows_of_shards(located, corpus)
     return Outcome(algorithm=name, rows=rows, seconds=seconds, proved_bound=planned.lower_bound)
 
 

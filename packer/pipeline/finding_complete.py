@@ -1,10 +1,10 @@
-"""Whether an output that looks complete is: its files against their record, and its source against the time of it."""
+"""Check a complete output: its files against the record, and the times of its source files against the record's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from packer.errors import PackerError
 from packer.shards.files import hash_file
@@ -12,24 +12,43 @@ from packer.shards.files import hash_file
 _REMEDY = "restore it, or make all of it again with --overwrite"
 
 
-def check_files(record: Path, shards: Iterable[Mapping[str, Any]], small_files: Mapping[str, str]) -> None:
-    """Raise a PackerError unless every file that a record names is there as it was written.
+class WrittenFile(Protocol):
+    """What a record says of a file."""
 
-    Shards are compared by size, and by hash where they were written to after the record; small files by hash.
+    @property
+    def file(self) -> str:
+        """Name, in the folder of the record."""
+
+    @property
+    def bytes(self) -> int:
+        """Size."""
+
+    @property
+    def xxh3_128(self) -> str:
+        """Hash, hexadecimal."""
+
+
+def check_files(record: Path, shards: Iterable[WrittenFile], small_files: Mapping[str, str]) -> None:
+    """Check that every file named in a record is there as it was written.
+
+    Shards are compared by size, and also by hash if they changed after the record; small files by hash.
 
     Args:
-        record: manifest.json or tokenized.json, the last file that was written.
-        shards: "file", "bytes" and "xxh3_128" of each.
+        record: manifest.json or tokenized.json, the file that was written last.
+        shards: entries of the shards in the record.
         small_files: xxh3-128 of other files, by name.
+
+    Raises:
+        PackerError: a file is missing or differs.
     """
     for shard in shards:
-        path = record.parent / shard["file"]
+        path = record.parent / shard.file
         size = path.stat().st_size if path.is_file() else None
         if size is None:
             raise PackerError(f"{path} is missing, {record.name} names it: {_REMEDY}")
-        if size != shard["bytes"]:
-            raise PackerError(f"{path} has {size:,} bytes, {record.name} says {shard['bytes']:,}: {_REMEDY}")
-        if changed_since(record, [path]) and hash_file(path) != shard["xxh3_128"]:
+        if size != shard.bytes:
+            raise PackerError(f"{path} has {size:,} bytes, {record.name} says {shard.bytes:,}: {_REMEDY}")
+        if changed_since(record, [path]) and hash_file(path) != shard.xxh3_128:
             raise PackerError(f"{path} does not match its hash in {record.name}: {_REMEDY}")
     for name, digest in small_files.items():
         path = record.parent / name
@@ -38,12 +57,12 @@ def check_files(record: Path, shards: Iterable[Mapping[str, Any]], small_files: 
 
 
 def changed_since(record: Path, paths: Iterable[Path], *, in_content: bool = False) -> Path | None:
-    """The first of these files that was written to, renamed or copied after a record; None where none was.
+    """Return the first file that was written to, renamed or copied after the record, or None.
 
     Args:
-        record: the last file that was written.
+        record: the file that was written last.
         paths: files that were there before it.
-        in_content: look at the time of the content alone, which copies and renames may keep.
+        in_content: compare only the time of the last write, which renames keep, and copies may.
     """
     written = record.stat().st_mtime_ns
     for path in paths:

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.plan import NO_GROUP
-from packer.shards.sharing import group_codes, group_values
+from packer.shards.sharing import Chunks, group_codes, group_values
 
 
 def document_groups(
-    extra: Mapping[str, pa.ChunkedArray], rows: NDArray[Any] | None, options: PackOptions
+    extra: Mapping[str, Chunks], rows: NDArray[Any] | None, options: PackOptions
 ) -> NDArray[np.int32] | None:
     """The group of each document as the options say: equal values of the column are a group, null is none.
 

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
 from packer.gather import TokenColumn
-from packer.options import PackOptions
 from packer.pipeline.segment_buckets import Buckets, distributed
 from packer.shards.columns import PADDING
 from packer.shards.kept import values_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.sources import Source
-from packer.sources.taken import TakenInOrder
+from packer.sources.mixture_order import TakenInOrder
 
 BUCKET = 1 << 19
 """Segments of a bucket, about: 12 MB of records, and as much again to sort them."""
@@ -89,7 +88,7 @@ def read_segments(folder: Path, manifest: Manifest, source: Source | TakenInOrde
         PackerError: a shard is not what the manifest says, or the temporary file cannot be written.
     """
     rows = _Rows(folder, manifest, source)
-    buckets = Buckets.balanced(rows.documents(), manifest.totals["documents"], rows.bucket_size)
+    buckets = Buckets.balanced(rows.documents(), manifest.totals.documents, rows.bucket_size)
     with distributed(rows.records(), rows.dtype, buckets) as read:
         yield SegmentBuckets(rows, buckets, read)
 
@@ -106,7 +105,7 @@ class _Rows:
         self._batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
         self._max_len = manifest.max_len
         self._source = source
-        schema, options = self._batches[0].schema, PackOptions.from_dict(manifest.options)
+        schema, options = self._batches[0].schema, manifest.options
         self._columns = {name: self._tokens(name) for name in ("input_ids", "labels") if name in schema.names}
         self._kept_tokens = {
             name: (self._tokens(name), schema.field(name).type.value_type) for name in options.keep_tokens

@@ -1,36 +1,43 @@
-"""Documents to a plan: by partitions that make their own rows, or held as a whole where that cannot be."""
+"""Documents to a plan, in one of three ways.
+
+- By a histogram algorithm, partitions of the source make their own rows (`partitioning`).
+- By an order algorithm, rows follow the source (`order_plan`).
+- With groups of documents, the plan is made and held as a whole (`group_plan`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms import Algorithm, get_algorithm
+from packer.algorithms import OrderAlgorithm, get_algorithm
+from packer.facts import PlanTotals
 from packer.notes import Note, Notes, NotesInMemory
 from packer.options import PackOptions
+from packer.pipeline.apply_options import row_format_of
+from packer.pipeline.group_plan import plan_groups
 from packer.pipeline.grouping import document_groups
-from packer.pipeline.mixing import Documents
+from packer.pipeline.order_plan import plan_in_order
 from packer.pipeline.partitioning import plan_partitions
-from packer.pipeline.planning import cut_lengths, make_plan
-from packer.pipeline.reading import LengthsReader, TableReader
+from packer.pipeline.planning import cut_by_policy
+from packer.pipeline.read_documents import Documents
+from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
+from packer.pipeline.shard_maker import Shards
 from packer.pipeline.surveying import survey
-from packer.pipeline.writing import Shards
 from packer.plan import Plan, Segments
 from packer.plan.deal import PlannedShards
 from packer.progress import Progress, silent
 from packer.shards.columns import RowFormat
-from packer.sources import TokenTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """A plan, and what is needed to write its rows."""
+    """A plan, with everything that its rows are made of."""
 
-    table: TokenTable
-    """The columns of all documents, by address."""
+    mapped: MappedDocuments
+    """The documents."""
 
     row_format: RowFormat
     """What a row looks like."""
@@ -41,13 +48,13 @@ class Planned:
     overlap: int
     """Tokens with which a piece of a document repeats the end of the piece before it."""
 
-    totals: dict[str, Any]
-    """Those of the manifest: every document and token accounted for."""
+    totals: PlanTotals
+    """Totals of the manifest: every document and token accounted for."""
 
 
 def makes_own_rows(options: PackOptions) -> bool:
     """Whether partitions make their own rows: not in the order of the source, nor where documents are grouped."""
-    return options.group_by is None and isinstance(get_algorithm(options.algorithm), Algorithm)
+    return options.group_by is None and not _is_in_order(options)
 
 
 def plan_documents(
@@ -56,37 +63,26 @@ def plan_documents(
     """Plan the rows of all documents, going on from the notes that are there.
 
     Args:
-        documents: those of a mapped source; with their lengths, unless partitions make their own rows.
-        options: what shapes the rows.
-        notes: where the plan is kept.
-        workers: tasks at a time; the plan is the same for any number.
-        progress: called with "plan".
+        documents: those of a mapped source; with their lengths if they are grouped.
+        options: options of the pack.
+        notes: store of the plan.
+        workers: number of tasks at a time; the plan does not depend on it.
+        progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
         SourceError: a document cannot be packed as the options say, or there is nothing to pack.
     """
-    none = np.zeros(0, np.int32)
-    table = documents.source.table(none if documents.lengths is None else documents.lengths)
-    row_format = options.row_format_of(table.extra)
-    if not makes_own_rows(options):
-        return _held_plan(documents, table, row_format, options, notes, workers, progress)
-    rows_per_shard = max(1, options.shard_size // row_format.row_bytes)
-    count = documents.identity["documents"]
-    reader = TableReader(table=table, documents=count, options=options, describe=documents.describe)
-    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=workers)
-    plan = plan_partitions(
-        reader, surveyed, options,
-        rows_per_shard=rows_per_shard, notes=notes, workers=workers, progress=progress,
-    )  # fmt: skip
-    totals = {
-        **asdict(surveyed.account),
-        "segments": surveyed.segments,
-        "packs": plan.packs,
-        "pool_packs": plan.pool_packs,
-        "lower_bound": plan.lower_bound,
-        "efficiency": surveyed.account.tokens_packed / (plan.packs * options.max_len),
-    }
-    return Planned(table=table, row_format=row_format, shards=plan, overlap=_overlap(options), totals=totals)
+    mapped = MappedDocuments(documents=documents)
+    row_format = row_format_of(options, mapped.table.extra)
+    rows_per_shard = _rows_per_shard(options, row_format)
+    shards: Shards
+    if options.group_by is not None:
+        shards, totals = _plan_grouped(mapped, options, rows_per_shard, notes, workers)
+    else:
+        reader = SourceReader(mapped=mapped, options=options)
+        shards, totals = _plan_ungrouped(reader, options, rows_per_shard, notes, workers, progress)
+    overlap = options.overlap if options.long == "split" and options.split_at == "tokens" else 0
+    return Planned(mapped=mapped, row_format=row_format, shards=shards, overlap=overlap, totals=totals)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,63 +114,81 @@ def plan_lengths(
 
     Args:
         lengths: (documents,) tokens of each.
-        options: what shapes the rows.
+        options: options of the pack.
         groups: (documents,) the group of each, where `options.group_by` asks for them.
-        threads: tasks at a time; the plan is the same for any number.
-        progress: called with "plan".
+        threads: number of tasks at a time; the plan does not depend on it.
+        progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
         SourceError: there is nothing to pack, or a document is longer than max_len and that is an error.
     """
-    row_bytes = options.row_format.row_bytes
-    cut = cut_lengths(lengths, options, threads=threads)
-    if not makes_own_rows(options):
-        plan, totals = make_plan(cut, options, row_bytes=row_bytes, groups=groups, progress=progress)
-        shards = PlannedShards(plan=plan, segments=cut.segments)
-        packs, bound = totals["packs"], totals["lower_bound"]
-        return PlannedLengths(segments=cut.policy, shards=shards, packs=packs, lower_bound=bound)
-    rows_per_shard = max(1, options.shard_size // row_bytes)
-    reader = LengthsReader(lengths=lengths, options=options)
-    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=threads)
-    own = plan_partitions(
-        reader, surveyed, options,
-        rows_per_shard=rows_per_shard, notes=NotesInMemory(), workers=threads, progress=progress,
-    )  # fmt: skip
-    return PlannedLengths(segments=cut.policy, shards=own, packs=own.packs, lower_bound=own.lower_bound)
+    rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
+    segments = cut_by_policy(lengths, options, threads=threads)
+    shards: Shards
+    if groups is not None:
+        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
+        shards = PlannedShards(plan=plan, segments=segments)
+    else:
+        reader = LengthsReader(lengths=lengths, options=options)
+        shards, totals = _plan_ungrouped(reader, options, rows_per_shard, NotesInMemory(), threads, progress)
+    return PlannedLengths(segments=segments, shards=shards, packs=totals.packs, lower_bound=totals.lower_bound)
 
 
-def _overlap(options: PackOptions) -> int:
-    """Tokens that pieces repeat: none where documents are cut between turns."""
-    return options.overlap if options.long == "split" and options.split_at == "tokens" else 0
+def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:
+    return max(1, options.shard_size // row_format.row_bytes)
 
 
-def _held_plan(
-    documents: Documents,
-    table: TokenTable,
-    row_format: RowFormat,
+def _is_in_order(options: PackOptions) -> bool:
+    return isinstance(get_algorithm(options.algorithm), OrderAlgorithm)
+
+
+def _plan_ungrouped(
+    reader: SegmentReader,
     options: PackOptions,
+    rows_per_shard: int,
     notes: Notes,
     workers: int,
     progress: Progress,
-) -> Planned:
-    """Plan in the order of the source, or with groups: what is planned is kept as one note, and mapped."""
-    cut = cut_lengths(table.lengths, options, table=table, describe=documents.describe, threads=workers)
+) -> tuple[Shards, PlanTotals]:
+    """(shards, totals), nothing held for each document."""
+    if _is_in_order(options):
+        ordered = plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, workers=workers)
+        return ordered, ordered.totals
+    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=workers)
+    plan = plan_partitions(
+        reader, surveyed, options,
+        rows_per_shard=rows_per_shard, notes=notes, workers=workers, progress=progress,
+    )  # fmt: skip
+    totals = PlanTotals.of(
+        surveyed.account,
+        max_len=options.max_len,
+        segments=surveyed.segments,
+        packs=plan.packs,
+        pool_packs=plan.pool_packs,
+        lower_bound=plan.lower_bound,
+    )
+    return plan, totals
+
+
+def _plan_grouped(
+    mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, workers: int
+) -> tuple[Shards, PlanTotals]:
+    """(shards, totals), planned as a whole: the plan is kept as one note, and mapped."""
+    documents = mapped.documents
+    assert documents.lengths is not None
+    table = replace(mapped.table, lengths=documents.lengths)
+    segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe, threads=workers)
     note = notes.load("plan")
     if note is None:
-        groups = document_groups(table.extra, table.rows, options)
-        plan, totals = make_plan(cut, options, row_bytes=row_format.row_bytes, groups=groups, progress=progress)
+        lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
+        groups = document_groups(table.extra, lists, options)
+        assert groups is not None
+        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
-        note = Note(facts={"totals": totals, "pool_packs": plan.pool_packs}, arrays=arrays)
+        note = Note(facts={"totals": totals.to_dict(), "pool_packs": plan.pool_packs}, arrays=arrays)
         notes.save("plan", note, lasting=True)
         del plan, arrays  # from here on mapped, not held
         note = notes.load("plan")
         assert note is not None
     plan = Plan(**note.arrays, pool_packs=note.facts["pool_packs"])
-    shards = PlannedShards(plan=plan, segments=cut.segments)
-    return Planned(
-        table=table,
-        row_format=row_format,
-        shards=shards,
-        overlap=cut.segments.overlap,
-        totals=dict(note.facts["totals"]),
-    )
+    return PlannedShards(plan=plan, segments=segments), PlanTotals.from_dict(note.facts["totals"])

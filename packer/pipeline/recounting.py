@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +12,13 @@ from numpy.typing import NDArray
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.arrow import as_arrow
 from packer.errors import SourceError
+from packer.facts import Account, MixturePart, SourceIdentity
 from packer.options import PackOptions
+from packer.pipeline.group_plan import group_totals
 from packer.pipeline.packed_segments import PackedSegments
-from packer.pipeline.planning import account_of, group_facts
-from packer.plan import Account, Segments, cut_documents, together_bound
+from packer.pipeline.planning import account_of
+from packer.pipeline.segment_reader import lists_of
+from packer.plan import Segments, cut_documents, together_bound
 from packer.shards.figures import differences
 from packer.shards.kept import KeptValues
 from packer.shards.manifest import Manifest
@@ -24,7 +26,6 @@ from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.sources import TokenTable
 from packer.sources.column_values import alike
 from packer.sources.documents import DocumentError
-from packer.text import LIBRARIES
 
 
 class _Grouped(NamedTuple):
@@ -69,7 +70,7 @@ class SourceCounts:
         self._policy += policy.histogram
         name = self._options.group_by
         if name is not None:
-            lists = np.arange(len(table.lengths)) if table.rows is None else table.rows.astype(np.int64)
+            lists = lists_of(table, np.arange(len(table.lengths)))
             values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
             self._groups.append(group_values(values, name))
             self._grouped.append(  # copies, as views would hold the whole bucket
@@ -87,12 +88,13 @@ class SourceCounts:
             manifest: of the dataset.
             describe: names a document for a message.
         """
-        totals = manifest.totals
-        counted = asdict(self._account) if self._account is not None else {"documents": 0, "tokens": 0}
+        totals, counted = manifest.totals, {"documents": 0, "tokens": 0}
+        if self._account is not None:
+            counted = self._account.to_dict()
         others = [
-            f"the source has {counted[what]:,} {what}, the manifest says {totals[what]:,}"
-            for what in ("documents", "tokens")
-            if counted[what] != totals[what]
+            f"the source has {counted[what]:,} {what}, the manifest says {told:,}"
+            for what, told in (("documents", totals.documents), ("tokens", totals.tokens))
+            if counted[what] != told
         ]
         yield from others or differences(totals, counted, "the source")
         if self._groups:
@@ -112,19 +114,17 @@ class SourceCounts:
         step = 2 if options.pairs else 1
         extents = -(-lengths // options.align) * options.align
         items = cut_documents(extents.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
-        counted = group_facts(group_codes(groups), None)
         least = lower_bound(items.histogram, options.max_items)
-        told = totals.get("groups")
-        ungrouped = told.get("packs_ungrouped") if isinstance(told, Mapping) else None
-        is_possible = type(ungrouped) is int and least <= ungrouped <= len(documents) // step
-        counted["packs_ungrouped"] = ungrouped if is_possible else least  # the algorithm decides how many
-        yield from differences(totals, {"groups": counted}, "the source")
+        ungrouped = totals.groups.packs_ungrouped if totals.groups is not None else 0
+        is_possible = least <= ungrouped <= len(documents) // step  # the algorithm decides how many
+        counted = group_totals(group_codes(groups), ungrouped if is_possible else least)
+        yield from differences(totals, {"groups": counted.to_dict()}, "the source")
         if options.group_mode == "together":
             bound = together_bound(items, group_codes(of_segments)[::step], options.max_items)
             yield from differences(totals, {"lower_bound": bound}, "the source")
 
 
-def identity_faults(told: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def identity_faults(told: SourceIdentity, found: SourceIdentity) -> Iterator[str]:
     """Yield in what a source is not the one that the manifest tells of, a sentence each.
 
     Versions of libraries that made tokens of text do not count: the tokens are compared. Nor do the names and sizes of
@@ -135,33 +135,32 @@ def identity_faults(told: Mapping[str, Any], found: Mapping[str, Any]) -> Iterat
         told: `source` of the manifest.
         found: the same of the source that is there.
     """
+    one, other = _compared(told), _compared(found)
+    if [file["name"] for file in one["files"]] != [file["name"] for file in other["files"]]:
+        del one["files"], other["files"]
+    yield from _faults(one, other)
+
+
+def _compared(identity: SourceIdentity | MixturePart) -> dict[str, Any]:
+    """The facts that count."""
+    content = identity.to_dict()
+    if identity.text is not None:
+        content["text"] = identity.text.without_versions()
+    if isinstance(identity, SourceIdentity):
+        content["files"] = [{name: file[name] for name in file if name != "bytes"} for file in content["files"]]
+        content["mixture"] = [_compared(part) for part in identity.mixture]
+    return content
+
+
+def _faults(told: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     for name in dict.fromkeys([*told, *found]):
         one, other = told.get(name), found.get(name)
-        if name == "text" and isinstance(one, Mapping) and isinstance(other, Mapping):
-            one, other = ({key: text[key] for key in text if key not in LIBRARIES} for text in (one, other))
-        if name == "files" and isinstance(one, list) and isinstance(other, list):
-            if [_name_of(file) for file in one] != [_name_of(file) for file in other]:
-                continue
-            one, other = ([_without_size(file) for file in files] for files in (one, other))
-        if (
-            name in ("files", "mixture")
-            and isinstance(one, list)
-            and isinstance(other, list)
-            and len(one) == len(other)
-        ):
-            for number, parts in enumerate(zip(one, other, strict=True)):
-                for fault in identity_faults(*parts):
+        if name in ("files", "mixture") and isinstance(one, list) and len(one) == len(other or ()):
+            for number, parts in enumerate(zip(one, other or (), strict=True)):
+                for fault in _faults(*parts):
                     yield f"{fault} ({name}, number {number})"
-        elif one != other or isinstance(one, bool) != isinstance(other, bool):
+        elif one != other:
             yield f"the source is not as it was packed: {name} is {other}, the manifest says {one}"
-
-
-def _name_of(file: Any) -> Any:
-    return file.get("name") if isinstance(file, Mapping) else file
-
-
-def _without_size(file: Any) -> Any:
-    return {key: value for key, value in file.items() if key != "bytes"} if isinstance(file, Mapping) else file
 
 
 def _joined(groups: list[pa.DictionaryArray]) -> pa.DictionaryArray:

@@ -11,19 +11,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import written
-from packer.gather import NO_LOSS, TokenColumn, gather, mask_context
+from packer.gather import Spans, gather, mask_context
+from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.pipeline.packed_segments import PackedSegments
-from packer.pipeline.reading import lists_of
+from packer.pipeline.segment_reader import lists_of
 from packer.plan import Segments
 from packer.shards.kept import KeptValues, same_values, tokens_at
 from packer.sources import Source, TokenTable
 from packer.sources.column_types import cast, join
-from packer.sources.taken import TakenInOrder
+from packer.sources.mixture_order import TakenInOrder
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
-
-_Places = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,10 +166,10 @@ class TableDifferences:
         part, places = pieces.part, pieces.places
         origin = part.labels if name == "labels" and part.labels is not None else part.input_ids
         expected, found = np.empty(pieces.size, np.int32), np.empty(pieces.size, np.int32)
-        bad = gather(origin.addresses, *pieces.in_source, NO_LOSS if name == "labels" else 0, expected)
+        bad = gather(origin.addresses, pieces.in_source, NO_LOSS if name == "labels" else 0, expected)
         if bad >= 0:
             return f"{self._describe(int(pieces.documents[bad]))}: {name} of the source is out of range"
-        gather(pieces.packed.columns[name].addresses, *pieces.in_rows, NO_LOSS, found)
+        gather(pieces.packed.columns[name].addresses, pieces.in_rows, NO_LOSS, found)
         if name == "labels":
             mask_context(places, pieces.context, NO_LOSS, expected)
         differ = np.flatnonzero(expected != found)
@@ -217,14 +216,14 @@ class _Pieces:
         return int(self.lengths.sum())
 
     @property
-    def in_source(self) -> _Places:
-        """(lists, starts, lengths, places), as `gather` takes them."""
-        return self.lists, self.starts, self.lengths, self.places
+    def in_source(self) -> Spans:
+        """Where the values are in the source's columns, and where they go."""
+        return Spans(self.lists, self.starts, self.lengths, self.places)
 
     @property
-    def in_rows(self) -> _Places:
-        """The same in the rows."""
-        return self.rows, self.offsets, self.lengths, self.places
+    def in_rows(self) -> Spans:
+        """Where the values are in the rows, and where they go."""
+        return Spans(self.rows, self.offsets, self.lengths, self.places)
 
     def kept(self, name: str) -> tuple[pa.Array, pa.Array]:
         """The values of a kept column: those of the source, and those of the rows."""
@@ -234,10 +233,10 @@ class _Pieces:
             expected = values.column(name, self.lists, np.zeros(len(self.lists), bool))
             return expected, self.packed.kept[name][self.numbers.start : self.numbers.stop]
         packed, value_type = self.packed.kept_tokens[name]
-        origin = TokenColumn.from_arrow(column.chunks)
+        origin = column.addresses()
         return (
-            tokens_at(origin, column.type.value_type, self.size, *self.in_source),
-            tokens_at(packed, value_type, self.size, *self.in_rows),
+            tokens_at(origin, column.type.value_type, self.in_source, self.size),
+            tokens_at(packed, value_type, self.in_rows, self.size),
         )
 
 

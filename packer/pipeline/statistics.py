@@ -12,9 +12,9 @@ from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.measuring import measure
-from packer.pipeline.mixing import Given
+from packer.pipeline.measure_source import measure
 from packer.pipeline.plans import plan_lengths
+from packer.pipeline.read_documents import Given
 from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
@@ -43,9 +43,10 @@ def dataset_statistics(
         PackerError: the source cannot be read, or there is nothing in it to pack.
     """
     measured = measure(source, options, progress)
-    planned = plan_lengths(measured.lengths, options, groups=measured.groups, progress=progress)
+    lengths = measured.lengths_for(options)
+    planned = plan_lengths(lengths, options, groups=measured.groups, progress=progress)
     return dataset_stats(
-        lengths=measured.lengths,
+        lengths=lengths,
         histogram=_tokens_of_segments(planned.segments),
         packs=planned.packs,
         lower_bound=planned.lower_bound,
@@ -71,10 +72,9 @@ def packed_statistics(packed: str | Path) -> PackedStats:
     """
     folder = Path(expanded(packed))
     manifest = read_manifest(folder)
-    totals = manifest.totals
     return packed_stats(
-        documents=totals["documents"] - sum(totals["documents_dropped"].values()),
-        lower_bound=totals["lower_bound"],
+        documents=manifest.totals.documents_packed,
+        lower_bound=manifest.totals.lower_bound,
         max_len=manifest.max_len,
         rows=_row_arrays(folder, manifest),
     )

@@ -1,27 +1,25 @@
-"""A survey of what is to be packed, chunk by chunk: counts, the histogram of extents, and blocks of documents."""
+"""Survey the documents chunk by chunk: counts, the histogram of extents, and blocks of documents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.facts import Account
 from packer.options import PackOptions
-from packer.pipeline.planning import account_of, nothing_to_pack
-from packer.pipeline.reading import SegmentReader
-from packer.plan import Account, items_of
+from packer.pipeline.planning import account_of, require_segments
+from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
+from packer.plan import items_of
 from packer.plan.partitions import BLOCK_PLACE, BLOCKS_PER_PARTITION, BlockMarker, Blocks
 from packer.plan.threads import each_in_threads
-
-CHUNK = 1 << 19
-"""Documents looked at together; even, so that pairs are not separated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """What is to be packed, without an entry per document."""
+    """Counts of all documents, with nothing for each of them."""
 
     account: Account
     """What becomes of every document and token."""
@@ -36,14 +34,52 @@ class Survey:
     """The documents in runs of about equal place."""
 
 
+class ChunkSurvey(NamedTuple):
+    """Counts of a chunk of documents."""
+
+    account: Account
+    """What becomes of them."""
+
+    segments: int
+    """Their segments."""
+
+    histogram: NDArray[np.int64]
+    """(max_len + 1,) their items of every extent."""
+
+    places: NDArray[np.int64]
+    """(items,) the tokens that each document, or pair, takes in rows; 0 for those without a segment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surveyor:
+    """Surveys any chunk by itself: a pure function of the number of its first document. Can be pickled."""
+
+    reader: SegmentReader
+    """The documents."""
+
+    options: PackOptions
+    """Options of the pack."""
+
+    def __call__(self, first: int) -> ChunkSurvey:
+        """Survey the chunk that begins with document `first`.
+
+        Raises:
+            SourceError: as `SegmentReader.segments`.
+        """
+        segments = read_chunk(self.reader, first)
+        items = items_of(segments) if self.options.pairs else segments
+        account = account_of(segments, self.options)
+        return ChunkSurvey(account, int(segments.histogram.sum()), items.histogram, items.places_of_documents())
+
+
 def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, threads: int = 1) -> Survey:
-    """Look through all documents once.
+    """Survey all documents.
 
     Args:
-        reader: cuts them.
-        options: what is counted, and for pairs.
-        rows_per_shard: the most rows of a shard; blocks are a fraction of it.
-        threads: chunks looked at at a time; the survey is the same for any number.
+        reader: the documents.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard; a block is a fraction of it.
+        threads: number of chunks surveyed at a time; the survey does not depend on it.
 
     Raises:
         SourceError: there is nothing to pack; or as `reader.segments`.
@@ -51,25 +87,11 @@ def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, 
     target = max(1, min(BLOCK_PLACE, rows_per_shard * options.max_len // BLOCKS_PER_PARTITION))
     marker = BlockMarker(target)
     histogram = np.zeros(options.max_len + 1, np.int64)
-
-    def look(first: int) -> tuple[Account, int, NDArray[np.int64], NDArray[np.int64]]:
-        segments = reader.segments(np.array([[first, min(first + CHUNK, reader.documents)]]))
-        items = items_of(segments) if options.pairs else segments
-        return (
-            account_of(segments, options),
-            int(segments.histogram.sum()),
-            items.histogram,
-            items.places_of_documents(),
-        )
-
-    account, count = None, 0
-    for one, segments, counted, places in each_in_threads(look, range(0, reader.documents, CHUNK), threads):
-        account = one if account is None else account + one
-        count += segments
-        histogram += counted
-        marker.add(places, documents_each=2 if options.pairs else 1)
-    if account is None:
-        raise SourceError("nothing to pack: there is no document")
-    if not count:
-        raise nothing_to_pack(account, options)
-    return Survey(account=account, segments=count, histogram=histogram, blocks=marker.finish())
+    account, segments = None, 0
+    for chunk in each_in_threads(Surveyor(reader=reader, options=options), chunks(reader), threads):
+        account = chunk.account if account is None else account + chunk.account
+        segments += chunk.segments
+        histogram += chunk.histogram
+        marker.add(chunk.places, documents_each=2 if options.pairs else 1)
+    account = require_segments(account, segments, options)
+    return Survey(account=account, segments=segments, histogram=histogram, blocks=marker.finish())

@@ -1,4 +1,4 @@
-"""Tokenize once and keep it: text to a dataset as `save_to_disk` lays it out, whole or not there."""
+"""Tokenize a dataset of text once and keep the result, in the layout of `save_to_disk`."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from packer import replacing, workspace
 from packer.errors import PackerError
 from packer.executors import available_workers
+from packer.facts import kinds_of
+from packer.facts.kinds import check_fields
 from packer.options import PackOptions
-from packer.paths import expanded, output_folder
+from packer.output.output_folder import UNREADABLE, OutputFolder, claim
+from packer.output.output_kind import Kind
+from packer.output.replace_folder import restore
+from packer.output.request import Request, difference
+from packer.output.tokenize_report import TokenizedShard, TokenizeReport
+from packer.paths import expanded, output_path, tokenizer_name
+from packer.pipeline.disk_space import check_tokenizing
 from packer.pipeline.finding_complete import changed_since, check_files
-from packer.pipeline.opening import names_and_sizes, open_with, source_files
-from packer.pipeline.pack import name_after, refuse_inside
-from packer.pipeline.room import check_tokenizing
+from packer.pipeline.open_inputs import open_with, request_of
+from packer.pipeline.packing import name_after, refuse_inside
 from packer.pipeline.watching import Watch
 from packer.progress import Progress, silent
-from packer.replacing import Kind
-from packer.request import difference
 from packer.shards.manifest import datasets_files, shard_name
 from packer.sources import Source, identify
 from packer.sources.hugging_face import REPORT, STATE
 from packer.sources.spill import Piece, cut_source
 from packer.system_errors import system_errors
-from packer.text import tokenizer_name
-from packer.workspace import Workspace
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 TOKENIZED = Kind(
+    name="a tokenized dataset",
     record=REPORT,
     building="tokenizing",
     listed=lambda report: [*(shard["file"] for shard in report["shards"]), STATE, "dataset_info.json"],
@@ -42,21 +45,19 @@ TOKENIZED = Kind(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeResult:
-    """What tokenizing came to."""
+    """Result of `tokenize`."""
 
-    report: dict[str, Any]
-    """The content of tokenized.json: "tokenizer" (its name), "pad_id", "options" (what is kept), "text" (what shapes
-    the tokens), "files", "source" (what came of it), "documents_straddling", "documents_untrained" and "shards" (file,
-    bytes and xxh3_128 of each)."""
+    report: TokenizeReport
+    """Content of tokenized.json."""
 
     output: Path
-    """The folder."""
+    """Folder of the tokenized dataset."""
 
     found_complete: bool
-    """Whether it was there already, of the same source and made in the same way."""
+    """Whether it was complete before, from the same source and with the same options."""
 
     checked: str = ""
-    """What was checked of a dataset that was there, for a message."""
+    """What was checked of a dataset that was complete before, for a message."""
 
 
 def tokenize(
@@ -69,83 +70,71 @@ def tokenize(
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> TokenizeResult:
-    """Tokenize a dataset of text into the folder `output`; killed at any instant, the same call goes on from there.
+    """Tokenize a dataset of text into the folder `output`; after a kill, the same call resumes.
 
-    Packed, it gives the rows that the text itself would.
+    Packing the result gives the same rows as packing the text.
 
     Args:
         source: a path, glob, Hub id, or a `datasets` object.
         output: folder to write; by default the source's name with "-tokenized".
-        options: those of text, and `keep`; no others are looked at.
-        workers: threads at work; by default the cores this process may use. Does not change the bytes.
+        options: only the options for text and `keep` are used.
+        workers: number of threads; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
-        overwrite: replace what was tokenized otherwise, at one stroke when the new dataset is whole.
-        progress: told of "tokenize", in bytes of the source.
+        overwrite: replace a dataset that was tokenized otherwise, in one step once the new one is complete.
+        progress: callback, called as `progress("tokenize", done, total)` in bytes of the source.
 
     Raises:
-        PackerError: anything in the user's hands, in one line.
+        PackerError: anything that the user can mend, in one line.
     """
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer by --tokenizer")
     source = expanded(source)
     opened = open_with(source, options, turns_of_chats=True)
-    assert opened.tokenized is not None
     watch = Watch.of(opened)
-    out = output_folder(output if output is not None else name_after(source, options, "tokenized"))
+    out = output_path(output if output is not None else name_after(source, options, "tokenized"))
     refuse_inside(source, out)
-    kept = {"keep": list(options.keep)}
-    request = {"options": kept, "text": dict(opened.tokenized.identity), "files": names_and_sizes(source_files(opened))}
+    request = request_of(opened, {"keep": list(options.keep)}).without_times
     with system_errors(out, resumes=True):
-        replacing.restore(out, TOKENIZED)
+        restore(out, TOKENIZED)
         report = _read_report(out)
         if report is not None and not overwrite:
-            if {name: report.get(name) for name in request} != request:
+            if report.request != request:
                 raise PackerError(
-                    f"{out} is complete, tokenized {difference(report, request)}: "
+                    f"{out} is complete, tokenized {difference(report.request, request)}: "
                     "choose another --output, or replace it with --overwrite"
                 )
             checked = _check_complete(out, report, opened)
             return TokenizeResult(report=report, output=out, found_complete=True, checked=checked)
-        building = replacing.beside(out, TOKENIZED)
-        with workspace.claim(building, request, sync=sync, fresh=True, kind=TOKENIZED) as claimed:
-            report = _write(
-                claimed,
-                out,
-                opened,
-                watch,
-                request,
-                tokenizer_name(options.tokenizer),
-                workers=workers or available_workers(),
-                progress=progress,
-            )
-            replacing.swap(out, building, TOKENIZED, sync=sync)
+        with claim(out, TOKENIZED, request, sync=sync, overwrite=overwrite) as folder:
+            workers = workers or available_workers()
+            report = _write(folder, opened, watch, request, options.tokenizer, workers=workers, progress=progress)
     return TokenizeResult(report=report, output=out, found_complete=False)
 
 
-def _read_report(out: Path) -> dict[str, Any] | None:
-    """Return the report of a complete dataset, None where nothing is there.
+def _read_report(out: Path) -> TokenizeReport | None:
+    """Return the report of a complete dataset, or None if there is none.
 
     Raises:
-        PackerError: something else is there.
+        PackerError: the report cannot be read.
     """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if not TOKENIZED.is_complete(out):
         return None
-    with contextlib.suppress(OSError, ValueError):
-        report = json.loads((out / REPORT).read_bytes())
-        if isinstance(report, dict):
-            return report
+    with contextlib.suppress(OSError, *UNREADABLE):
+        content = json.loads((out / REPORT).read_bytes())
+        check_fields(content, kinds_of(TokenizeReport))
+        return TokenizeReport.from_dict(content)
     raise PackerError(f"{out} exists and is not a tokenized dataset: choose another --output")
 
 
-def _check_complete(out: Path, report: dict[str, Any], opened: Source) -> str:
-    """Say what was checked of a complete dataset.
+def _check_complete(out: Path, report: TokenizeReport, opened: Source) -> str:
+    """Check a complete dataset; return what was checked, for a message.
 
     Raises:
-        PackerError: a file is missing or damaged, or one of the source was written to since.
+        PackerError: a file is missing or damaged, or a file of the source was written to since.
     """
     record = out / REPORT
-    check_files(record, report.get("shards", ()), {})
-    paths = [given.path for given in opened.inputs if given.path is not None]
+    check_files(record, report.shards, {})
+    paths = [each.path for each in opened.inputs if each.path is not None]
     changed = changed_since(record, paths, in_content=True)
     if changed is not None:
         raise PackerError(
@@ -158,60 +147,57 @@ def _check_complete(out: Path, report: dict[str, Any], opened: Source) -> str:
 
 
 def _write(
-    claimed: Workspace,
-    out: Path,
+    folder: OutputFolder,
     opened: Source,
     watch: Watch,
-    request: dict[str, Any],
+    request: Request,
     tokenizer: str,
     *,
     workers: int,
     progress: Progress,
-) -> dict[str, Any]:
-    """Tokenize into a claimed folder, to be `out`, and name its files as `datasets` does.
+) -> TokenizeReport:
+    """Tokenize into a claimed folder, with files named as `datasets` does; return the report.
 
     Raises:
-        PackerError: the disk has no room for it, or a document is wrong.
+        PackerError: the output cannot fit on the disk, or a document is wrong.
     """
-    pieces = cut_source(opened, claimed.spill)
+    spill = folder.scratch("spill")
+    pieces = cut_source(opened, spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
-    _take_back(claimed, pieces, names)
-    check_tokenizing(claimed.spill, opened, out)
-    spilled = opened.spill(claimed.spill, progress, workers=workers)
+    _take_back(folder.building, spill, pieces, names)
+    check_tokenizing(spill, opened, folder.out)
+    spilled = opened.spill(spill, progress, workers=workers)
     watch.check()
     assert spilled.tokenized is not None
     identity = identify(spilled)
-    report = {
-        "tokenizer": tokenizer,
-        "pad_id": opened.pad_id,
-        **request,
-        "source": identity,
-        "documents_straddling": spilled.tokenized.straddling,
-        "documents_untrained": spilled.tokenized.untrained,
-        "shards": [
-            {"file": name, "bytes": piece.stream.stat().st_size, "xxh3_128": piece.digest()}
+    report = TokenizeReport(
+        tokenizer=tokenizer_name(tokenizer),
+        pad_id=opened.pad_id or 0,
+        options=request.options,
+        text=request.texts[""],
+        files=request.files,
+        source=identity,
+        documents_straddling=spilled.tokenized.straddling,
+        documents_untrained=spilled.tokenized.untrained,
+        shards=tuple(
+            TokenizedShard(file=name, bytes=piece.stream.stat().st_size, xxh3_128=piece.digest())
             for piece, name in zip(pieces, names, strict=True)
-        ],
-    }
+        ),
+    )
     for piece, name in zip(pieces, names, strict=True):
-        if claimed.sync:
+        if folder.sync:
             with piece.stream.open("rb") as file:
                 os.fsync(file.fileno())
-        piece.stream.rename(claimed.out / name)
-    for name, content in {**datasets_files(identity, names), REPORT: _to_bytes(report)}.items():
-        claimed.write_file(claimed.out / name, content)
+        piece.stream.rename(folder.building / name)
+    folder.finish((json.dumps(report.to_dict(), indent=1) + "\n").encode(), datasets_files(identity, names))
     return report
 
 
-def _take_back(claimed: Workspace, pieces: list[Piece], names: list[str]) -> None:
-    """Undo the end of a run that was killed there, and remove what is of another source."""
+def _take_back(building: Path, spill: Path, pieces: list[Piece], names: list[str]) -> None:
+    """Undo the end of a run that was killed there: streams go back to `spill`; files that are not of this source go."""
     for piece, name in zip(pieces, names, strict=True):
-        if piece.note_path.exists() and (claimed.out / name).is_file():
-            (claimed.out / name).replace(piece.stream)
+        if piece.note_path.exists() and (building / name).is_file():
+            (building / name).replace(piece.stream)
     ours = {path for piece in pieces for path in (piece.stream, piece.note_path)}
-    for left in {path for path in claimed.out.iterdir() if path.is_file()} | (set(claimed.spill.iterdir()) - ours):
+    for left in {path for path in building.iterdir() if path.is_file()} | (set(spill.iterdir()) - ours):
         left.unlink()
-
-
-def _to_bytes(report: dict[str, Any]) -> bytes:
-    return (json.dumps(report, indent=1) + "\n").encode()

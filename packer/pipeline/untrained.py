@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.errors import SourceError
-from packer.gather import NO_LOSS, any_trained, gather, mask_context
+from packer.gather import Spans, any_trained, gather, mask_context
+from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.plan import Segments
 from packer.sources import TokenTable
@@ -52,7 +53,7 @@ def without_untrained(
         where = describe(int(segments.locate(numbers[:1])[0][0]) + table.first_document)
         raise SourceError(
             f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
-            "mend their labels, or leave them out with --drop-untrained"
+            "mend their labels, or leave them out with --untrained drop"
         )
     return segments.without(numbers) if len(numbers) else segments
 
@@ -77,7 +78,8 @@ def _trained(
         part = slice(first, last)
         places = ends[part] - lengths[part] - before
         labels = np.empty(int(ends[last - 1] - before), np.int32)
-        bad = gather(table.labels.addresses, lists[part], starts[part], lengths[part], places, NO_LOSS, labels)
+        spans = Spans(lists[part], starts[part], lengths[part], places)
+        bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
         if bad < 0:  # else a label is out of range, which is told when it is written
             mask_context(places, np.minimum(context[part], lengths[part]), NO_LOSS, labels)
             any_trained(places, lengths[part], labels, trained[part])

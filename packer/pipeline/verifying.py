@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from packer.errors import OtherSourceError, PackerError
+from packer.facts import MixturePart, SourceIdentity
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
-from packer.pipeline.mixing import Given, open_sources
-from packer.pipeline.opening import text_totals
+from packer.pipeline.open_inputs import with_texts
+from packer.pipeline.read_documents import Given, open_sources
 from packer.pipeline.recounting import identity_faults
 from packer.progress import Progress, silent
 from packer.shards.figures import differences
@@ -20,9 +20,9 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.shards.verify import verify_packed
 from packer.sources import IdentityCounter, Source
+from packer.sources.draw_mixture import draw_mixture
 from packer.sources.mixture import Mixture
-from packer.sources.taken import TakenInOrder
-from packer.text import LIBRARIES
+from packer.sources.mixture_order import TakenInOrder
 
 
 def verify(
@@ -56,7 +56,7 @@ def verify(
     if source is None or faults:
         return
     manifest = read_manifest(folder)
-    names = [part["name"] for part in manifest.source.get("mixture", [])]
+    names = [part.name for part in manifest.source.mixture]
     given = source if isinstance(source, (list, tuple)) else [source]
     if len(given) != max(len(names), 1):
         of = f"a mixture of {', '.join(names)}" if names else "packed from one source"
@@ -68,7 +68,7 @@ def verify(
         of_split = f" of the split {options.split}" if options.split is not None else ""
         raise PackerError(
             f"{error.found}; {folder} was packed from the column '{options.input_column}'{of_split}: give that source"
-            if not manifest.source.get("text")
+            if manifest.source.text is None
             else f"{error.found}; {folder} was packed from text{of_split}: give that source"
         ) from error
     yield from compare_opened(folder, manifest, opened, progress)
@@ -77,18 +77,18 @@ def verify(
 def compare_opened(folder: Path, manifest: Manifest, opened: Source | Mixture, progress: Progress) -> Iterator[str]:
     """Yield in what the rows differ from an open source, or a mixture of as many as were packed, a sentence each."""
     if isinstance(opened, Mixture):
-        parts = list(zip(opened.parts, manifest.source["mixture"], strict=True))
-        texts = [f"the source {told['name']}: {f}" for part, told in parts if (f := _other_text(told, part))]
+        parts = list(zip(opened.parts, manifest.source.mixture, strict=True))
+        texts = [f"the source {told.name}: {f}" for part, told in parts if (f := _other_text(told, part))]
         if texts:
             yield from texts
             return
-        drawn = opened.draw()
-        others = [f for pair in zip(drawn.identities, manifest.source["mixture"], strict=True) if (f := _other(*pair))]
+        drawn = draw_mixture(opened)
+        others = [f for pair in zip(drawn.identities, manifest.source.mixture, strict=True) if (f := _other(*pair))]
         if others:
             yield from others
             return
         is_same = yield from compare_with_source(folder, manifest, TakenInOrder(drawn), progress)
-        identity = drawn.identity(drawn.order()[2]) if is_same else None
+        identity = drawn.identity if is_same else None
     else:
         difference = _other_text(manifest.source, opened)
         if difference:
@@ -99,15 +99,16 @@ def compare_opened(folder: Path, manifest: Manifest, opened: Source | Mixture, p
         identity = seen.identity() if is_same else None
     if identity is not None:
         yield from identity_faults(manifest.source, identity)
-        yield from differences(manifest.totals, text_totals(opened), "the source")
+        yield from differences(manifest.totals, with_texts(manifest.totals, opened).to_dict(), "the source")
 
 
-def _other(found: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:
+def _other(found: MixturePart, told: MixturePart) -> str | None:
     """Say in what a source of a mixture is not the one that was packed."""
-    for name in told:
-        if name != "text" and found.get(name) != told[name]:
-            was = f"{name} is {found.get(name)}, the manifest says {told[name]}"
-            return f"the source {told['name']} is not as it was packed: {was}"
+    others = found.to_dict()
+    for name, value in told.to_dict().items():
+        if name != "text" and others.get(name) != value:
+            was = f"{name} is {others.get(name)}, the manifest says {value}"
+            return f"the source {told.name} is not as it was packed: {was}"
     return None
 
 
@@ -117,7 +118,7 @@ def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOpt
     Raises:
         PackerError: it is not known, or there was none.
     """
-    options = PackOptions.from_dict(manifest.options)
+    options = manifest.options
     if tokenizer is None:
         name = options.tokenizer
         if name is not None and "/" not in name and not Path(name).exists():
@@ -128,17 +129,14 @@ def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOpt
     return replace(options, tokenizer=tokenizer)
 
 
-def _other_text(told: Mapping[str, Any], opened: Source) -> str | None:
+def _other_text(told: SourceIdentity | MixturePart, opened: Source) -> str | None:
     """Say in what the text is tokenized otherwise than it was; versions of libraries are no matter here."""
-    packed = told.get("text", {})
-    found = opened.tokenized.identity if opened.tokenized is not None else {}
+    packed = told.text.without_versions() if told.text is not None else {}
+    found = opened.tokenized.identity.without_versions() if opened.tokenized is not None else {}
     if bool(packed) != bool(found):
-        return f"it was packed from {_kind(packed)}, here it holds {_kind(found)}"
+        kinds = ("text" if text else "tokens" for text in (packed, found))
+        return "it was packed from {}, here it holds {}".format(*kinds)
     for name in dict.fromkeys([*packed, *found]):
-        if name not in LIBRARIES and packed.get(name) != found.get(name):
+        if packed.get(name) != found.get(name):
             return f"it was packed with another {name}: {packed.get(name)}, here {found.get(name)}"
     return None
-
-
-def _kind(text: Mapping[str, Any]) -> str:
-    return "text" if text else "tokens"

@@ -1,4 +1,4 @@
-"""Whether the files of a source stay as they were while they are packed: rows of two versions must not be mixed."""
+"""Detect source files that change while they are packed, so that rows never mix two versions of a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packer.errors import SourceError
 from packer.sources import Source
-from packer.sources.ipc import MappedLists
+from packer.sources.mapped_lists import MappedLists
 from packer.sources.mixture import Mixture
 
 State = tuple[int, int, int]
@@ -16,31 +16,31 @@ State = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watch:
-    """Files, and the state in which they were when the source was opened."""
+    """Source files and the state that they had when the source was opened."""
 
     states: Mapping[Path, tuple[str, State]]
-    """Path of each file: its name in the source, and (bytes, time of the last change, inode)."""
+    """By path: the file's name in the source, and its state (bytes, time of the last write in ns, inode)."""
 
     @classmethod
     def of(cls, opened: Source | Mixture) -> Watch:
-        """Watch all files of a source; a dataset in memory has none.
+        """Watch all files of a source. A dataset in memory has none.
 
         Raises:
             SourceError: a file is gone.
         """
-        named = [(given.path, given.file.name) for given in opened.inputs if given.path is not None]
+        named = [(each.path, each.file.name) for each in opened.inputs if each.path is not None]
         return cls(states={path: (name, _state(path, name)) for path, name in named})
 
     def of_mapped(self, spilled: Source | Mixture) -> Watch:
-        """Watch those files only that are still read: not those of which a decoded copy is there."""
-        read = {given.path for given in spilled.inputs if not isinstance(given, MappedLists) or given.origin is None}
+        """Watch only files that are still read, not those that have been decoded."""
+        read = {each.path for each in spilled.inputs if not isinstance(each, MappedLists) or each.origin is None}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:
-        """Raise unless every file is as it was; beyond the system's answers that takes no time.
+        """Check that every file has the state that it had; one `stat` call per file.
 
         Raises:
-            SourceError: one was written to, replaced or removed.
+            SourceError: a file was written to, replaced or removed.
         """
         for path, (name, state) in self.states.items():
             now = _state(path, name)

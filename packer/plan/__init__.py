@@ -1,33 +1,30 @@
-"""From document lengths to rows: which segment goes to which row of which shard.
+"""The plan: from document lengths to the segments of every row of every shard.
 
-- `cutting`, `segments`: documents cut at max_len; `items` makes one of the two documents of a preference pair
+- `cutting`, `segments`: documents cut at max_len; `items`: preference pairs as one item each
 - `partitions`: documents in blocks, dealt at random to partitions of a shard's size
-- `rows`: rows drawn at random, or by patterns, and the segments that fill them; `shares`: patterns to partitions
-- `deal`, `ordered`: plans that are held as a whole: for groups, and in the order of the source
-- `groups`, `apart`: rows of one group of documents only, or with no two of a group
-- `mixing`: what a mixture takes of its sources
-- `extents`, `kernels`: what is compiled; `permute`: their randomness
-- `account`: what became of every document and token
+- `rows`: rows drawn at random or after patterns, filled with segments; `shares`: patterns dealt to partitions
+- `ordered`: rows in the order of the source, made again from where they begin
+- `deal`: plans that are held in memory as a whole, for groups
+- `groups`, `apart`: rows of one group only, and rows without two segments of a group
+- `mixture_shares`: how much a mixture takes of its sources; `hash_sample`: samples of them that are not stored
+- `extents`, `row_kernels`, `group_kernels`, `apart_kernels`: compiled kernels; `permute`: their random draws
+- `account`: every document and token counted
 """
 
-from packer.plan.account import Account
+from packer.plan.account import count_documents
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents, cuts_between
 from packer.plan.deal import Plan, deal
-from packer.plan.groups import GROUP_MODES, NO_GROUP, GroupMode, apart_bound, deal_together, together_bound
+from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
 from packer.plan.items import cut_pairs, items_of, with_both_of_each
-from packer.plan.ordered import plan_in_order
-from packer.plan.segments import LONG_POLICIES, Segments
+from packer.plan.segments import Segments
 
 __all__ = [
-    "GROUP_MODES",
-    "LONG_POLICIES",
     "NO_GROUP",
-    "Account",
-    "GroupMode",
     "Plan",
     "Segments",
     "apart_bound",
+    "count_documents",
     "cut_documents",
     "cut_pairs",
     "cuts_between",
@@ -35,7 +32,6 @@ __all__ = [
     "deal_together",
     "items_of",
     "keep_apart",
-    "plan_in_order",
     "together_bound",
     "with_both_of_each",
 ]

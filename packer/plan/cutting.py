@@ -1,4 +1,4 @@
-"""The long-document policy: documents to segments of at most max_len tokens."""
+"""The long-document policy: it cuts documents into segments of at most max_len tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.plan.extents import BLOCK, DROP, SPLIT, TRUNCATE, choose_cuts, fill_pieces, survey
-from packer.plan.segments import LongPolicy, Segments, TruncateSide
+from packer.options.choices import LongPolicy, TruncateSide
+from packer.plan.extents import (
+    BLOCK,
+    DROP,
+    SPLIT,
+    TRUNCATE,
+    Cutting,
+    SplitDocuments,
+    choose_cuts,
+    fill_pieces,
+    survey,
+)
+from packer.plan.segments import Segments
 from packer.plan.threads import in_threads
 
 _KERNEL_POLICY = {"split": SPLIT, "truncate": TRUNCATE, "drop": DROP, "error": DROP}
@@ -26,19 +37,19 @@ def cut_documents(
 ) -> Segments:
     """Apply the long-document policy.
 
-    `split` cuts a document every max_len tokens, no oftener than max_len demands; with `overlap`, every piece but the
-    first begins with as many of the tokens before it. `truncate` keeps max_len tokens, those at the end where
-    `truncate_side` is left: the side that goes. `drop` leaves a document out; empty ones are left out by every policy.
+    `split` cuts a document every max_len tokens; with `overlap`, every piece except the first repeats that many tokens
+    of the piece before it. `truncate` keeps max_len tokens, the last ones if `truncate_side`, the side that is cut off,
+    is left. `drop` leaves long documents out. Every policy leaves out empty documents.
 
     Args:
         lengths: (documents,) tokens of each document.
         max_len: tokens of a row.
         long: the policy.
-        overlap: 0..max_len - 1.
+        overlap: tokens that a piece repeats, 0 to max_len - 1.
         truncate_side: left or right.
-        align: extents are rounded up to a multiple of it; it divides max_len.
-        threads: to look through the lengths with.
-        first_document: number of the first of these documents in the source, for the message.
+        align: extents are rounded up to a multiple of this divisor of max_len.
+        threads: number of threads that read the lengths.
+        first_document: number of the first of these documents in the source, for the error message.
 
     Raises:
         SourceError: `long` is "error" and a document is longer than max_len.
@@ -48,12 +59,12 @@ def cut_documents(
     blocks = -(-len(lengths) // BLOCK)
     block_heads = np.zeros(blocks, np.int64)
     bounds = [blocks * task // threads for task in range(threads + 1)]
-    policy, stride = _KERNEL_POLICY[long], max_len - overlap
+    cutting = Cutting(max_len=max_len, policy=_KERNEL_POLICY[long], stride=max_len - overlap)
 
     def surveyed(task: int) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
         counted = np.zeros(max_len + 1, np.int64)
         first, last = bounds[task], bounds[task + 1]
-        facts = survey(lengths, first, last, max_len, policy, stride, counted, block_heads)
+        facts = survey(lengths, first, last, cutting, counted, block_heads)
         return counted, facts
 
     parts = in_threads(surveyed, range(threads), threads)
@@ -73,7 +84,8 @@ def cut_documents(
     if long_documents and long == "split":
         tails = lengths.copy()
         cut, tail_starts = np.empty(long_documents, np.int64), np.empty(long_documents, np.int32)
-        fill_pieces(lengths, block_heads, max_len, stride, tails, cut, tail_starts, head_documents, head_starts)
+        out = SplitDocuments(tails, cut, tail_starts, head_documents, head_starts)
+        fill_pieces(lengths, block_heads, cutting, out)
     elif long_documents and long == "truncate":
         tails = np.minimum(lengths, max_len)
         if truncate_side == "left":
@@ -112,19 +124,19 @@ def cut_documents(
 def cuts_between(
     lengths: NDArray[np.int32], offsets: NDArray[np.int64], starts: NDArray[np.int32], max_len: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Cut documents at some of the places given for each, as late as max_len allows.
+    """Cut documents at allowed places only, each piece as long as max_len allows.
 
-    Example: lengths [9], places [2, 3, 6] at max_len 4 -> cuts at 3 and 6.
+    Example: length 9, allowed places [2, 3, 6], max_len 4 -> cuts at 3 and 6.
 
     Args:
         lengths: (documents,) tokens of each.
         offsets: (documents + 1,) the places of document i are starts[offsets[i]:offsets[i + 1]].
-        starts: (places,) ascending within a document, from 0 to its length.
-        max_len: tokens of a piece at most.
+        starts: (places,) tokens before which a document may be cut, ascending within a document, 0 to its length.
+        max_len: the most tokens in a piece.
 
     Returns:
-        How many cuts each document has, int64; where they are, int32; and the first document whose places are not
-        in order, or too far apart, or -1.
+        The number of cuts of each document, int64; where they are, int32; and the first document whose places are not
+        ascending or are too far apart, or -1.
     """
     counts = np.zeros(len(lengths), np.int64)
     cuts = np.empty(len(starts), np.int32)

@@ -1,4 +1,4 @@
-"""A plan that is held as a whole: which segment goes to which row of which shard.
+"""A plan that is held in memory as a whole: which segment goes to which row of which shard.
 
 Only packings that no partition can make for itself are planned so: rows in the order of the source, and groups of
 documents that are kept together or apart. `partitions.py` and `rows.py` do the rest.

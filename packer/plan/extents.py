@@ -1,8 +1,8 @@
-"""Numba kernels of the long-document policy: what is placed of a document, and where it is cut."""
+"""Numba kernels of the long-document policy: the segments of documents, counted, cut and numbered."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +10,33 @@ from numpy.typing import NDArray
 from packer.algorithms.jit import jit
 
 BLOCK = 1 << 16
-"""Documents looked at together."""
+"""Documents that are processed together."""
 
 SPLIT, TRUNCATE, DROP = range(3)
-"""What the kernels make of a document longer than max_len."""
+"""Policies for documents longer than max_len."""
+
+
+class Cutting(NamedTuple):
+    """What happens to documents longer than a row."""
+
+    max_len: int  # tokens of a row, and of a head
+    policy: int  # SPLIT, TRUNCATE or DROP
+    stride: int  # tokens from the start of a head to that of the next piece
+
+
+class SplitDocuments(NamedTuple):
+    """The pieces of documents that are split, as `Segments` has them."""
+
+    tails: NDArray[np.int32]  # (documents,) tokens in the tail of each
+    cut_documents: NDArray[np.int64]  # (documents cut,) the documents whose tail does not start at 0
+    tail_starts: NDArray[np.int32]  # (documents cut,) where their tails start
+    head_documents: NDArray[np.int64]  # (heads,) the document of each head
+    head_starts: NDArray[np.int32]  # (heads,) where it starts
 
 
 @jit
 def extent_of(tokens: int, align: int) -> Any:
-    """The place that a segment takes: its tokens, rounded up to a multiple of `align`."""
+    """The extent of a segment: its tokens, rounded up to a multiple of `align`."""
     if align == 1:  # a division takes as long as the rest of a pass over lengths
         return np.int64(tokens)
     return (np.int64(tokens) + align - 1) // align * align
@@ -26,7 +44,7 @@ def extent_of(tokens: int, align: int) -> Any:
 
 @jit
 def heads_of_length(length: int, max_len: int, stride: int) -> Any:
-    """Heads of a document that is split: 9 tokens at max_len 4 have 2 every 4 tokens, 5 every token."""
+    """The number of heads of a split document: 9 tokens at max_len 4 have 2 with stride 4, and 5 with stride 1."""
     return (np.int64(length) - max_len + stride - 1) // stride if length > max_len else np.int64(0)
 
 
@@ -35,27 +53,24 @@ def survey(
     lengths: NDArray[np.int32],
     first_block: int,
     last_block: int,
-    max_len: int,
-    policy: int,
-    stride: int,
+    cutting: Cutting,
     out_histogram: NDArray[np.int64],
     out_heads: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Count what a policy makes of the documents of blocks first_block..last_block-1.
+    """Count the segments of the documents in blocks first_block to last_block - 1.
 
     Args:
         lengths: (documents,)
         first_block: the first block of BLOCK documents.
-        last_block: where to end.
-        max_len: tokens of a row.
-        policy: SPLIT, TRUNCATE or DROP.
-        stride: tokens from the start of a head to that of the next piece.
-        out_histogram: (max_len + 1,) tails of every length are added, and empty documents at 0.
-        out_heads: (blocks,) heads that each block has are set.
+        last_block: the block to end before.
+        cutting: what happens to documents longer than a row.
+        out_histogram: (max_len + 1,) the tails of every length are added, and empty documents at 0.
+        out_heads: (blocks,) the heads in each of these blocks are set.
 
     Returns:
-        Long documents, the tokens in them, and empty documents.
+        The numbers of long documents, of tokens in them, and of empty documents.
     """
+    max_len, policy, stride = cutting
     empty = -out_histogram[0]
     long_documents = 0
     long_tokens = 0
@@ -83,27 +98,19 @@ def survey(
 def fill_pieces(
     lengths: NDArray[np.int32],
     block_heads: NDArray[np.int64],
-    max_len: int,
-    stride: int,
-    out_tails: NDArray[np.int32],
-    out_cut: NDArray[np.int64],
-    out_tail_starts: NDArray[np.int32],
-    out_documents: NDArray[np.int64],
-    out_starts: NDArray[np.int32],
+    cutting: Cutting,
+    out: SplitDocuments,
 ) -> None:
     """Write the pieces of the documents that are split: a head every `stride` tokens, and the tail after them.
 
     Args:
         lengths: (documents,)
         block_heads: (blocks,) heads in each block.
-        max_len: tokens of a row, and of a head.
-        stride: tokens from the start of a head to that of the next piece.
-        out_tails: (documents,) the lengths; set to the tail's where a document is cut.
-        out_cut: (documents cut,) which they are.
-        out_tail_starts: (documents cut,) where their tails start.
-        out_documents: (heads,) the document of each head.
-        out_starts: (heads,) where it starts.
+        cutting: how documents are split.
+        out: its tails are the lengths, and set to the tail's where a document is cut.
     """
+    max_len, _, stride = cutting
+    tails, cut_documents, tail_starts, head_documents, head_starts = out
     head = 0
     cut = 0
     for block in range(len(block_heads)):
@@ -114,12 +121,12 @@ def fill_pieces(
             if pieces == 0:
                 continue
             for piece in range(pieces):
-                out_documents[head] = document
-                out_starts[head] = piece * stride
+                head_documents[head] = document
+                head_starts[head] = piece * stride
                 head += 1
-            out_cut[cut] = document
-            out_tail_starts[cut] = pieces * stride
-            out_tails[document] = lengths[document] - pieces * stride
+            cut_documents[cut] = document
+            tail_starts[cut] = pieces * stride
+            tails[document] = lengths[document] - pieces * stride
             cut += 1
 
 
@@ -131,7 +138,7 @@ def piece_extents(
     align: int,
     out: NDArray[np.int32],
 ) -> None:
-    """Write the extent of every piece in source order, the heads of a document before its tail; 0 for no tail."""
+    """Write the extent of every piece in source order: the heads of a document, then its tail, 0 if it has none."""
     piece = 0
     head = 0
     for document in range(len(tails)):
@@ -145,7 +152,7 @@ def piece_extents(
 
 @jit
 def number_pieces(tails: NDArray[np.int32], head_documents: NDArray[np.int64], out: NDArray[np.uint32]) -> None:
-    """Write the segment numbers of all pieces in source order: the heads of a document, then its tail."""
+    """Write the numbers of all segments in source order: the heads of a document, then its tail."""
     piece = 0
     head = 0
     for document in range(len(tails)):
@@ -167,7 +174,7 @@ def choose_cuts(
     out_counts: NDArray[np.int64],
     out_cuts: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Choose the cuts of `cutting.cuts_between`; returns how many, and the first document that is wrong, or -1."""
+    """Kernel of `cutting.cuts_between`; returns the number of cuts, and the first document with wrong places, or -1."""
     used = 0
     for document in range(len(lengths)):
         begin = np.int64(0)

@@ -1,35 +1,30 @@
-"""Numba kernels of groups: their segments sorted, packed on their own, and dealt."""
+"""Numba kernels of groups: segments sorted by group, packed group by group, and collected row by row."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.algorithms.open_packs import COUNT, NONE, SEGMENTS, OpenPacks, detach, next_key, push
-from packer.plan.kernels import segment_extent
-from packer.plan.permute import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW, permute, stream_key
+from packer.algorithms.open_packs import COUNT, SEGMENTS, detach, next_key, no_packs, push
+from packer.plan.permute import permute, stream_key
+from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
 
-@jit
-def group_of(number: int, groups: NDArray[np.int32], head_documents: NDArray[np.int64]) -> Any:
-    """The group of the document that a segment, given by number, is a piece of."""
-    number = np.int64(number)
-    return groups[number if number < len(groups) else head_documents[number - len(groups)]]
+class GroupedSegments(NamedTuple):
+    """Segments sorted by group, within a group the longest first; a named tuple of arrays, as the kernels take it.
 
+    Groups [1, 0, -1, 1] and extents [3, 5, 2, 4] of segments 0 to 3: numbers [1, 3, 0, 2], starts [0, 1, 3, 4].
+    """
 
-@jit
-def no_packs(keys: int, packs: int) -> OpenPacks:
-    """Stacks for the keys 0 to keys - 1 with nothing in them, and room for so many packs."""
-    words = (keys + 63) >> 6
-    return OpenPacks(
-        np.zeros((packs, 4), np.int64),
-        np.full(keys, NONE),
-        np.zeros(words, np.uint64),
-        np.zeros((words + 63) >> 6, np.uint64),
-    )
+    numbers: NDArray[Any]  # (segments,) segment numbers, uint32 or int64
+    starts: NDArray[
+        np.int64
+    ]  # (groups + 2,) group g is numbers[starts[g]:starts[g + 1]]; the last one: without a group
+    groups: NDArray[np.int32]  # (segment numbers,) the group of each, -1 for none
+    extents: NDArray[np.int32]  # (segment numbers,) the extent of each, 0 where it is not among `numbers`
 
 
 @jit
@@ -47,7 +42,7 @@ def sort_by_group(
         by_extent: (max_len + 2,) where each extent begins in `out_grouped`.
         out_grouped: (segments,) segment numbers by extent; permuted within each.
         groups: (numbers,) the group of each segment, -1 for none.
-        seed: of the pack.
+        seed: seed of all permutations.
         out_starts: (groups + 2,) all zero; then group g is out_numbers[out_starts[g]:out_starts[g + 1]], and the last
             one holds the segments without a group.
         out_numbers: (segments,) the numbers.
@@ -72,41 +67,30 @@ def sort_by_group(
 
 @jit
 def pack_groups(
-    numbers: NDArray[np.uint32],
-    starts: NDArray[np.int64],
-    is_left_out: NDArray[np.bool_],
-    tails: NDArray[np.int32],
-    head_lengths: NDArray[np.int32],
-    align: int,
-    max_len: int,
-    limit: int,
-    out_rows: NDArray[np.uint32],
+    grouped: GroupedSegments, is_left_out: NDArray[np.bool_], max_len: int, limit: int, out_rows: NDArray[Any]
 ) -> Any:
     """Pack every group on its own by best-fit decreasing; returns how many rows that makes.
 
     Args:
-        numbers: (segments,) by group, in each the longest first.
-        starts: (groups + 1,) where each group begins.
-        is_left_out: (groups,) the groups that are packed elsewhere.
-        tails: (documents,) tokens in each tail.
-        head_lengths: (heads,) tokens in each head.
-        align: extents are multiples of it.
+        grouped: the segments; those without a group are packed as one more group.
+        is_left_out: (groups + 1,) the groups that are packed elsewhere.
         max_len: tokens of a row.
         limit: the most segments in a row.
         out_rows: (segments,) the row of each segment, from 0 on.
     """
+    numbers, starts, _, extents = grouped
     most = np.int64(0)
     for group in range(len(starts) - 1):
         if not is_left_out[group]:
             most = max(most, starts[group + 1] - starts[group])
-    open_rows = no_packs(max_len + 1, most)
+    open_rows = no_packs(np.zeros((most, 4), np.int64), max_len + 1)
     rows = np.int64(0)
     for group in range(len(starts) - 1):
         if is_left_out[group]:
             continue
         first_row = rows
         for i in range(starts[group], starts[group + 1]):
-            extent = segment_extent(numbers[i], tails, head_lengths, align)
+            extent = np.int64(extents[numbers[i]])
             room = next_key(open_rows, extent)
             if room <= max_len:
                 row = detach(open_rows, room, 1, 0)
@@ -182,7 +166,7 @@ def collect_rows(
         numbers: (segments,)
         rows: (segments,) the row of each.
         ranks: (packs,)
-        seed: of the pack.
+        seed: seed of all permutations.
         out_row_starts: (packs + 1,) all zero.
         out_slots: (segments,)
     """
@@ -200,20 +184,21 @@ def collect_rows(
 
 @jit
 def bound_of_groups(
-    tails: NDArray[np.int32],
-    head_lengths: NDArray[np.int32],
-    head_documents: NDArray[np.int64],
-    align: int,
-    max_len: int,
-    groups: NDArray[np.int32],
-    out: NDArray[np.int64],
+    extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int, out: NDArray[np.int64]
 ) -> None:
-    """Add up (place, segments, segments above half a row) of every group, (groups + 1, 3); the last: of none."""
-    for number in range(len(tails) + len(head_documents)):
-        extent = segment_extent(number, tails, head_lengths, align)
+    """Add up the place, the segments and the segments above half a row of every group.
+
+    Args:
+        extents: (segment numbers,) 0 for a number without a segment.
+        groups: (segment numbers,) -1 for none.
+        max_len: tokens of a row.
+        out: (groups + 1, 3) all zero; the last line is of segments without a group.
+    """
+    for number in range(len(extents)):
+        extent = np.int64(extents[number])
         if extent == 0:
             continue
-        group = np.int64(group_of(number, groups, head_documents))
+        group = np.int64(groups[number])
         group = group if group >= 0 else len(out) - 1
         out[group, 0] += extent
         out[group, 1] += 1

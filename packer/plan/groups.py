@@ -1,9 +1,9 @@
-"""Groups of documents, and rows of one group only (`together`)."""
+"""Groups of documents, rows of one group only (`together`), and lower bounds for groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from packer.algorithms.patterns import Patterns
 from packer.plan.deal import Plan, even_cuts
 from packer.plan.group_kernels import (
+    GroupedSegments,
     bound_of_groups,
     collect_rows,
     follow_patterns,
@@ -18,17 +19,14 @@ from packer.plan.group_kernels import (
     permuted_ranks,
     sort_by_group,
 )
-from packer.plan.kernels import sort_by_extent
+from packer.plan.row_kernels import sort_by_extent
 from packer.plan.segments import Segments
 
-GroupMode = Literal["together", "apart"]
-GROUP_MODES: tuple[str, ...] = get_args(GroupMode)
-
 NO_GROUP = -1
-"""The group of a document without one."""
+"""The group of documents that belong to none."""
 
 MOST_SOLVED = 64
-"""Groups, those of most segments, that the chosen algorithm packs; best fit packs the others in one compiled pass."""
+"""Number of groups, the largest, that the chosen algorithm packs; one compiled pass packs the others by best fit."""
 
 
 def deal_together(
@@ -40,43 +38,50 @@ def deal_together(
     rows_per_shard: int,
     seed: int,
 ) -> Plan:
-    """Pack every group on its own: no row holds segments of two groups.
+    """Pack every group on its own, so that no row holds segments of two groups.
 
-    Documents without a group share rows with each other alone. The rows of all groups are dealt to shards in random
-    order: all are of the pool.
+    Documents without a group share rows with each other only. The rows of all groups are put in random order and dealt
+    to shards; all rows are of the pool.
 
     Args:
-        segments: what is to be placed, as `cut_documents` made it.
-        groups: (documents,) the group of each, 0..groups - 1, or NO_GROUP.
-        solve: packs the histogram of one of the MOST_SOLVED largest groups.
-        max_segments: the most in a row; None for no limit.
+        segments: the segments to place.
+        groups: (documents,) the group of each, 0 to groups - 1, or NO_GROUP.
+        solve: function that packs the histogram of one of the MOST_SOLVED largest groups.
+        max_segments: the most segments in a row; None for no limit.
         rows_per_shard: the most rows of a shard.
-        seed: 0..2^64-1.
+        seed: seed of all permutations, 0 to 2**64 - 1.
     """
-    count = int(groups.max(initial=NO_GROUP)) + 1
-    # the last group is that of the documents without one
-    starts, numbers = by_group(segments, groups_of_numbers(segments, groups), count, seed)
-    pieces = segments.tails, segments.head_lengths, segments.align
-
-    sizes = np.diff(starts)
+    grouped = by_group(segments.extents_of_numbers(), groups_of_numbers(segments, groups), segments.max_len, seed)
+    sizes = np.diff(grouped.starts)
     solved = np.argsort(-sizes, kind="stable")[:MOST_SOLVED]
-    is_solved = np.zeros(count + 1, np.bool_)
+    is_solved = np.zeros(len(sizes), np.bool_)
     is_solved[solved] = True
     limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
-    rows = np.empty_like(numbers)
-    packs = pack_groups(numbers, starts, is_solved, *pieces, segments.max_len, limit, rows)
+    rows = np.empty_like(grouped.numbers)
+    packs = pack_groups(grouped, is_solved, segments.max_len, limit, rows)
     for group in solved:
-        first, last = int(starts[group]), int(starts[group + 1])
+        first, last = int(grouped.starts[group]), int(grouped.starts[group + 1])
         if first == last:
             continue
-        extents = segments.extents_of(segments.locate(numbers[first:last])[2])
+        extents = grouped.extents[grouped.numbers[first:last]].astype(np.int64)
         patterns = solve(np.bincount(extents, minlength=segments.max_len + 1))
         follow_patterns(extents, patterns.offsets, patterns.extents, patterns.counts, packs, rows[first:last])
         packs += patterns.packs
+    return collected(grouped.numbers, rows, packs, rows_per_shard=rows_per_shard, seed=seed)
 
+
+def collected(numbers: NDArray[Any], rows: NDArray[Any], packs: int, *, rows_per_shard: int, seed: int) -> Plan:
+    """Make a plan of rows in random order, and of segments in random order within each; all rows are of the pool.
+
+    Args:
+        numbers: (segments,) segment numbers.
+        rows: (segments,) the row of each, 0 to packs - 1.
+        packs: rows.
+        rows_per_shard: the most rows of a shard.
+        seed: of the permutations.
+    """
     ranks = permuted_ranks(np.empty(packs, numbers.dtype), np.uint64(seed))
-    row_starts = np.zeros(packs + 1, np.int64)
-    slots = np.empty_like(numbers)
+    row_starts, slots = np.zeros(packs + 1, np.int64), np.empty_like(numbers)
     collect_rows(numbers, rows, ranks, np.uint64(seed), row_starts, slots)
     return Plan(
         shard_rows=np.array(even_cuts(0, packs, rows_per_shard), np.int64),
@@ -86,66 +91,64 @@ def deal_together(
     )
 
 
-def by_group(
-    segments: Segments, of_numbers: NDArray[np.int32], count: int, seed: int
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Segments that are placed, group by group, in each the longest first, those of equal extent permuted.
+def by_group(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int, seed: int) -> GroupedSegments:
+    """Sort segments by group, in each the longest first, those of equal extent permuted.
 
     Args:
-        segments: of all documents.
-        of_numbers: (segments,) the group of each, 0..count - 1, or NO_GROUP.
-        count: groups.
+        extents: (segment numbers,) 0 for a number that is left out.
+        groups: (segment numbers,) the group of each, 0 to groups - 1, or NO_GROUP.
+        max_len: tokens of a row.
         seed: of the permutation.
-
-    Returns:
-        Where each group begins, shape (count + 2,), segments without one as the last; and the numbers of segments.
     """
-    number_type = np.uint32 if segments.count < 2**32 else np.int64
-    by_extent = np.zeros(segments.max_len + 2, np.int64)
-    grouped = np.empty(segments.count, number_type)
-    sort_by_extent(segments.extents_of_numbers(), by_extent, grouped)
-    starts = np.zeros(count + 2, np.int64)
-    numbers = np.empty(int(segments.histogram.sum()), number_type)
-    sort_by_group(by_extent, grouped, of_numbers, np.uint64(seed), starts, numbers)
-    return starts, numbers
+    number_type = np.uint32 if len(extents) < 2**32 else np.int64
+    by_extent = np.zeros(max_len + 2, np.int64)
+    grouped = np.empty(np.count_nonzero(extents), number_type)
+    sort_by_extent(extents, by_extent, grouped)
+    starts = np.zeros(int(groups.max(initial=NO_GROUP)) + 3, np.int64)
+    numbers = np.empty_like(grouped)
+    sort_by_group(by_extent, grouped, groups, np.uint64(seed), starts, numbers)
+    return GroupedSegments(numbers=numbers, starts=starts, groups=groups, extents=extents)
 
 
 def groups_of_numbers(segments: Segments, groups: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The group of every segment number: int32, shape (count,)."""
+    """Return the group of every segment by number: int32, shape (count,)."""
     return np.concatenate([groups, groups[segments.head_documents]]) if len(segments.head_documents) else groups
 
 
 def together_bound(segments: Segments, groups: NDArray[np.int32], max_segments: int | None) -> int:
-    """Packs that no packing with rows of one group goes below: the sum of the bounds of the groups.
+    """Return a lower bound on rows of one group only: the sum of the bounds of all groups.
 
-    A group's bound is the best of its tokens over max_len, its segments over `max_segments`, and those above half.
+    The bound of a group is the largest of its tokens over max_len, its segments over `max_segments`, and its segments
+    above half a row.
     """
-    count = int(groups.max(initial=NO_GROUP)) + 1
-    facts = np.zeros((count + 1, 3), np.int64)
+    facts = np.zeros((int(groups.max(initial=NO_GROUP)) + 2, 3), np.int64)
     limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
-    bound_of_groups(
-        segments.tails, segments.head_lengths, segments.head_documents, segments.align, segments.max_len, groups, facts
-    )
+    bound_of_groups(segments.extents_of_numbers(), groups_of_numbers(segments, groups), segments.max_len, facts)
     tokens, number, large = facts.T
     return int(np.maximum(np.maximum(-(-tokens // segments.max_len), -(-number // limit)), large).sum())
 
 
 def apart_bound(segments: Segments, groups: NDArray[np.int32]) -> int:
-    """Packs that no packing with groups kept apart goes below: what the largest group demands.
+    """Return a lower bound on rows with groups kept apart, from the largest group.
 
-    Its segments have a row each; of the others, the long ones share a row with nothing but a segment of it that is
-    short enough, and those left over have a row each, too. A group of [4, 4, 1] and others of [8, 8, 8] at max_len 9:
-    3 rows, one of the others fits to the 1, two more rows.
+    Each segment of this group has a row of its own. A long segment of the others can share a row only with one of these
+    that is short enough; the long ones left over have rows of their own, too. With a group of [4, 4, 1] and others of
+    [8, 8, 8] at max_len 9: 3 rows, one of which takes an 8 beside the 1, and 2 more.
     """
-    of_numbers, extents = groups_of_numbers(segments, groups), segments.extents_of_numbers()
-    sizes = np.bincount(of_numbers[(of_numbers != NO_GROUP) & (extents > 0)])
+    return apart_bound_of_extents(segments.extents_of_numbers(), groups_of_numbers(segments, groups), segments.max_len)
+
+
+def apart_bound_of_extents(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int) -> int:
+    """`apart_bound` of segments as the extent and the group of each segment number; those of extent 0 do not count."""
+    sizes = np.bincount(groups[(groups != NO_GROUP) & (extents > 0)])
     if not len(sizes):
         return 0
     largest = int(np.argmax(sizes))
-    own = np.bincount(extents[of_numbers == largest], minlength=segments.max_len + 1)
+    own = np.bincount(extents[groups == largest], minlength=max_len + 1)
+    others = np.bincount(extents, minlength=max_len + 1) - own
     own[0] = 0
-    # those that lack at most k tokens to a full row, and those of the group of at most k tokens, k below half a row
-    long = np.cumsum((segments.histogram - own)[::-1])
+    # for k below half a row: other segments at most k tokens short of a row, and the group's of at most k tokens
+    long = np.cumsum(others[::-1])
     short = np.cumsum(own)
-    half = (segments.max_len + 1) // 2
+    half = (max_len + 1) // 2
     return int(sizes[largest] + max(0, (long[:half] - short[:half]).max()))

@@ -1,4 +1,4 @@
-"""Preference pairs: documents 2i and 2i + 1 are one item, of summed extent, and never separated."""
+"""Preference pairs: documents 2i and 2i + 1 are one item, whose extent is the sum of both."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.options.choices import LongPolicy, TruncateSide
 from packer.plan.cutting import cut_documents
 from packer.plan.deal import Plan
-from packer.plan.segments import LongPolicy, Segments, TruncateSide
+from packer.plan.segments import Segments
 
 
 def cut_pairs(
@@ -24,20 +25,19 @@ def cut_pairs(
     threads: int = 1,
     first_document: int = 0,
 ) -> Segments:
-    """Apply the long-document policy to pairs: what is long is a pair whose two extents exceed a row.
+    """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed a row.
 
-    `truncate` leaves each side what it has up to half a row, and the longer one also what the shorter does not take;
-    `drop` leaves both out. A pair of which one side is empty is left out by every policy; the other side is counted
-    as unpaired.
+    `truncate` keeps up to half a row of each side, and more of the longer side if the shorter one leaves room; `drop`
+    leaves both sides out. Every policy leaves out pairs with an empty side; the other side is counted as unpaired.
 
     Args:
         lengths: (2 * pairs,) tokens of each document; documents 2i and 2i + 1 are a pair.
         max_len: tokens of a row, at least 2 * align.
         long: truncate, drop or error; pairs are not split.
-        truncate_side: left or right: the side that goes.
-        align: extents are rounded up to a multiple of it; it divides max_len.
-        threads: to look through the lengths with.
-        first_document: number of the first of these documents in the source, for the message.
+        truncate_side: left or right, the side that is cut off.
+        align: extents are rounded up to a multiple of this divisor of max_len.
+        threads: number of threads that read the lengths.
+        first_document: number of the first of these documents in the source, for the error message.
 
     Raises:
         SourceError: `long` is "error" and a pair is longer than max_len.
@@ -69,7 +69,7 @@ def cut_pairs(
     was_long = is_cut if long == "truncate" else np.repeat(is_long, 2)
     unpaired = (lengths > 0) & np.repeat(~is_whole, 2)
     cut = np.flatnonzero(is_cut) if truncate_side == "left" else np.empty(0, np.int64)
-    # a row's worth of nothing: what is counted is counted anew
+    # start from empty documents; `counted` counts the segments set below
     empty = cut_documents(np.zeros_like(lengths), max_len, "drop", align=align, threads=threads)
     return replace(
         empty,
@@ -88,13 +88,13 @@ def cut_pairs(
 
 
 def items_of(segments: Segments) -> Segments:
-    """Pairs as one document each, of the place that both take: what is dealt to rows."""
+    """Return the pairs as one segment each, whose extent is that of both sides; these are dealt to rows."""
     places = segments.extents_of(segments.tails.astype(np.int64)).reshape(-1, 2).sum(axis=1)
     return cut_documents(places.astype(np.int32), segments.max_len, "error")
 
 
 def with_both_of_each(plan: Plan, segments: Segments) -> Plan:
-    """The plan of documents that a plan of pairs stands for: pair i becomes documents 2i and 2i + 1, side by side."""
+    """Turn a plan of pairs into one of documents: pair i becomes documents 2i and 2i + 1, side by side."""
     slots: NDArray[Any] = np.repeat(plan.slots.astype(np.uint32 if segments.count < 2**32 else np.int64), 2)
     slots *= 2
     slots[1::2] += 1

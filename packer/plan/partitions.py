@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.plan.permute import BLOCKS, permute, stream_key
+from packer.plan.permute import permute, stream_key
+from packer.random_purposes import BLOCKS
 
 BLOCK_PLACE = 1 << 18
 """Tokens of a block: 1 MiB of int32."""
@@ -57,9 +58,15 @@ class BlockMarker:
             if self._count == self._most:
                 self._merge()
             self._count, self._open_place, step = _mark(
-                places[done:], self._target, self._open_place, self._count, self._starts, self._places,
-                self._documents, documents_each,
-            )  # fmt: skip
+                places[done:],
+                self._target,
+                self._open_place,
+                self._count,
+                self._starts,
+                self._places,
+                self._documents,
+                documents_each,
+            )
             done += step
             self._documents += step * documents_each
 

@@ -1,7 +1,7 @@
 """Permutations from a counter-based generator: a hash of seed, purpose and index.
 
-They shape the bytes on disk, so no library's version may change them. A draw depends on its index alone: any
-worker can make any part of a permutation's key stream.
+Permutations shape the bytes on disk, so no version of a library may change them. A draw depends only on its key and
+index, so any worker can make any part of a stream. `packer.random_purposes` lists the purposes.
 """
 
 from __future__ import annotations
@@ -12,20 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-
-# What a stream of draws is for. The numbers are part of the format: another number is another packing.
-DEAL_ROTATION = 1  # at which partition the dealing of a pattern begins
-EQUAL_LENGTHS = 2  # which of the segments of equal extent comes first, within a partition or the pool
-ROWS = 3  # the order of rows
-SEGMENTS_IN_ROW = 4  # the order of segments within a row
-SWAPS = 5  # where the search begins for a segment that takes the place of one of a group that is to be kept apart
-EXCHANGES = 6  # which rows are looked at for two segments to be exchanged, to the same end
-REPAIRED_ROWS = 7  # the order of the pool's rows, once rows were added to keep groups apart
-REPAIRED_SEGMENTS = 8  # the order of segments within a row that took one more
-MIXTURE = 9  # which documents of a source come once more
-BLOCKS = 10  # which blocks of documents make a partition
-DRAWING = 11  # the order in which the segments of a partition, or of the rest of several, are drawn
-POOL_ROWS = 12  # the order of rows in a shard of the pool
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -43,28 +29,34 @@ def mixed(value: Any) -> Any:
 
 @jit
 def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> Any:
-    """Key, uint64, of the draws for one purpose and one stream of it (a partition, an extent, ...)."""
+    """The key, uint64, of the draws for a purpose and one of its streams (a partition, an extent, ...)."""
     key = mixed(np.uint64(seed) + _GOLDEN)
     key = mixed(key ^ (np.uint64(purpose) * _GOLDEN))
     return mixed(key ^ (np.uint64(stream) * _FACTOR_1))
 
 
 def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
-    """Key of a stream, for a kernel: `stream_key` called from Python returns an int, which may not fit an int64."""
+    """The key of a stream as a kernel takes it: `stream_key` returns an int to Python, which may exceed an int64."""
     key: np.uint64 = np.uint64(stream_key(np.uint64(seed), purpose, stream))
     return key
 
 
 @jit
+def draw_bits(key: Any, index: int | np.int64) -> Any:
+    """Draw number `index` of a stream: 64 bits, uint64; no two draws of a stream are equal."""
+    return mixed(key + np.uint64(index) * _GOLDEN)
+
+
+@jit
 def draw_below(key: Any, index: int, limit: int) -> Any:
-    """Draw number `index` of a stream: an integer in 0..limit-1, uniform to 2^-53 times limit."""
-    bits = mixed(key + np.uint64(index) * _GOLDEN)
+    """Draw number `index` of a stream: an integer from 0 to limit - 1, uniform up to 2**-53 * limit."""
+    bits = draw_bits(key, index)
     return np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
 
 
 @jit
 def permute(out: NDArray[Any], first: int, last: int, key: Any) -> None:
-    """Permute out[first:last] in place (Fisher and Yates), with one draw per element."""
+    """Permute out[first:last] in place with one draw per element (Fisher and Yates)."""
     for i in range(last - first - 1, 0, -1):
         j = draw_below(key, i, i + 1)
         out[first + i], out[first + j] = out[first + j], out[first + i]

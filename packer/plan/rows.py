@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from packer.algorithms.mixed import draw_rows
 from packer.algorithms.patterns import Patterns
-from packer.plan.kernels import collect_left, expand_patterns, fill_rows, permute_equal, sort_by_extent
-from packer.plan.permute import DRAWING, ROWS, SEGMENTS_IN_ROW, key_of, permute_all
+from packer.plan.permute import key_of, permute_all
+from packer.plan.row_kernels import collect_left, expand_patterns, fill_rows, permute_equal, sort_by_extent
+from packer.random_purposes import DRAWING, ROWS, SEGMENTS_IN_ROW
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

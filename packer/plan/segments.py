@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.options.choices import LongPolicy
 from packer.plan.extents import BLOCK, number_pieces, piece_extents
-
-LongPolicy = Literal["split", "truncate", "drop", "error"]
-LONG_POLICIES: tuple[str, ...] = get_args(LongPolicy)
-TruncateSide = Literal["left", "right"]
-TRUNCATE_SIDES: tuple[str, ...] = get_args(TruncateSide)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segments:
-    """The segments that a policy makes of documents, numbered without an array of their own.
+    """The segments of documents, numbered so that a document that is not cut needs no entry of its own.
 
-    Segment d < documents is the tail of document d: all of it, unless it is cut. A document that is cut has heads
-    before its tail: segments documents, documents + 1, ... in source order.
+    Segment d < documents is the tail of document d: the whole document, unless it is cut. A document that is cut has
+    heads before its tail; the heads of all documents are segments documents, documents + 1, ... in source order.
 
     Lengths [3, 9, 8] at max_len 4, split: tails 3, 1, 4 (segments 0, 1, 2), heads of document 1 at 0 and 4 and of
     document 2 at 0 (segments 3, 4, 5).
@@ -34,64 +29,64 @@ class Segments:
     """The capacity of a row, tokens."""
 
     long: LongPolicy
-    """What happens to a document longer than max_len."""
+    """The policy for documents longer than max_len."""
 
     overlap: int
-    """Tokens with which a piece repeats the end of the piece before it."""
+    """Tokens that a piece repeats from the end of the piece before it."""
 
     align: int
-    """Extents are multiples of it; it divides max_len."""
+    """Extents are multiples of this divisor of max_len."""
 
     tails: NDArray[np.int32]
-    """Shape (documents,): tokens in each tail, 0 where there is none; `lengths` itself where no document is long."""
+    """Shape (documents,): tokens in each tail, 0 if it has none; `lengths` itself if no document is long."""
 
     cut_documents: NDArray[np.int64]
     """Shape (cut,): the documents whose tail does not start at 0, ascending."""
 
     tail_starts: NDArray[np.int32]
-    """Shape (cut,): where their tails start."""
+    """Shape (cut,): the token at which their tails start."""
 
     head_documents: NDArray[np.int64]
-    """Shape (heads,): the document each head belongs to, ascending."""
+    """Shape (heads,): the document of each head, ascending."""
 
     head_starts: NDArray[np.int32]
-    """Shape (heads,): where in its document each head starts."""
+    """Shape (heads,): the token of its document at which each head starts."""
 
     head_lengths: NDArray[np.int32]
     """Shape (heads,): tokens in each head."""
 
     histogram: NDArray[np.int64]
-    """Shape (max_len + 1,): segments of every extent, nothing at 0."""
+    """Shape (max_len + 1,): the number of segments of every extent; 0 at extent 0."""
 
     tokens: int
     """Tokens in all segments."""
 
     repeated: int
-    """Those of them that stand in the piece before, too."""
+    """Tokens in segments that are also in the piece before."""
 
     long_documents: int
-    """Documents longer than max_len: split, truncated or dropped, as `long` says."""
+    """Documents longer than max_len, which are split, truncated or dropped according to `long`."""
 
     long_tokens: int
     """Tokens in them."""
 
     empty_documents: int
-    """Documents of no tokens; they have no segment."""
+    """Documents without tokens; they have no segment."""
 
     unpaired_documents: int = 0
-    """Documents left out as what they are paired with is empty."""
+    """Documents that are left out because the other side of their pair is empty."""
 
     unpaired_tokens: int = 0
     """Tokens in them."""
 
     truncated_tokens: int = 0
-    """Tokens that truncation cuts off."""
+    """Tokens cut off by truncation."""
 
     untrained_documents: int = 0
-    """Documents that lost all of their segments to `without`."""
+    """Documents of which `without` removed all segments."""
 
     untrained_tokens: int = 0
-    """Tokens that stood in segments that `without` removed, and stand in none that is left; each is counted once."""
+    """Tokens in segments that `without` removed, and in no segment that is left; each is counted once."""
 
     @property
     def documents(self) -> int:
@@ -100,17 +95,17 @@ class Segments:
 
     @property
     def count(self) -> int:
-        """The number of segment numbers in use: documents + heads; those of length 0 are not placed."""
+        """The number of segment numbers: documents + heads; segments of length 0 are not placed in rows."""
         return len(self.lengths) + len(self.head_documents)
 
     def kept_lengths(self, first: int, last: int) -> NDArray[np.int32]:
-        """Tokens of documents first..last-1 that the policy keeps, counted once; for documents that are kept or not."""
+        """Return the tokens kept of documents first to last - 1, counted once each; 0 for dropped documents."""
         if self.long != "split" or self.tails is self.lengths:
             return self.tails[first:last]
         return np.where(self.tails[first:last] > 0, self.lengths[first:last], np.int32(0))
 
     def kept_starts(self, documents: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Where the tokens that the policy keeps of each of these documents start: above 0 only where it truncates."""
+        """Return where the kept tokens of documents start: above 0 only if the policy truncates on the left."""
         starts = np.zeros(len(documents), np.int32)
         if self.long != "split" and len(self.cut_documents):
             at = np.searchsorted(self.cut_documents, documents)
@@ -119,17 +114,18 @@ class Segments:
         return starts
 
     def numbers(self) -> NDArray[np.int64]:
-        """The numbers of all segments that have tokens, tails first: int64."""
+        """Return the numbers of all segments with tokens, tails first: int64."""
         return np.concatenate([np.flatnonzero(self.tails), np.arange(self.documents, self.count)])
 
     def numbers_in_order(self) -> NDArray[np.uint32] | NDArray[np.int64]:
-        """The numbers of all segments that have tokens, in the order of the source."""
-        numbers = np.empty(int(self.histogram.sum()), np.uint32 if self.count < 2**32 else np.int64)
+        """Return the numbers of all segments with tokens, in source order."""
+        count = np.count_nonzero(self.tails) + len(self.head_documents)
+        numbers = np.empty(count, np.uint32 if self.count < 2**32 else np.int64)
         number_pieces(self.tails, self.head_documents, numbers)
         return numbers
 
     def extents_in_order(self) -> NDArray[np.int32]:
-        """The extent of every piece in the order of the source: int32, shape (count,), 0 for a tail without tokens."""
+        """Return the extent of every piece in source order: int32, shape (count,), 0 for a tail without tokens."""
         if not len(self.head_documents) and self.align == 1:
             return self.tails
         extents = np.empty(self.count, np.int32)
@@ -137,34 +133,34 @@ class Segments:
         return extents
 
     def extents_of_numbers(self) -> NDArray[np.int32]:
-        """The extent of every segment number: int32, shape (count,), 0 for a tail without tokens."""
+        """Return the extent of every segment by number: int32, shape (count,), 0 for a tail without tokens."""
         lengths = np.concatenate([self.tails, self.head_lengths]) if len(self.head_documents) else self.tails
         return lengths if self.align == 1 else -(-lengths // self.align) * self.align
 
     def places_of_documents(self) -> NDArray[np.int64]:
-        """Tokens that the segments of each document take in rows: int64, shape (documents,)."""
+        """Return the summed extents of the segments of each document: int64, shape (documents,)."""
         places = self.extents_of(self.tails.astype(np.int64))
         if len(self.head_documents):
             np.add.at(places, self.head_documents, self.extents_of(self.head_lengths.astype(np.int64)))
         return places
 
     def extents_of(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The places that segments of these lengths take."""
+        """Return the extents of segments of these lengths."""
         return lengths if self.align == 1 else (lengths + self.align - 1) // self.align * self.align
 
     def context_of(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tokens without loss at the head of segments that start there: the first, or what is repeated."""
+        """Return how many tokens have no loss at the head of segments with these starts: 1, or the repeated ones."""
         return context_of(starts, self.overlap)
 
     def heads_of(self, first: int, last: int) -> tuple[int, int]:
-        """The heads of documents first..last-1, as a range of indices into `head_documents`."""
+        """Return the heads of documents first to last - 1 as a range of indices into `head_documents`."""
         begin, end = np.searchsorted(self.head_documents, [first, last])
         return int(begin), int(end)
 
     def locate(
         self, numbers: NDArray[np.unsignedinteger] | NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(documents, starts, lengths) of segments given by number; each int64 of the shape of `numbers`."""
+        """Look segments up by number: (documents, starts, lengths), each int64 of the shape of `numbers`."""
         documents = numbers.astype(np.int64)
         heads = np.flatnonzero(documents >= self.documents)
         head = documents[heads] - self.documents
@@ -180,18 +176,18 @@ class Segments:
         return documents, starts, lengths
 
     def cut_at(self, documents: NDArray[np.int64], starts: NDArray[np.int32]) -> Segments:
-        """What the policy keeps of the same documents, cut elsewhere, and nothing repeated.
+        """Cut the kept tokens of the same documents elsewhere, and repeat none.
 
         Args:
             documents: (cuts,) the document of each cut, ascending.
-            starts: (cuts,) where the segment after the cut starts, in what is kept of the document, ascending within
-                a document: above 0, and below the tokens that are kept.
+            starts: (cuts,) the kept token at which the segment after the cut starts, ascending within a document:
+                above 0, and below the number of kept tokens.
         """
         is_first = np.diff(documents, prepend=-1) > 0
         is_last = np.diff(documents, append=self.documents) > 0
         cut = documents[is_last]
         kept = self.kept_lengths(0, self.documents)
-        # what was cut and is not any more is whole again
+        # documents that were cut and are no longer cut are whole again
         firsts = np.zeros(len(self.cut_documents), np.int32) if self.long == "split" else self.tail_starts
         begins = self.kept_starts(documents)
         tails = kept.copy() if len(cut) else kept
@@ -213,10 +209,10 @@ class Segments:
         ).counted()
 
     def without(self, numbers: NDArray[np.int64]) -> Segments:
-        """Remove segments that have nothing to train, and count what is lost.
+        """Remove segments without trained tokens, and count the documents and tokens that are lost.
 
         Args:
-            numbers: (segments,) those to remove, each once.
+            numbers: (segments,) the segments to remove, each once.
         """
         gone = numbers[numbers >= self.documents] - self.documents
         tails = self.tails.copy()
@@ -237,12 +233,12 @@ class Segments:
         )
 
     def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int, int]:
-        """Documents and tokens that no segment holds without these ones, and tokens that the others repeat.
+        """Count the documents and tokens that are lost without segments, and the tokens that the others repeat.
 
         Pieces [0, 4), [1, 5) and [2, 6) of a document: without the first and the last, tokens 0 and 5 are lost and
-        nothing is repeated. Without the second, nothing is lost, and tokens 2 and 3 are repeated.
+        none is repeated. Without the second, none is lost, and tokens 2 and 3 are repeated.
         """
-        # all pieces of the documents that lose one or repeat something, in order
+        # all pieces of the documents that lose a piece or repeat tokens, in order
         is_concerned = np.zeros(self.documents, np.bool_)
         is_concerned[self.locate(numbers)[0]] = is_concerned[self.head_documents] = True
         pieces = np.concatenate(
@@ -269,12 +265,12 @@ class Segments:
         return int(lost_documents), int(np.maximum(alone[is_gone], 0).sum()), int(repeated.sum())
 
     def counted(self) -> Segments:
-        """The same segments, counted anew."""
+        """Return the same segments with `histogram` and `tokens` recounted."""
         histogram = np.zeros(self.max_len + 1, np.int64)
         for lengths in (self.tails, self.head_lengths):
             for first in range(0, len(lengths), BLOCK):
                 extents = self.extents_of(lengths[first : first + BLOCK].astype(np.int64))
-                # longer than a row is only what `verify` cuts where a wrong row says
+                # extents above max_len occur only when `verify` cuts where a damaged row claims
                 histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
         histogram[0] = 0
         tokens = int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64))
@@ -282,5 +278,5 @@ class Segments:
 
 
 def context_of(starts: NDArray[np.int64], overlap: int) -> NDArray[np.int64]:
-    """Tokens without loss at the head of segments that start there: the first, or what is repeated."""
+    """Return how many tokens have no loss at the head of segments with these starts: 1, or the repeated ones."""
     return np.ones_like(starts) if overlap <= 1 else np.where(starts > 0, overlap, 1)

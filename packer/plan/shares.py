@@ -1,11 +1,12 @@
-"""Patterns to partitions: each takes those of the global solution that its own segments fill.
+"""Patterns dealt to partitions: each takes packs of the global solution that its own segments can fill.
 
-First every partition takes an even share of each pattern, then, in turn, whatever is left that it still fills. What is
-left of both, patterns and segments, is for all partitions together.
+First every partition takes an even share of each pattern; then each in turn takes what it can still fill of the packs
+that are left. The patterns and segments that remain are left to all partitions together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,43 +15,56 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.algorithms.patterns import Patterns
-from packer.plan.permute import DEAL_ROTATION, draw_below, stream_key
+from packer.plan.permute import draw_below, stream_key
+from packer.random_purposes import DEAL_ROTATION
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """The packs that a partition is given."""
+    """The packs of a partition."""
 
     given: NDArray[np.int32]
-    """Shape (patterns given,): which patterns; one may come twice."""
+    """Shape (entries,): the number of a pattern; a pattern may have two entries."""
 
     packs: NDArray[np.int64]
-    """Shape (patterns given,): how many packs of each."""
+    """Shape (entries,): how many packs follow it."""
 
     left: NDArray[np.int64]
-    """Shape (max_len + 1,): segments of every extent that the packs do not take."""
+    """Shape (max_len + 1,): the segments of every extent that are in none of the packs."""
 
     @property
     def rows(self) -> int:
-        """All packs."""
+        """The number of packs."""
         return int(self.packs.sum())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The share as arrays of its size, for a note; `from_arrays` reads them back."""
+        kinds = np.flatnonzero(self.left)
+        return {"given": self.given, "packs": self.packs, "left_extents": kinds, "left_counts": self.left[kinds]}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], max_len: int) -> Share:
+        """Read a share back."""
+        left = np.zeros(max_len + 1, np.int64)
+        left[arrays["left_extents"]] = arrays["left_counts"]
+        return cls(given=arrays["given"], packs=arrays["packs"], left=left)
 
 
 def even_share(
     histogram: NDArray[np.int64], patterns: Patterns, *, partition: int, partitions: int, most_rows: int, seed: int
 ) -> Share:
-    """Give a partition its even share of every pattern, as far as its own segments fill it.
+    """Give a partition its even share of every pattern, as far as its own segments can fill it.
 
-    Of 7 packs and 3 partitions, one takes 3 and two take 2: that begins at another partition for every pattern, so
-    that no partition gets all the odd ones.
+    Of 7 packs and 3 partitions, one partition takes 3 and two take 2. Which one takes more differs from pattern to
+    pattern, so that no partition gets all the odd packs.
 
     Args:
         histogram: (max_len + 1,) the segments of the partition, by extent.
         patterns: the global solution.
         partition: its number.
-        partitions: how many there are.
-        most_rows: rows that it may have.
-        seed: of the rotation.
+        partitions: the number of partitions.
+        most_rows: the most rows of the partition.
+        seed: seed of the rotation.
     """
     quotas = np.empty(len(patterns.counts), np.int64)
     _even_quotas(patterns.counts, partition, partitions, np.uint64(seed), quotas)
@@ -60,13 +74,13 @@ def even_share(
 
 
 def further_share(share: Share, patterns: Patterns, out_left: NDArray[np.int64], *, most_rows: int) -> Share:
-    """Give a partition what it still fills of the packs that nobody has taken, and take them from `out_left`.
+    """Give a partition the packs that it can still fill of those that no partition has, and take them from `out_left`.
 
     Args:
-        share: what it has.
+        share: the packs that it has.
         patterns: the global solution.
-        out_left: (patterns,) packs of each pattern that nobody has taken.
-        most_rows: rows that it may have in all.
+        out_left: (patterns,) packs of each pattern that no partition has.
+        most_rows: the most rows of the partition in all.
     """
     left = share.left.copy()
     given, packs = _take(patterns.offsets, patterns.extents, out_left, most_rows - share.rows, left)
@@ -92,7 +106,7 @@ def _take(
     most_rows: int,
     out_histogram: NDArray[np.int64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take packs of each pattern, up to its quota, as segments last; returns patterns and packs."""
+    """Take packs of each pattern, up to its quota, while segments last; returns the patterns and their packs."""
     given = np.empty(len(quotas), np.int32)
     given_packs = np.empty(len(quotas), np.int64)
     size = 0
@@ -115,7 +129,7 @@ def _take(
 
 @jit
 def _filled_packs(histogram: NDArray[np.int64], extents: NDArray[np.int32], first: int, last: int) -> Any:
-    """How often a partition's segments fill the pattern extents[first:last], in descending order."""
+    """How often the segments of a partition fill the pattern extents[first:last], which is in descending order."""
     packs = np.int64(1) << 62
     begin = first
     while begin < last:

@@ -1,46 +1,26 @@
-"""Tables and plots for the terminal, made from numbers: every function returns text, none prints.
+"""Reports for the terminal: tables, bars and summaries as text; nothing here prints.
 
-- `text`: columns, bars and numbers
-- `datasets`: `render_stats` and `render_packed_stats`
-- `packing`: `render_manifest_summary`, `render_tokenized`, `render_export` and `render_row`
-- `comparison`: `render_comparison`
+- `plain_text`: columns, bars and formatted numbers
+- `dataset_report`: `render_stats` and `render_packed_stats`
+- `run_summary`: `render_manifest_summary`, `render_tokenized` and `render_export`
+- `row_table`: `render_row`
+- `comparison_tables`: `render_comparison`
+- `verdict_table`: `render_verdicts`; not imported here, because only `packer check` needs it
 """
 
-from packer.report.comparison import render_comparison
-from packer.report.datasets import (
-    render_distribution,
-    render_epoch,
-    render_packed_stats,
-    render_padding,
-    render_stats,
-)
-from packer.report.packing import render_export, render_manifest_summary, render_row, render_tokenized
-from packer.report.text import (
-    can_draw_blocks,
-    count_of,
-    duration,
-    number,
-    percent,
-    render_bars,
-    render_table,
-)
+from packer.report.comparison_tables import render_comparison
+from packer.report.dataset_report import render_packed_stats, render_stats
+from packer.report.plain_text import can_draw_blocks
+from packer.report.row_table import render_row
+from packer.report.run_summary import render_export, render_manifest_summary, render_tokenized
 
 __all__ = [
     "can_draw_blocks",
-    "count_of",
-    "duration",
-    "number",
-    "percent",
-    "render_bars",
     "render_comparison",
-    "render_distribution",
-    "render_epoch",
     "render_export",
     "render_manifest_summary",
     "render_packed_stats",
-    "render_padding",
     "render_row",
     "render_stats",
-    "render_table",
     "render_tokenized",
 ]

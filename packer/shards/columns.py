@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
+from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS
+from packer.options import PackOptions
+
 PADDING = -1
 """The doc_id of a padding tail."""
-
-TOKEN_COLUMNS = ("input_ids", "labels", "position_ids")
-"""Columns of max_len values a row, int32, in the order on disk."""
-
-SEGMENT_COLUMNS = {
-    "seq_lengths": pa.int32(),
-    "seq_tokens": pa.int32(),
-    "doc_ids": pa.int64(),
-    "doc_starts": pa.int32(),
-    "source_ids": pa.int32(),
-    "copy": pa.int32(),
-}
-"""Columns of one value per segment (a padding tail is one), in the order on disk."""
-
-ROLE = "role"
-"""The kept column of preference pairs: one of ROLES."""
-
-ROLES = ("chosen", "rejected")
-"""The sides of a preference pair: of documents 2i and 2i + 1."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
 
@@ -59,14 +42,15 @@ class RowFormat:
     """Columns of the source that are kept, one value per token."""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> RowFormat:
-        """What these options make of the rows, as a manifest holds them."""
+    def of(cls, options: PackOptions) -> RowFormat:
+        """Describe the rows that options lead to, without the columns that they keep."""
+        written = {"input_ids": True, "labels": options.labels, "position_ids": "position_ids" in options.emit}
         return cls(
-            max_len=options["max_len"],
-            pad_id=options["pad_id"],
-            token_columns=tuple(name for name in TOKEN_COLUMNS if name == "input_ids" or options[name]),
-            align=options.get("align", 1),
-            mixture=bool(options.get("weights")),
+            max_len=options.max_len,
+            pad_id=options.pad_id or 0,
+            token_columns=tuple(name for name in TOKEN_COLUMNS if written[name]),
+            align=options.align,
+            mixture=bool(options.weights),
             kept={},
             kept_tokens={},
         )
@@ -86,7 +70,7 @@ class RowFormat:
         """Of the shards."""
         fields = [pa.field(name, pa.list_(pa.int32(), self.max_len)) for name in self.token_columns]
         fields += [pa.field(name, pa.list_(value, self.max_len)) for name, value in self.kept_tokens.items()]
-        fields += [pa.field(name, pa.list_(SEGMENT_COLUMNS[name])) for name in self.segment_columns]
+        fields += [pa.field(name, pa.list_(pa.type_for_alias(SEGMENT_COLUMNS[name]))) for name in self.segment_columns]
         fields += [pa.field(name, pa.list_(value)) for name, value in self.kept.items()]
         return pa.schema(fields)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.gather import TokenColumn, gather_bytes
+from packer.gather import Spans, TokenColumn, gather_bytes
+
+
+class ValuesByRow(Protocol):
+    """A column of values that are looked up where they lie."""
+
+    def at(self, rows: NDArray[np.int64]) -> pa.Array:
+        """The values at these rows, ascending."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,10 +33,10 @@ class KeptValues:
     """The value of each, by column."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, pa.ChunkedArray], lists: NDArray[np.int64]) -> KeptValues:
+    def of(cls, columns: Mapping[str, ValuesByRow], lists: NDArray[np.int64]) -> KeptValues:
         """Look up the values of these lists, in any order and as often as they come."""
         found = np.unique(lists)
-        return cls(lists=found, values={name: values_at(column, found) for name, column in columns.items()})
+        return cls(lists=found, values={name: column.at(found) for name, column in columns.items()})
 
     def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_]) -> pa.Array:
         """The values of segments: at padding 0 where they are numbers, else null.
@@ -60,29 +68,18 @@ def values_at(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> pa.Array:
     return pa.concat_arrays(parts) if parts else pa.array([], column.type)
 
 
-def tokens_at(
-    column: TokenColumn,
-    value_type: pa.DataType,
-    size: int,
-    lists: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    places: NDArray[np.int64],
-) -> pa.Array:
+def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:
     """Gather values per token as they are, 0 where nothing goes: an Arrow array of `size` values.
 
     Args:
         column: lists of `value_type`.
         value_type: a number of whole bytes.
+        spans: the values of each segment, and where they go.
         size: values in all.
-        lists: (segments,) the list of each segment.
-        starts: (segments,) its first value in the list.
-        lengths: (segments,) its values.
-        places: (segments,) where they go.
     """
     width = value_type.bit_width // 8
     out = np.zeros(size * width, np.uint8)
-    gather_bytes(column.addresses, lists, starts, lengths, places, width, out)
+    gather_bytes(column.addresses, spans, width, out)
     return pa.Array.from_buffers(value_type, size, [None, pa.py_buffer(out)])
 
 

@@ -6,12 +6,15 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.facts import Facts, SourceIdentity, Totals, kinds_of
+from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields
+from packer.options import PackOptions
 from packer.shards.columns import RowFormat
-from packer.shards.manifest_fields import SHARD, check_fields
+from packer.shards.option_kinds import OPTIONS
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -20,42 +23,51 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShardEntry:
+class ShardEntry(Facts):
     """What the manifest says of one shard."""
 
     file: str
     """File name, in the folder of the manifest."""
 
-    rows: int
+    rows: Positive
     """Packs in it."""
 
-    tokens: int
+    tokens: Count
     """Real tokens in it, padding not counted."""
 
-    trained: int
+    trained: Count
     """Labels in it that are not -100; 0 where no labels are written."""
 
-    untrained_segments: int
+    untrained_segments: Count
     """Segments in it of which nothing is trained; 0 where no labels are written."""
 
-    bytes: int
+    bytes: Count
     """Size of the file."""
 
     xxh3_128: str
     """Hash of the file, hexadecimal."""
 
 
+_FIELDS = {
+    "options": OPTIONS,
+    "source": kinds_of(SourceIdentity),
+    "totals": kinds_of(Totals),
+    "shards": [kinds_of(ShardEntry)],
+    "files": {EVERY: TEXT},
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """What a packed dataset is made of: no time, host or absolute path, so that equal packs have equal manifests."""
 
-    options: Mapping[str, Any]
-    """Every option that shapes the bytes."""
+    options: PackOptions
+    """The options of the pack. The file names `max_len`, and the others where they differ from their default."""
 
-    source: Mapping[str, Any]
-    """The source's identity: relative file names, sizes, rows, tokens, and a hash of all lengths."""
+    source: SourceIdentity
+    """The source: relative file names, sizes, rows, tokens, and a hash of all lengths."""
 
-    totals: Mapping[str, Any]
+    totals: Totals
     """Documents, segments, packs, efficiency, lower bound; every token as packed, repeated, truncated or dropped."""
 
     shards: tuple[ShardEntry, ...]
@@ -67,12 +79,12 @@ class Manifest:
     @property
     def packs(self) -> int:
         """Rows in all shards."""
-        return int(self.totals["packs"])
+        return self.totals.packs
 
     @property
     def max_len(self) -> int:
         """Tokens and padding of a row."""
-        return int(self.options["max_len"])
+        return self.options.max_len
 
     @property
     def row_format(self) -> RowFormat:
@@ -82,16 +94,16 @@ class Manifest:
     @property
     def efficiency(self) -> float:
         """Real tokens / (packs * max_len)."""
-        return float(self.totals["efficiency"])
+        return self.totals.efficiency
 
     def to_dict(self) -> dict[str, Any]:
         """Return the manifest as it stands in the file, checksum apart."""
         return {
             "format_version": FORMAT_VERSION,
-            "options": dict(self.options),
-            "source": dict(self.source),
-            "totals": dict(self.totals),
-            "shards": [asdict(shard) for shard in self.shards],
+            "options": self.options.to_dict(),
+            "source": self.source.to_dict(),
+            "totals": self.totals.to_dict(),
+            "shards": [shard.to_dict() for shard in self.shards],
             "files": dict(self.files),
         }
 
@@ -108,14 +120,14 @@ class Manifest:
             KeyError: a field is missing.
             TypeError: a value is of the wrong kind or size, or a file is not named as those of a packed dataset are.
         """
-        check_fields(content)
+        check_fields(content, _FIELDS)
         _check_together(content)
         _check_names(content)
         return cls(
-            options=content["options"],
-            source=content["source"],
-            totals=content["totals"],
-            shards=tuple(ShardEntry(**{name: shard[name] for name in SHARD}) for shard in content["shards"]),
+            options=PackOptions.from_dict(content["options"]),
+            source=SourceIdentity.from_dict(content["source"]),
+            totals=Totals.from_dict(content["totals"]),
+            shards=tuple(ShardEntry.from_dict(shard) for shard in content["shards"]),
             files=content["files"],
         )
 
@@ -174,11 +186,11 @@ def shard_name(shard: int, shards: int) -> str:
     return f"data-{shard:05d}-of-{shards:05d}.arrow"
 
 
-def datasets_files(manifest_source: Mapping[str, Any], shard_files: list[str]) -> dict[str, bytes]:
+def datasets_files(source: SourceIdentity, shard_files: list[str]) -> dict[str, bytes]:
     """Content of the files that make datasets.load_from_disk open the folder, by name."""
     state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in shard_files],
-        "_fingerprint": str(manifest_source["lengths_xxh3_128"])[:16],
+        "_fingerprint": source.lengths_xxh3_128[:16],
         "_format_columns": None,
         "_format_kwargs": {},
         "_format_type": None,

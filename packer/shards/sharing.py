@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,18 +11,32 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, written
+from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
+from packer.options import PackOptions
 from packer.plan import NO_GROUP
-from packer.shards.columns import PADDING, ROLE, ROLES
+from packer.shards.columns import PADDING
 
 
-def group_values(column: pa.Array | pa.ChunkedArray, name: str) -> pa.DictionaryArray:
+class Chunks(Protocol):
+    """A column in chunks: a `pa.ChunkedArray`, or what decodes them one by one."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of all values."""
+
+    @property
+    def chunks(self) -> Iterable[pa.Array]:
+        """The values, in order."""
+
+
+def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
     """The values of a column that groups documents, each that occurs once: equal values have one index, null has none.
 
     Raises:
         SourceError: the column holds what cannot be compared.
     """
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    chunks = [column] if isinstance(column, pa.Array) else column.chunks
     try:
         encoded = [_encoded(chunk) for chunk in chunks]
         return pa.concat_arrays(encoded) if encoded else pc.dictionary_encode(pa.array([], column.type))
@@ -51,7 +65,7 @@ def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
     return codes
 
 
-def row_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> tuple[int, str] | None:
+def row_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str] | None:
     """Find the first row of a record batch that holds too many segments, or some that should not share it.
 
     Args:
@@ -68,18 +82,18 @@ def row_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> tuple[int, s
     real = np.flatnonzero(documents != PADDING)
     documents = documents[real]
     rows = np.repeat(np.arange(batch.num_rows), np.diff(as_numpy(batch["seq_lengths"].offsets)))[real]
-    most, held = options.get("max_segments"), np.bincount(rows, minlength=1)
+    most, held = options.max_segments, np.bincount(rows, minlength=1)
     if most is not None and held.max() > most:
         row = int(np.argmax(held > most))
         return row, f"holds {held[row]:,} segments, packed with max_segments {most:,}"
-    is_paired = bool(options.get("pairs"))
+    is_paired = options.pairs
     if is_paired:
         roles = batch[ROLE].values.take(pa.array(real)) if ROLE in batch.schema.names else None
         fault = _pair_fault(rows, documents, roles)
         if fault is not None:
             return fault
-    name = options.get("group_by")
-    if name is None or name not in options.get("keep", []):
+    name = options.group_by
+    if name is None or name not in options.keep:
         return None
     sources = as_numpy(batch["source_ids"].values)[real] if "source_ids" in batch.schema.names else None
 
@@ -91,7 +105,7 @@ def row_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> tuple[int, s
 
 
 def group_fault(
-    rows: NDArray[np.int64], groups: pa.DictionaryArray, options: Mapping[str, Any], describe: Callable[[int], str]
+    rows: NDArray[np.int64], groups: pa.DictionaryArray, options: PackOptions, describe: Callable[[int], str]
 ) -> tuple[int, str] | None:
     """Find the first row that holds two groups (`together`), or two segments of a group (`apart`).
 
@@ -104,8 +118,8 @@ def group_fault(
     Returns:
         (row, what is wrong with it), or None.
     """
-    name, mode = options["group_by"], options.get("group_mode", "together")
-    step = 2 if options.get("pairs") else 1
+    name, mode = options.group_by, options.group_mode
+    step = 2 if options.pairs else 1
     at = clash(rows[::step], group_codes(groups)[::step], mode)
     if at is None:
         return None

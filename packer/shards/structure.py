@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
 from packer.arrow import as_numpy
-from packer.shards.columns import PADDING, ROLE, RowFormat
+from packer.column_names import ROLE
+from packer.options import PackOptions
+from packer.shards.columns import PADDING, RowFormat
 from packer.shards.manifest import Manifest
 
 
@@ -86,20 +85,17 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
     return None
 
 
-def kept_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> str | None:
+def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
     """Return what is wrong with the columns that are kept of the source: a value for each segment, or for each token.
 
     Args:
         batch: has the columns of a shard, whose structure is right.
         options: those of the manifest.
     """
-    per_segment, per_token = (options.get(name, []) for name in ("keep", "keep_tokens"))
-    if options.get("pairs"):
-        per_segment = [*per_segment, ROLE]
-    for name in (*per_segment, *per_token):
+    for name in (*options.kept, *options.keep_tokens):
         if batch.schema.names.count(name) != 1:
             return f"the columns are {', '.join(batch.schema.names)}, the options ask for {name}"
-    for name in per_segment:
+    for name in options.kept:
         column = batch[name]
         if (
             not pa.types.is_list(column.type)
@@ -108,16 +104,16 @@ def kept_fault(batch: pa.RecordBatch, options: Mapping[str, Any]) -> str | None:
             or len(column.values) != len(batch["seq_lengths"].values)
         ):
             return f"{name} is not a value for each segment"
-    for name in per_token:
+    for name in options.keep_tokens:
         found = batch[name].type
         if (
             not pa.types.is_fixed_size_list(found)
-            or found.list_size != options["max_len"]
+            or found.list_size != options.max_len
             or not _has_whole_bytes(found.value_type)
             or batch[name].null_count
         ):
             return f"{name} is not a value for each token"
-    if options.get("pairs") and not pa.types.is_string(batch[ROLE].type.value_type):
+    if options.pairs and not pa.types.is_string(batch[ROLE].type.value_type):
         return f"{ROLE} holds {batch[ROLE].type.value_type}, not strings"
     return None
 

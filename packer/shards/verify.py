@@ -13,10 +13,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
+from packer.column_names import TOKEN_COLUMNS
 from packer.errors import PackerError
-from packer.gather import NO_LOSS, count_trained
+from packer.gather import count_trained
+from packer.labels import NO_LOSS
 from packer.progress import Progress
-from packer.shards.columns import PADDING, TOKEN_COLUMNS
+from packer.shards.columns import PADDING
 from packer.shards.figures import manifest_faults, row_faults
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
@@ -85,7 +87,7 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, out_items
                 yield f"{entry.file} row {row + shared[0]} {shared[1]}"
             else:
                 extents = as_numpy(batch["seq_lengths"].values)[as_numpy(batch["doc_ids"].values) != PADDING]
-                np.add.at(out_items, extents[::2] + extents[1::2] if manifest.options.get("pairs") else extents, 1)
+                np.add.at(out_items, extents[::2] + extents[1::2] if manifest.options.pairs else extents, 1)
         row += batch.num_rows
     if found.tokens != entry.tokens:
         yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
@@ -127,7 +129,7 @@ class _Layout(NamedTuple):
         segments = {name: as_numpy(batch[name].values).astype(np.int64) for name in manifest.row_format.segment_columns}
         extents, starts = segments["seq_lengths"], segments["doc_starts"]
         lengths = segments.get("seq_tokens", np.where(segments["doc_ids"] == PADDING, 0, extents))
-        context = np.where(starts > 0, max(manifest.options.get("overlap", 0), 1), 1)
+        context = np.where(starts > 0, max(manifest.options.overlap, 1), 1)
         return cls(np.cumsum(extents) - extents, extents, lengths, np.minimum(context, extents))
 
     def within(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -148,8 +150,8 @@ def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     padding = layout.within(layout.lengths, layout.extents)
     if flat["input_ids"].min() < 0:
         return "a token is negative"
-    if (flat["input_ids"][padding] != manifest.options["pad_id"]).any():
-        return f"padding is not pad_id {manifest.options['pad_id']}"
+    if (flat["input_ids"][padding] != manifest.row_format.pad_id).any():
+        return f"padding is not pad_id {manifest.row_format.pad_id}"
     if "labels" in flat:
         untrained = padding | layout.within(np.zeros_like(layout.context), layout.context)
         if (flat["labels"][untrained] != NO_LOSS).any():

@@ -11,9 +11,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, numpy_dtype
-from packer.gather import NO_LOSS, TokenColumn, count_trained, fill_gaps, gather, mask_context, restart_positions
-from packer.shards.columns import PADDING, SEGMENT_COLUMNS, RowFormat
+from packer.arrow import as_arrow
+from packer.column_names import SEGMENT_COLUMNS
+from packer.gather import (
+    RowLayout,
+    Spans,
+    TokenColumn,
+    count_trained,
+    fill_gaps,
+    gather,
+    mask_context,
+    restart_positions,
+)
+from packer.labels import NO_LOSS
+from packer.shards.columns import PADDING, RowFormat
 from packer.shards.files import HashingFile
 from packer.shards.kept import KeptValues, tokens_at
 from packer.shards.manifest import ShardEntry
@@ -110,25 +121,25 @@ def build_batch(
     ends = np.add.reduceat(block.extents, block.row_starts[:-1])
     row_of = np.repeat(np.arange(rows), np.diff(block.row_starts))
     places = row_of * max_len + before - before[block.row_starts[:-1]][row_of]
-    layout = places, block.lengths, block.extents, ends, max_len
+    layout = RowLayout(places, block.lengths, block.extents, ends)
+    spans = Spans(block.lists, block.starts, block.lengths, places)
 
     columns: dict[str, NDArray[np.int32]] = {}
     trained = untrained_segments = 0
     tokens = columns["input_ids"] = np.empty(rows * max_len, np.int32)
-    bad = gather(source.input_ids.addresses, block.lists, block.starts, block.lengths, places, 0, tokens)
+    bad = gather(source.input_ids.addresses, spans, 0, tokens)
     if bad >= 0:
         raise BadTokenError("input_ids", bad)
-    fill_gaps(*layout, row_format.pad_id, tokens)
+    fill_gaps(layout, max_len, row_format.pad_id, tokens)
     if "labels" in row_format.token_columns:
         if source.labels is None:
             columns["labels"] = tokens.copy()
         else:
             columns["labels"] = np.empty(rows * max_len, np.int32)
-            addresses = source.labels.addresses
-            bad = gather(addresses, block.lists, block.starts, block.lengths, places, NO_LOSS, columns["labels"])
+            bad = gather(source.labels.addresses, spans, NO_LOSS, columns["labels"])
             if bad >= 0:
                 raise BadTokenError("labels", bad)
-        fill_gaps(*layout, NO_LOSS, columns["labels"])
+        fill_gaps(layout, max_len, NO_LOSS, columns["labels"])
         mask_context(places, block.context, NO_LOSS, columns["labels"])
         trained, untrained_segments = count_trained(places, block.extents, columns["labels"])
     if "position_ids" in row_format.token_columns:
@@ -137,8 +148,7 @@ def build_batch(
 
     arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(columns[name]), max_len) for name in row_format.token_columns]
     for name, value_type in row_format.kept_tokens.items():
-        taken = source.kept_tokens[name], value_type, rows * max_len
-        values = tokens_at(*taken, block.lists, block.starts, block.lengths, places)
+        values = tokens_at(source.kept_tokens[name], value_type, spans, rows * max_len)
         arrays.append(pa.FixedSizeListArray.from_arrays(values, max_len))
     is_short = ends < max_len
     tails = np.flatnonzero(is_short)
@@ -159,7 +169,7 @@ def build_batch(
     for name in row_format.segment_columns:
         values, padding = of_segments[name]
         assert values is not None
-        column = np.empty(len(is_segment), numpy_dtype(SEGMENT_COLUMNS[name]))
+        column = np.empty(len(is_segment), SEGMENT_COLUMNS[name])
         column[segments], column[pads] = values, padding
         arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(column)))
     if row_format.kept:

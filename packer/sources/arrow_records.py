@@ -13,14 +13,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources import ipc
-from packer.sources.documents import SourceFile, reading
+from packer.sources.column_checks import check_indices, require_kept
+from packer.sources.documents import Places, RowPlaces, SourceFile, reading
 from packer.sources.hugging_face import STATE, Found
-from packer.sources.records import ROWS, Reader, rows_at_once, with_columns
+from packer.sources.ipc import lies_in, record_batches
+from packer.sources.record_batches import map_file, schema_of
+from packer.sources.text_records import ROWS, RecordReader, rows_at_once, with_columns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ArrowRecords:
+class ArrowRecords(RecordReader):
     """Rows of Arrow record batches: of a file, of the files of a saved dataset, or in memory."""
 
     file: SourceFile
@@ -42,66 +44,11 @@ class ArrowRecords:
     indices: NDArray[Any] | None = None
     """Row i is row indices[i] of the record batches, which lie in memory."""
 
-    @classmethod
-    def open(cls, path: Path, name: str) -> ArrowRecords:
-        """Map an Arrow stream or file and count its rows.
+    def require(self, columns: Sequence[str]) -> None:
+        """Check that there is each of these columns, once, of a type that can be kept."""
+        require_kept(self.fields, columns, self.file.name)
 
-        Raises:
-            SourceError: truncated or corrupt.
-        """
-
-        def read(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            fields = ipc.schema_of(buffer).names
-            there = tuple(column for column in columns if column in fields)
-            yield from ipc.record_batches(buffer, name, there, only=there if whole else None)
-
-        with reading(name):
-            file = SourceFile(name=name, bytes=path.stat().st_size)
-            if not file.bytes:
-                raise SourceError(f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it")
-            buffer = ipc.map_file(path)
-            fields = ipc.schema_of(buffer)
-            rows, whole = 0, False
-            for batch in ipc.record_batches(buffer, name, ()):
-                rows += len(batch)
-                whole = whole or not ipc.lies_in(buffer, batch, batch.schema.names)
-        return cls(
-            file=file, path=path, fields=fields, read=read, rows=rows, at_once=rows_at_once(file, rows), whole=whole
-        )
-
-    @classmethod
-    def select(cls, found: Found, files: Sequence[ArrowRecords] = ()) -> ArrowRecords:
-        """Take a table in memory, or the files of a saved dataset, in the order of an indices mapping if there is one.
-
-        Raises:
-            SourceError: the mapping reaches beyond the rows.
-        """
-        if found.table is not None:
-            table: pa.Table = found.table
-            file, path, fields, rows = SourceFile(name=found.name, bytes=table.nbytes), None, table.schema, len(table)
-        else:
-            (first, *_), rows = files, sum(one.rows for one in files)
-            file = SourceFile(name=STATE, bytes=sum(one.file.bytes for one in files))
-            path, fields = Path(found.name) / STATE, first.fields
-
-        def read(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            if found.table is not None:
-                yield from found.table.select([column for column in columns if column in fields.names]).to_batches()
-            for one in files:
-                yield from one.read(columns)
-
-        indices = found.indices
-        if indices is not None and len(indices) and (int(indices.max()) >= rows or int(indices.min()) < 0):
-            raise SourceError(
-                f"{found.name}: its indices mapping reaches from row {indices.min()} to {indices.max()}, "
-                f"the data from 0 to {rows - 1}; save it again after .flatten_indices()"
-            )
-        rows = rows if indices is None else len(indices)
-        return cls(
-            file=file, path=path, fields=fields, read=read, rows=rows, at_once=rows_at_once(file, rows), indices=indices
-        )
-
-    def cut(self, size: int) -> Sequence[Reader]:
+    def cut(self, size: int) -> Sequence[RecordReader]:
         """Cut into equal runs of rows."""
         pieces = 1 if self.whole else max(1, min(self.file.bytes // size, self.rows))
         return [
@@ -126,10 +73,10 @@ class ArrowRecords:
         """They are Arrow's already; a column that is not there is null throughout."""
         return with_columns(block, columns)
 
-    def place(self, row: int) -> str:
-        """Name the row."""
-        row += self.first_row
-        return f"{self.file.name} row {row if self.indices is None else self.indices[row]}"
+    @property
+    def places(self) -> Places:
+        """What names the records."""
+        return RowPlaces(self.file.name, self.first_row, self.indices)
 
     def _in_order(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         skip, left = self.first_row, self.rows
@@ -157,3 +104,64 @@ class ArrowRecords:
             yield pa.Table.from_batches(
                 [batches[number].take(pa.array([row for _, row in run])) for number, run in runs]
             )
+
+
+def open_arrow_records(path: Path, name: str) -> ArrowRecords:
+    """Map an Arrow stream or file and count its rows.
+
+    Args:
+        path: the file.
+        name: its name in messages and in the manifest.
+
+    Raises:
+        SourceError: truncated or corrupt.
+    """
+
+    def read(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        there = tuple(column for column in columns if column in fields.names)
+        yield from record_batches(buffer, name, there, only=there if whole else None)
+
+    with reading(name):
+        file = SourceFile(name=name, bytes=path.stat().st_size)
+        if not file.bytes:
+            raise SourceError(f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it")
+        buffer = map_file(path)
+        fields = schema_of(buffer)
+        rows, whole = 0, False
+        for batch in record_batches(buffer, name, ()):
+            rows += len(batch)
+            whole = whole or not lies_in(buffer, batch, batch.schema.names)
+    at_once = rows_at_once(file, rows)
+    return ArrowRecords(file=file, path=path, fields=fields, read=read, rows=rows, at_once=at_once, whole=whole)
+
+
+def select_arrow_records(found: Found, files: Sequence[ArrowRecords] = ()) -> ArrowRecords:
+    """Take a table in memory, or the files of a saved dataset, in the order of an indices mapping if there is one.
+
+    Args:
+        found: the dataset.
+        files: its files, if it is a saved one.
+
+    Raises:
+        SourceError: the mapping reaches beyond the rows.
+    """
+    table: pa.Table = found.table.table if found.table is not None else None
+    if table is not None:
+        file, path, fields, rows = SourceFile(name=found.name, bytes=table.nbytes), None, table.schema, len(table)
+    else:
+        (first, *_), rows = files, sum(one.rows for one in files)
+        file = SourceFile(name=STATE, bytes=sum(one.file.bytes for one in files))
+        path, fields = Path(found.name) / STATE, first.fields
+
+    def read(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if table is not None:
+            yield from table.select([column for column in columns if column in fields.names]).to_batches()
+        for one in files:
+            yield from one.read(columns)
+
+    indices = found.indices
+    if indices is not None:
+        check_indices(found.name, indices, rows)
+        rows = len(indices)
+    at_once = rows_at_once(file, rows)
+    return ArrowRecords(file=file, path=path, fields=fields, read=read, rows=rows, at_once=at_once, indices=indices)

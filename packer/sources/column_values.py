@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from packer.sources.column_checks import holds_numbers
 from packer.sources.column_types import cast, join
-from packer.sources.documents import DocumentError, holds_numbers
+from packer.sources.documents import DocumentError
 
 _DEEPEST = 50  # an Arrow stream holds up to 64 levels, those of the rows included
 _REASONS = (pa.ArrowException, ValueError, TypeError, OverflowError, RecursionError)  # what pyarrow raises for a value

@@ -6,17 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.errors import PackerError, SourceError
+from packer.facts import TextIdentity
 from packer.gather import TokenColumn
-from packer.sources.column_types import as_plain, can_be_kept
+from packer.sources.column_types import as_plain
 from packer.sources.crew import Crew
 from packer.system_errors import shortage
+
+if TYPE_CHECKING:
+    from packer.sources.value_column import ValueColumn
 
 LONGEST = 2**31 - 1
 """Tokens of the longest document that is taken; also the largest token id."""
@@ -34,10 +38,6 @@ ATTENTION = "attention_mask"
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", ATTENTION)
 """Columns of 0 and 1 per token, as trainers and tokenizers write them; no label where any of the first three is 0."""
 
-_TEXT = {"text", "prompt", "messages", "conversations"}  # columns that a tokenizer makes documents of
-
-TAKEN = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
@@ -50,12 +50,17 @@ class SourceFile:
     """Size of the original file, also where a decoded copy is read in its place."""
 
 
+class ListNumbers(Protocol):
+    """The number of the list that each document is: an array, or what answers as one does."""
+
+    def __getitem__(self, documents: NDArray[np.int64], /) -> NDArray[Any]: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenTable:
     """A contiguous stretch of checked documents, in memory or memory-mapped.
 
-    No row is null or holds a null, offsets stay inside the values, labels are as long as input_ids. Token values
-    are checked when they are gathered.
+    No list is null or holds a null, offsets are valid, labels are as long as input_ids. Gathering checks token values.
     """
 
     input_ids: TokenColumn
@@ -67,10 +72,10 @@ class TokenTable:
     lengths: NDArray[np.int32]
     """(documents,) tokens in each document."""
 
-    rows: NDArray[np.int64] | NDArray[np.uint64] | None
-    """(documents,) document i is list rows[i] of the columns; None: list i."""
+    rows: ListNumbers | None
+    """Document i is list rows[i] of the columns; None: list i. An array, or what works the numbers out."""
 
-    extra: dict[str, pa.ChunkedArray]
+    extra: Mapping[str, ValueColumn]
     """Other columns that were asked for, by name: one value per list."""
 
     first_document: int
@@ -94,7 +99,7 @@ class Columns(NamedTuple):
 class Tokenized:
     """What is known of a source whose documents are text, beside them."""
 
-    identity: Mapping[str, Any]
+    identity: TextIdentity
     """What shapes the tokens; for the manifest."""
 
     fingerprint: str | None = None
@@ -158,8 +163,34 @@ class Batch(NamedTuple):
         return Batch(cut(self.input_ids), labels, self.done, {name: cut(chunks) for name, chunks in self.extra.items()})
 
 
+class Places(Protocol):
+    """What names documents by their rows; it can be pickled."""
+
+    def place(self, row: int) -> str:
+        """Where a user finds this row, as in "rows.jsonl line 18"."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlaces:
+    """Rows of a file, by number."""
+
+    name: str
+    first_row: int = 0
+    indices: NDArray[Any] | None = None
+    """Row i is row indices[i] of the file; None: row i itself."""
+
+    def place(self, row: int) -> str:
+        """Name the row."""
+        row += self.first_row
+        return f"{self.name} row {row if self.indices is None else self.indices[row]}"
+
+
 class Input(Protocol):
-    """One file, or one dataset in memory: the seam behind which every format is alike."""
+    """One file, or one dataset in memory: what every format looks like to the rest of the package.
+
+    A class that derives from it may leave out all but `file`, `path`, `has_labels` and `batches`. A dataclass needs
+    `slots=True` for its fields to take the place of properties.
+    """
 
     @property
     def file(self) -> SourceFile:
@@ -167,11 +198,12 @@ class Input(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Where the file is; None for data in memory."""
+        """Path of the file; None for data in memory."""
 
     @property
     def rows(self) -> int | None:
-        """Documents; None where only reading tells."""
+        """Number of documents; None where only reading tells."""
+        return None
 
     @property
     def has_labels(self) -> bool | None:
@@ -179,17 +211,31 @@ class Input(Protocol):
 
     @property
     def mapped(self) -> bool:
-        """Whether its lists lie in memory, mapped or not, for as long as the input lives."""
+        """Whether this is a `MappedLists`, whose lists lie in memory for as long as it lives."""
+        return False
 
     @property
     def decoded(self) -> DecodedSize | None:
-        """What its documents come to, or a little more; None where only reading tells."""
+        """Size of its documents when they are decoded, or a little more; None where only reading tells."""
+        return None
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of its other columns, as the file declares them; empty where only reading tells."""
+        return {}
+
+    @property
+    def places(self) -> Places:
+        """What names its documents, also when a decoded copy is read in its place."""
+        return RowPlaces(self.file.name)
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut what is to be decoded into pieces that can be read side by side.
 
-        They follow from the file and `size` alone, about the bytes of a piece. `file.bytes` of a piece are its share.
+        The pieces follow from the file and `size` alone, about the bytes of a piece. `file.bytes` of a piece is its
+        share of the file.
         """
+        return (self,)
 
     def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield the documents in order, within bounded memory; may raise `DocumentError` with a row of this input.
@@ -200,6 +246,7 @@ class Input(Protocol):
 
     def place(self, row: int) -> str:
         """Where a user finds this row, as in "rows.jsonl line 18"."""
+        return self.places.place(row)
 
 
 class DocumentError(Exception):
@@ -235,69 +282,6 @@ def reading(name: str) -> Iterator[None]:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error
         raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
-
-
-def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
-    """Check the types of the wanted columns of a file; whether it has labels."""
-    require_column(schema.names, name, columns)
-    has_labels = columns.labels in schema.names
-    for column in columns.wanted(has_labels=has_labels):
-        if column not in schema.names:
-            raise PackerError(f"{name}: no column '{column}' (found: {', '.join(schema.names)}); all files need it")
-        if schema.names.count(column) > 1:
-            raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
-    for mask in MASKS:
-        if mask in schema.names and mask not in columns.extra:
-            raise SourceError(
-                f"{name}: has a column '{mask}', and the first file has none; give it to all files or to none"
-            )
-    for column in columns.extra:
-        found = schema.field(column).type
-        if column in columns.per_token:
-            check_per_token(found, column, name)
-        else:
-            check_kept(found, column, name)
-    for column in columns.wanted(has_labels=has_labels)[: 1 + has_labels]:
-        found = schema.field(column).type
-        is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
-        if not is_list or not pa.types.is_integer(found.value_type):
-            raise SourceError(f"{name}: column '{column}' holds {found}; taken are {TAKEN}")
-        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of rows in no bytes
-            raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
-    return has_labels
-
-
-def check_kept(kind: pa.DataType, column: str, name: str) -> None:
-    """Raise a SourceError where a column of values per document is of a type that cannot be kept, such as a union."""
-    if not can_be_kept(kind):
-        raise SourceError(
-            f"{name}: column '{column}' holds {kind}, which is not taken; save it as strings, numbers, lists or structs"
-        )
-
-
-def check_per_token(kind: pa.DataType, column: str, name: str) -> None:
-    """Raise a SourceError where a column of values per token is not of lists of numbers."""
-    if not holds_numbers(kind) and not pa.types.is_null(kind):
-        raise SourceError(f"{name}: column '{column}' holds {kind}; taken are lists of numbers, one for each token")
-
-
-def holds_numbers(kind: pa.DataType) -> bool:
-    """Whether a type is one of lists of numbers; lists of nothing but nulls are, as far as they tell."""
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return False
-    values = kind.value_type
-    of_numbers = pa.types.is_integer(values) or pa.types.is_floating(values) or pa.types.is_boolean(values)
-    return bool(of_numbers or pa.types.is_null(values))
-
-
-def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
-    """Raise if the column with the tokens is not among the names found in a file."""
-    if columns.input_ids not in names:
-        found = ", ".join(names) or "none"
-        remedy = "name the tokens' column with --input-column"
-        if _TEXT & set(names):
-            remedy += ", or give --tokenizer to pack text"
-        raise OtherSourceError(f"{name}: no column '{columns.input_ids}' (found: {found})", remedy)
 
 
 def null_message(column: str) -> str:

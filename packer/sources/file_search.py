@@ -6,17 +6,14 @@ import fnmatch
 import glob
 import logging
 import os
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from packer.errors import PackerError
 from packer.sources.documents import reading
+from packer.sources.formats import ending_of
 from packer.sources.hugging_face import SPLITS, STATE
-
-ENDINGS = re.compile(r"\.(arrow|ipc|feather|parquet|(jsonl|ndjson|json)(\.gz|\.zst)?)$")
-"""File names that are read inside a folder; others there (a README, a licence) are left alone."""
 
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
 log = logging.getLogger(__name__)
@@ -41,7 +38,7 @@ def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
             found += [
                 child
                 for child in _children(folder)
-                if ENDINGS.search(child.name) and child.name not in _SIDE_FILES and not child.is_dir()
+                if ending_of(child.name) and child.name not in _SIDE_FILES and not child.is_dir()
             ]
     if saved:
         raise PackerError(

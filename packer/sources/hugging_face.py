@@ -43,8 +43,8 @@ class Found(NamedTuple):
     indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
     """Which rows are its documents; None: all."""
 
-    table: pa.Table | None = None
-    """In place of files."""
+    table: Any = None
+    """In place of files: a table of `datasets`, whose attribute `table` is Arrow's."""
 
     fingerprint: str | None = None
     """Of a dataset in memory: another for other content."""
@@ -103,7 +103,7 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
     if split is not None and split != str(dataset.split):
         raise no_splits(f"{name} is a single dataset", split)
     indices = _indices(dataset._indices.table.column(0).chunks) if dataset._indices is not None else None
-    return Found(name, [], indices=indices, table=dataset.data.table, fingerprint=dataset._fingerprint)
+    return Found(name, [], indices=indices, table=dataset.data, fingerprint=dataset._fingerprint)
 
 
 def find_on_hub(hub_id: str, split: str | None) -> Found:

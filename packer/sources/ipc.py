@@ -2,91 +2,36 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from packer.errors import SourceError
+from packer.gather import TokenColumn
+from packer.gather.columns import ColumnBuilder
+from packer.sources.column_checks import find_columns
 from packer.sources.column_types import plain_type
 from packer.sources.crew import Crew
-from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile, find_columns, reading
+from packer.sources.documents import (
+    Batch,
+    Columns,
+    Input,
+    SourceFile,
+    reading,
+)
+from packer.sources.mapped_lists import MappedLists
+from packer.sources.record_batches import FileState, MappedFile, ends_of, is_ipc_file, map_file, schema_of
 
-MAGIC = b"ARROW1"
-"""How an IPC file begins; a stream begins with the length of its schema message."""
-
-_DOCUMENTS = 1 << 20  # documents handed on at once: 4 MB of lengths
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MappedLists:
-    """Lists that stay where they are: a mapped IPC file, a mapped decoded copy of some input, or a table in memory."""
-
-    file: SourceFile
-    path: Path | None
-    input_ids: tuple[pa.Array, ...]
-    labels: tuple[pa.Array, ...] | None
-    extra: Mapping[str, tuple[pa.Array, ...]]
-    """Other columns, by name."""
-
-    origin: Input | None = None
-    """The input whose decoded copy this is."""
-
-    @property
-    def rows(self) -> int:
-        """Documents."""
-        return sum(map(len, self.input_ids))
-
-    @property
-    def has_labels(self) -> bool | None:
-        """Whether there are labels; None without documents, where nothing needs them."""
-        return None if self.labels is None and not self.rows else self.labels is not None
-
-    @property
-    def mapped(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def decoded(self) -> DecodedSize | None:
-        """Nothing is to be decoded."""
-        return DecodedSize(0, 0)
-
-    def cut(self, size: int) -> Sequence[Input]:
-        """Nothing is to be decoded."""
-        return (self,)
-
-    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
-        """Yield runs of about a million documents: small chunks together, a huge chunk in slices."""
-        input_ids: list[pa.Array] = []
-        labels: list[pa.Array] = []
-        extra: dict[str, list[pa.Array]] = {name: [] for name in self.extra}
-        documents = finished = 0
-        total = max(self.rows, 1)
-        for number, chunk in enumerate(self.input_ids):
-            for start in range(0, len(chunk), _DOCUMENTS):
-                input_ids.append(chunk.slice(start, _DOCUMENTS))
-                if self.labels is not None:
-                    labels.append(self.labels[number].slice(start, _DOCUMENTS))
-                for name, chunks in self.extra.items():
-                    extra[name].append(chunks[number].slice(start, _DOCUMENTS))
-                documents += len(input_ids[-1])
-                if documents >= _DOCUMENTS or finished + documents == total:
-                    finished += documents
-                    done = self.file.bytes * finished // total
-                    yield Batch(input_ids, labels if self.labels is not None else None, done, extra)
-                    input_ids, labels, documents = [], [], 0
-                    extra = {name: [] for name in self.extra}
-
-    def place(self, row: int) -> str:
-        """Name the row, or what the row was decoded from."""
-        return self.origin.place(row) if self.origin is not None else f"{self.file.name} row {row}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompressedIpc:
+class CompressedIpc(Input):
     """An IPC stream or file with compressed buffers, or columns to be kept as another type; decoded batch by batch."""
 
     file: SourceFile
@@ -94,16 +39,6 @@ class CompressedIpc:
     rows: int
     has_labels: bool
     columns: Columns
-    mapped: bool = False
-
-    @property
-    def decoded(self) -> DecodedSize | None:
-        """Only reading tells."""
-        return None
-
-    def cut(self, size: int) -> Sequence[Input]:
-        """Record batches follow one another: one piece."""
-        return (self,)
 
     def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
         """Yield one batch for each record batch."""
@@ -115,9 +50,11 @@ class CompressedIpc:
             share = self.file.bytes * done // max(self.rows, 1)
             yield Batch.of(batch, self.columns, share, has_labels=self.has_labels)
 
-    def place(self, row: int) -> str:
-        """Name the row."""
-        return f"{self.file.name} row {row}"
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns."""
+        schema = schema_of(map_file(self.path))
+        return {name: schema.field(name).type for name in self.columns.extra} if self.rows else {}
 
 
 def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | CompressedIpc:
@@ -139,33 +76,79 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
                 f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it or write it again"
             )
         buffer = map_file(path)
-        rows, inside, has_labels = 0, True, find_columns(schema_of(buffer), name, columns)
-        wanted = columns.wanted(has_labels=has_labels)
-        chunks: dict[str, list[pa.Array]] = {column: [] for column in wanted}
-        is_plain = all(
-            plain_type(kind).equals(kind) for kind in (schema_of(buffer).field(name).type for name in columns.extra)
-        )
-        for batch in record_batches(buffer, name, wanted):
-            rows += len(batch)
-            inside = inside and is_plain and lies_in(buffer, batch, wanted)
-            for column, found in chunks.items():
-                if inside:
-                    found.append(batch.column(column))  # a batch takes memory of its own, and there may be many
-                else:
-                    found.clear()
-    if not inside:
+        schema = schema_of(buffer)
+        has_labels = find_columns(schema, name, columns)
+        is_plain = all(plain_type(kind).equals(kind) for kind in (schema.field(name).type for name in columns.extra))
+        index = _Index(buffer, columns, has_labels=has_labels)
+        batches = _placed_batches(buffer, name, columns.wanted(has_labels=has_labels))
+        rows = sum(index.add(batch, place) for batch, place in batches)
+    if not index.lies_inside or not is_plain:
         return CompressedIpc(file=file, path=path, rows=rows, has_labels=has_labels, columns=columns)
     return MappedLists(
         file=file,
         path=path,
-        input_ids=tuple(chunks[columns.input_ids]),
-        labels=tuple(chunks[columns.labels]) if has_labels else None,
-        extra={name: tuple(chunks[name]) for name in columns.extra},
+        stores=(index.finish(FileState(path.absolute(), name, file.bytes)),),
+        input_ids=columns.input_ids,
+        labels=columns.labels if has_labels else None,
+        extra=columns.extra,
     )
 
 
-def schema_names(path: Path, name: str) -> list[str]:
-    """The names of the columns of a stream or file."""
+class _Place(NamedTuple):
+    """Where a record batch is."""
+
+    at: int
+    """Its byte in a stream, or its number in a file."""
+
+    dictionaries_changed: bool
+    """Whether the dictionaries of a stream are others here than at its first record batch."""
+
+
+class _Index:
+    """Notes where the record batches of a mapped file are, and their lists of tokens and labels."""
+
+    def __init__(self, buffer: pa.Buffer, columns: Columns, *, has_labels: bool) -> None:
+        self._buffer = buffer
+        self._wanted = columns.wanted(has_labels=has_labels)
+        self._columns = {name: ColumnBuilder() for name in self._wanted[: 1 + has_labels]}
+        self._rows, self._places = array("q"), array("q")
+        self._in_sequence = False
+        self.lies_inside = True
+        """Whether all columns lie in the file as they are, so that they were not decompressed."""
+
+    def add(self, batch: pa.RecordBatch, place: _Place) -> int:
+        """Note a record batch; return its rows."""
+        begin, end = self._buffer.address, self._buffer.address + self._buffer.size
+        for name in self._wanted if self.lies_inside else ():
+            column = batch.column(name)
+            buffers = column.buffers()
+            parts = [part for part in buffers if part is not None and part.size]
+            self.lies_inside = all(begin <= part.address and part.address + part.size <= end for part in parts)
+            if self.lies_inside and name in self._columns:
+                self._columns[name].add(column, buffers)
+        if len(batch):
+            self._rows.append(len(batch))
+            self._places.append(place.at)
+            self._in_sequence = self._in_sequence or place.dictionaries_changed
+        return len(batch)
+
+    def finish(self, state: FileState) -> MappedFile:
+        """Return the record batches as a store."""
+        return MappedFile(
+            state=state,
+            owner=self._buffer,
+            ends=ends_of(self._rows),
+            places=np.array(self._places, np.int64),
+            in_sequence=self._in_sequence,
+            tokens={
+                name: TokenColumn(addresses=column.addresses(), owners=(self._buffer,))
+                for name, column in self._columns.items()
+            },
+        )
+
+
+def column_names(path: Path, name: str) -> list[str]:
+    """Return the names of the columns of a stream or file."""
     with reading(name):
         return list(schema_of(map_file(path)).names) if path.stat().st_size else []
 
@@ -186,24 +169,12 @@ def read_indices(paths: list[Path]) -> list[pa.Array]:
                     f"{path.name}: an indices mapping of {', '.join(map(str, found)) or 'no column'}, where one column "
                     "of whole numbers, the same in every file, is expected; save the dataset again"
                 )
-            for batch in _stream_batches(buffer, path.name):
+            for batch, _ in _stream_batches(buffer, path.name):
                 batch.validate()
                 chunks.append(batch.column(0))
                 if chunks[-1].null_count:
                     raise SourceError(f"{path.name}: nulls in an indices mapping; save the dataset again")
     return chunks
-
-
-def map_file(path: Path) -> pa.Buffer:
-    """Map a file."""
-    with pa.memory_map(str(path)) as file:  # closing gives the file descriptor back; the mapping lives in the buffer
-        return file.read_buffer()
-
-
-def schema_of(buffer: pa.Buffer) -> pa.Schema:
-    """The schema of a mapped stream or file."""
-    is_file = buffer.slice(0, len(MAGIC)).to_pybytes() == MAGIC
-    return pa.ipc.open_file(buffer).schema if is_file else pa.ipc.open_stream(buffer).schema
 
 
 def record_batches(
@@ -213,35 +184,46 @@ def record_batches(
 
     `only` leaves other columns undecoded. A file's reader copies when it is given, so mapping goes without.
     """
+    return (batch for batch, _ in _placed_batches(buffer, name, columns, only))
+
+
+def _placed_batches(
+    buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
+) -> Iterator[tuple[pa.RecordBatch, _Place]]:
+    """Yield (record batch, where it is); see `record_batches`."""
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
-    if buffer.slice(0, len(MAGIC)).to_pybytes() == MAGIC:
+    if is_ipc_file(buffer):
         file = pa.ipc.open_file(buffer, options=options)
         for number in range(file.num_record_batches):
             with reading(name):
                 batch = file.get_batch(number)
                 _check_structure(batch, columns)
-            yield batch
+            yield batch, _Place(number, dictionaries_changed=False)
         return
-    for batch in _stream_batches(buffer, name, options):
+    for batch, place in _stream_batches(buffer, name, options):
         with reading(name):
             _check_structure(batch, columns)
-        yield batch
+        yield batch, place
 
 
 def _stream_batches(
     buffer: pa.Buffer, name: str, options: pa.ipc.IpcReadOptions | None = None
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[tuple[pa.RecordBatch, _Place]]:
     """Yield the record batches of a mapped stream, and make sure that it ends where the file does."""
     reader = pa.BufferReader(buffer)
     stream = pa.ipc.open_stream(reader, options=options)
+    has_dictionaries, dictionaries = any(map(_has_dictionary, stream.schema.types)), None
     while True:
+        at = reader.tell()
         with reading(name):
             try:
                 batch = stream.read_next_batch()
             except StopIteration:
                 break
-        yield batch
+        now = stream.stats.num_dictionary_batches if has_dictionaries else 0
+        dictionaries = now if dictionaries is None else dictionaries
+        yield batch, _Place(at, dictionaries_changed=now != dictionaries)
     end = reader.tell()
     if buffer.slice(end - len(_END_OF_STREAM), len(_END_OF_STREAM)).to_pybytes() != _END_OF_STREAM:
         raise SourceError(
@@ -252,6 +234,14 @@ def _stream_batches(
             f"{name}: {buffer.size - end} bytes follow the end of the Arrow stream at byte {end}; "
             "streams cannot be concatenated, give them as separate files"
         )
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    """Whether values of a type refer to a dictionary, on any level."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    inside = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inside))
 
 
 def _check_structure(batch: pa.RecordBatch, columns: Sequence[str]) -> None:

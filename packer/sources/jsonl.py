@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from packer.errors import PackerError
+from packer.sources.column_checks import check_per_token, require_column
 from packer.sources.column_types import join
 from packer.sources.column_values import infer, shown
 from packer.sources.crew import Crew
@@ -24,14 +25,12 @@ from packer.sources.documents import (
     MASKS,
     Batch,
     Columns,
-    DecodedSize,
     DocumentError,
     Input,
+    Places,
     SourceFile,
-    check_per_token,
     null_message,
     reading,
-    require_column,
     value_message,
 )
 from packer.sources.json_blocks import Block, count_lines, parse_block
@@ -51,7 +50,7 @@ class _Parsed(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JsonLines:
+class JsonLines(Input):
     """A file with one JSON object on each line, or some of its lines; blank ones are skipped, other fields ignored."""
 
     file: SourceFile
@@ -66,31 +65,6 @@ class JsonLines:
 
     stop: int | None = None
     """Where the last line ends; None: with the file, as where the file is compressed."""
-
-    rows: int | None = None
-    mapped: bool = False
-    decoded: DecodedSize | None = None
-
-    @classmethod
-    def open(cls, path: Path, name: str, columns: Columns) -> JsonLines:
-        """Look at the first line: are the columns there?
-
-        Raises:
-            PackerError: no such column, or the file cannot be read.
-        """
-        has_labels, types = None, {}
-        with reading(name):
-            file = SourceFile(name=name, bytes=path.stat().st_size)
-        record = first_record(path, name)
-        if record is not None:
-            require_column(list(record), name, columns)
-            require_fields(path, name, record, columns.extra)
-            has_labels = record.get(columns.labels) is not None
-            types = {column: _type_of(record.get(column), column) for column in columns.extra}
-            for column in columns.per_token:
-                check_per_token(types[column], column, name)
-                types[column] = join(types[column], pa.list_(pa.null())) or types[column]
-        return cls(file=file, path=path, has_labels=has_labels, columns=columns, types=types)
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut a plain file at the newlines next to multiples of `size`."""
@@ -135,6 +109,11 @@ class JsonLines:
             yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
             row += len(tokens)
             line += block.count(b"\n")
+
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return self
 
     def place(self, row: int) -> str:
         """Name the line, counting again from the first."""
@@ -220,10 +199,41 @@ class JsonLines:
         return None
 
 
-def first_record(path: Path, name: str) -> dict[str, Any] | None:
-    """The object on the first line that is not blank; None where there is none."""
+def open_json_lines(path: Path, name: str, columns: Columns) -> JsonLines:
+    """Open a file of JSON lines, after a look at its first line.
+
+    Args:
+        path: the file.
+        name: its name in messages and in the manifest.
+        columns: the columns to read.
+
+    Raises:
+        PackerError: a column is missing, or the file cannot be read.
+    """
+    has_labels, types = None, {}
+    with reading(name):
+        file = SourceFile(name=name, bytes=path.stat().st_size)
+    record = _first_record(path, name)
+    if record:
+        require_column(list(record), name, columns)
+        require_fields(path, name, record, columns.extra)
+        has_labels = record.get(columns.labels) is not None
+        types = {column: _type_of(record.get(column), column) for column in columns.extra}
+        for column in columns.per_token:
+            check_per_token(types[column], column, name)
+            types[column] = join(types[column], pa.list_(pa.null())) or types[column]
+    return JsonLines(file=file, path=path, has_labels=has_labels, columns=columns, types=types)
+
+
+def column_names(path: Path, name: str) -> list[str]:
+    """Return the names of the fields on the first line that is not blank."""
+    return list(_first_record(path, name))
+
+
+def _first_record(path: Path, name: str) -> dict[str, Any]:
+    """The object on the first line that is not blank; empty where there is none."""
     _, first = first_line(path, name)
-    return _fields(first) or None  # reading the documents will say what is wrong, and where
+    return _fields(first)  # reading the documents will say what is wrong, and where
 
 
 def _fields(line: bytes) -> dict[str, Any]:

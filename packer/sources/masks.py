@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,15 +12,26 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.gather import NO_LOSS, list_lengths
+from packer.gather import list_lengths
+from packer.labels import NO_LOSS
 from packer.sources.crew import Crew
-from packer.sources.documents import ATTENTION, MASKS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
-from packer.sources.ipc import MappedLists
+from packer.sources.documents import (
+    ATTENTION,
+    MASKS,
+    Batch,
+    Columns,
+    DecodedSize,
+    DocumentError,
+    Input,
+    Places,
+    SourceFile,
+)
 from packer.sources.lengths import document_lengths, fault_of_row, runs, values_of
+from packer.sources.mapped_lists import MappedLists
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Masked:
+class Masked(Input):
     """An input whose masks are applied as it is read: it has labels, and no padding."""
 
     given: Input
@@ -55,17 +66,13 @@ class Masked:
         return None if self.given.has_labels is None else True
 
     @property
-    def mapped(self) -> bool:
-        """Never: what is masked is written anew."""
-        return False
-
-    @property
     def decoded(self) -> DecodedSize | None:
         """What the input comes to, with labels."""
         size = self.given.decoded
         if size is None or not isinstance(self.given, MappedLists):
             return size
-        tokens = sum(int(list_lengths(chunk).sum()) for chunk in self.given.input_ids)
+        chunks = self.given.chunks(self.given.input_ids)
+        tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
         return DecodedSize.of(tokens, self.given.rows, has_labels=bool(self.has_labels))
 
     def cut(self, size: int) -> Sequence[Input]:
@@ -92,9 +99,15 @@ class Masked:
                 fault = fault_of_row(batch, good, int(lengths[good]), self.columns)
                 raise DocumentError(row, fault.message)
 
-    def place(self, row: int) -> str:
-        """Where the input has it."""
-        return self.given.place(row)
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns, masks included."""
+        return self.given.declared_types
+
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return self.given.places
 
     def _applied(self, batch: Batch, number: int, first_row: int) -> Batch:
         """Apply the masks to one chunk of a batch."""
@@ -198,18 +211,13 @@ def apply_masks(inputs: Sequence[Input], columns: Columns, read: Columns) -> tup
     if len(mapped) == len(inputs):
         masks = [name for name in masks if not all(_is_idle(given, name) for given in mapped)]
     kept = columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
-    inputs = tuple(_only(given, kept) if isinstance(given, MappedLists) else given for given in inputs)
+    inputs = tuple(replace(given, extra=kept.extra) if isinstance(given, MappedLists) else given for given in inputs)
     return tuple(Masked(given=given, columns=kept, masks=tuple(masks)) for given in inputs) if masks else inputs
 
 
 def _is_idle(given: MappedLists, name: str) -> bool:
     """Whether a mask of a mapped input masks nothing."""
-    pairs = list(zip(given.extra[name], given.input_ids, strict=True))
-    return masks_nothing([mask for mask, _ in pairs]) and all(_as_long(*pair) for pair in pairs)
-
-
-def _only(given: MappedLists, columns: Columns) -> MappedLists:
-    return replace(given, extra={name: given.extra[name] for name in columns.extra})
+    return all(masks_nothing([mask]) and _as_long(mask, tokens) for mask, tokens in given.chunks(name, given.input_ids))
 
 
 def masks_nothing(lists: Sequence[pa.Array]) -> bool:

@@ -5,30 +5,29 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError, SourceError
-from packer.sources import ipc, jsonl, parquet
-from packer.sources.column_types import as_plain
-from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, find_columns, reading
-from packer.sources.file_search import ENDINGS, files_in, matches_of
+from packer.sources.column_checks import check_types, find_columns
+from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
+from packer.sources.file_search import files_in, matches_of
+from packer.sources.formats import FORMATS, InputFormat, format_of, known_formats
 from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset, no_splits
+from packer.sources.mapped_lists import MappedLists
 from packer.sources.masks import apply_masks, with_masks
 from packer.sources.pairs import open_pairs
 from packer.sources.regular_files import require_regular
-from packer.sources.source import Source, check_types
+from packer.sources.source import Source
 from packer.sources.split_names import files_of_split, splits_of
+from packer.sources.table_in_memory import TableInMemory
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from datasets import Dataset, DatasetDict
 
 _MANIFEST, _UNFINISHED = "manifest.json", ".packer"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_FORMATS = "Arrow (.arrow .ipc .feather), Parquet (.parquet) and JSON lines (.jsonl .ndjson .json, also .gz .zst)"
 
 
 def open_source(
@@ -82,12 +81,9 @@ def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, colum
     read = with_masks(columns, _names_in(found))
     if found.table is not None:
         opened: list[Input] = [_open_table(found.table, found.name, read)]
-    elif found.saved:
-        opened = [ipc.open_ipc(path, name, read) for path, name in found.files]
     else:
-        opened = [_open_file(path, name, read) for path, name in found.files]
-    schemas = [(given.file.name, given.groups.schema) for given in opened if isinstance(given, parquet.ParquetFile)]
-    check_types(found.name, columns.extra, schemas)
+        opened = [kind.open_tokens(path, name, read) for kind, path, name in _formats(found)]
+    check_types(found.name, columns.extra, [(given.file.name, given.declared_types) for given in opened])
     inputs = apply_masks(opened, columns, read)
     if not found.saved:
         _check_labels(inputs, columns)
@@ -154,66 +150,38 @@ def _find_in_folder(folder: Path, split: str | None) -> Found:
 def _found(name: str, root: Path, files: Sequence[Path]) -> Found:
     """What a source of these files consists of, none of them opened."""
     if not files:
-        raise PackerError(f"{name}: no file to read; taken are {_FORMATS}")
+        raise PackerError(f"{name}: no file to read; taken are {known_formats()}")
     named = [(file, file.relative_to(root).as_posix()) for file in files]
     for file in named:
         require_regular(*file)
     return Found(name, named)
 
 
-def _open_table(table: pa.Table, name: str, columns: Columns) -> ipc.MappedLists:
-    has_labels = find_columns(table.schema, name, columns)
-    table = table.select(list(columns.wanted(has_labels=has_labels)))
-    batches = table.to_batches()  # aligns the chunks of both columns without copying
-    return ipc.MappedLists(
-        file=SourceFile(name=name, bytes=table.nbytes),
+def _open_table(table: Any, name: str, columns: Columns) -> MappedLists:
+    has_labels = find_columns(table.table.schema, name, columns)
+    wanted = columns.wanted(has_labels=has_labels)
+    return MappedLists(
+        file=SourceFile(name=name, bytes=table.table.select(list(wanted)).nbytes),
         path=None,
-        input_ids=tuple(batch.column(0) for batch in batches),
-        labels=tuple(batch.column(1) for batch in batches) if has_labels else None,
-        extra={name: tuple(as_plain(batch.column(name)) for batch in batches) for name in columns.extra},
+        stores=(TableInMemory.of(table, wanted, wanted[: 1 + has_labels]),),
+        input_ids=columns.input_ids,
+        labels=columns.labels if has_labels else None,
+        extra=columns.extra,
     )
 
 
-def _open_file(path: Path, name: str, columns: Columns) -> Input:
-    """Open one file."""
-    kind = format_of(path, name)
-    if kind is jsonl:
-        return jsonl.JsonLines.open(path, name, columns)
-    return parquet.ParquetFile.open(path, name, columns) if kind is parquet else ipc.open_ipc(path, name, columns)
+def _formats(found: Found) -> Iterator[tuple[InputFormat, Path, str]]:
+    """Yield (format, path, name) of each file."""
+    for path, name in found.files:
+        yield FORMATS["arrow"] if found.saved else format_of(path, name), path, name
 
 
 def _names_in(found: Found) -> list[str]:
     """The names of the columns of the first file that has any, as far as its beginning tells."""
     if found.table is not None:
-        return list(found.table.column_names)
-    if not found.files:
-        return []
-    names = (_names_of(path, name, ipc if found.saved else format_of(path, name)) for path, name in found.files)
+        return list(found.table.table.column_names)
+    names = (kind.column_names(path, name) for kind, path, name in _formats(found))
     return next(filter(None, names), [])
-
-
-def _names_of(path: Path, name: str, kind: ModuleType) -> list[str]:
-    if kind is jsonl:
-        return list(jsonl.first_record(path, name) or ())
-    return parquet.schema_names(path, name) if kind is parquet else ipc.schema_names(path, name)
-
-
-def format_of(path: Path, name: str) -> ModuleType:
-    """The module that reads a file: JSON lines by its ending, Arrow and Parquet by their first bytes.
-
-    Raises:
-        PackerError: there is none, or the file cannot be read.
-    """
-    ending = ENDINGS.search(path.name)
-    if ending and ending[1].startswith(("json", "ndjson")):
-        return jsonl
-    with reading(name), path.open("rb") as file:
-        start = file.read(len(ipc.MAGIC))
-    if start.startswith(parquet.MAGIC) or path.suffix == ".parquet":
-        return parquet
-    if ending or start == ipc.MAGIC or start.startswith(b"\xff\xff\xff\xff"):
-        return ipc
-    raise PackerError(f"{name}: unknown format (it begins with {start!r}); taken are {_FORMATS}")
 
 
 def _check_labels(inputs: tuple[Input, ...], columns: Columns) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
-from packer.shards.columns import ROLE, ROLES
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
 from packer.sources.source import Source, unmapped_under_indices
 from packer.sources.spill import spill_inputs
+from packer.sources.value_column import ValueColumn
+
+_ROLES_TOGETHER = 1 << 16
 
 
 class Pairs(Source):
@@ -110,11 +113,9 @@ class Pairs(Source):
         """The chosen and the rejected answers, a source each."""
         return self._sides
 
-    def extra(self) -> dict[str, pa.ChunkedArray]:
+    def value_columns(self) -> dict[str, ValueColumn]:
         """The other columns, and which side each list is of."""
-        halves = [sum(rows or 0 for rows in side.rows) for side in self._sides]
-        roles = [pa.repeat(pa.scalar(role), count) for role, count in zip(ROLES, halves, strict=True)]
-        return {**super().extra(), ROLE: pa.chunked_array(roles, pa.string())}
+        return {**super().value_columns(), ROLE: _roles([sum(rows or 0 for rows in side.rows) for side in self._sides])}
 
 
 class _Reader:
@@ -165,16 +166,26 @@ def _side_by_side(chosen: _Reader, rejected: _Reader, *, first_document: int) ->
     chosen.first, rejected.first = here[0].stop, here[1].stop
     one, other = chosen.batch, rejected.batch
     counts = len(chosen.lengths), len(rejected.lengths)
-    roles = [pa.repeat(pa.scalar(role), lists) for role, lists in zip(ROLES, counts, strict=True)]
-    extra = {name: pa.chunked_array(alike([*one.extra[name], *other.extra[name]], name)) for name in one.extra}
+    both = {name: [*one.extra[name], *other.extra[name]] for name in one.extra}
+    extra = {name: ValueColumn.of_chunks(name, alike(chunks, name)) for name, chunks in both.items()}
     return TokenTable(
         input_ids=TokenColumn.from_arrow([*one.input_ids, *other.input_ids]),
         labels=TokenColumn.from_arrow([*one.labels, *other.labels]) if one.labels and other.labels else None,
         lengths=lengths,
         rows=rows,
-        extra={**extra, ROLE: pa.chunked_array(roles, pa.string())},
+        extra={**extra, ROLE: _roles(counts)},
         first_document=first_document,
     )
+
+
+def _roles(counts: Sequence[int]) -> ValueColumn:
+    """A column that says of so many lists that they are chosen, and of so many after them that they are rejected."""
+    chunks = []
+    for role, count in zip(ROLES, counts, strict=True):
+        together = pa.repeat(pa.scalar(role), min(count, _ROLES_TOGETHER))
+        chunks += [together] * (count // _ROLES_TOGETHER)  # one array, many times
+        chunks.append(together.slice(0, count % _ROLES_TOGETHER))
+    return ValueColumn.of_chunks(ROLE, chunks, pa.string())
 
 
 def interleaved(chosen: Source, rejected: Source) -> NDArray[np.int64]:

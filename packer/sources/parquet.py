@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from packer.sources.column_checks import find_columns
 from packer.sources.crew import Crew
-from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile, find_columns, reading
+from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile, reading
 from packer.sources.row_groups import RowGroup, RowGroups
-
-MAGIC = b"PAR1"
 
 _VALUES = 1 << 22  # values decoded at once: 16 to 32 MB
 _ROWS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParquetFile:
+class ParquetFile(Input):
     """A Parquet file, or a run of its row groups."""
 
     groups: RowGroups
@@ -27,29 +27,16 @@ class ParquetFile:
 
     has_labels: bool
     columns: Columns
-    mapped: bool = False
-
-    @classmethod
-    def open(cls, path: Path, name: str, columns: Columns) -> ParquetFile:
-        """Read the file's footer.
-
-        Raises:
-            PackerError: no such column, or the file cannot be read.
-            SourceError: truncated, corrupt, or of a type that is not taken.
-        """
-        with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
-            has_labels = find_columns(parquet.schema_arrow, name, columns)
-            paths = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
-            leaf = next(i for i, path in enumerate(paths) if path.startswith(f"{columns.input_ids}."))
-            groups = RowGroups.survey(
-                parquet, path, name, lambda group: group.column(leaf).num_values, [columns.input_ids]
-            )
-        return cls(groups=groups, has_labels=has_labels, columns=columns)
 
     @property
     def file(self) -> SourceFile:
         """Name and size."""
         return self.groups.file
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the other columns."""
+        return {name: self.groups.schema.field(name).type for name in self.columns.extra}
 
     @property
     def path(self) -> Path:
@@ -77,15 +64,36 @@ class ParquetFile:
         for batch, done in self.groups.batches(self.columns.wanted(has_labels=self.has_labels), at_once):
             yield Batch.of(batch, self.columns, done, has_labels=self.has_labels)
 
-    def place(self, row: int) -> str:
-        """Name the row."""
-        return self.groups.place(row)
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return self.groups.places
 
     def _decoded(self, group: RowGroup) -> DecodedSize:
         return DecodedSize.of(group.size, group.rows, has_labels=self.has_labels)
 
 
-def schema_names(path: Path, name: str) -> list[str]:
-    """The names of the columns of a file."""
+def open_parquet(path: Path, name: str, columns: Columns) -> ParquetFile:
+    """Open a Parquet file: read its footer.
+
+    Args:
+        path: the file.
+        name: its name in messages and in the manifest.
+        columns: the columns to read.
+
+    Raises:
+        PackerError: a column is missing, or the file cannot be read.
+        SourceError: truncated, corrupt, or of a type that is not taken.
+    """
+    with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
+        has_labels = find_columns(parquet.schema_arrow, name, columns)
+        paths = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
+        leaf = next(i for i, path in enumerate(paths) if path.startswith(f"{columns.input_ids}."))
+        groups = RowGroups.survey(parquet, path, name, lambda group: group.column(leaf).num_values, [columns.input_ids])
+    return ParquetFile(groups=groups, has_labels=has_labels, columns=columns)
+
+
+def column_names(path: Path, name: str) -> list[str]:
+    """Return the names of the columns of a file."""
     with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
         return list(parquet.schema_arrow.names)

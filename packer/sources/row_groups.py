@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.errors import SourceError
-from packer.sources.documents import SourceFile, reading
+from packer.sources.documents import Places, RowPlaces, SourceFile, reading
 
 
 class RowGroup(NamedTuple):
@@ -138,9 +138,10 @@ class RowGroups:
             if done != rows:
                 raise SourceError(f"{self.file.name}: corrupt: its footer says {rows} rows, its pages hold others")
 
-    def place(self, row: int) -> str:
-        """Name the row."""
-        return f"{self.file.name} row {self.first_row + row}"
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return RowPlaces(self.file.name, self.first_row)
 
     @property
     def _own(self) -> tuple[RowGroup, ...]:

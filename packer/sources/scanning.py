@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.facts import FileIdentity, SourceIdentity
 from packer.progress import Progress, silent
 from packer.sources.column_values import alike
 from packer.sources.documents import DocumentError
@@ -29,12 +29,8 @@ class Scan:
     tokens: int
     """Their sum."""
 
-    identity: dict[str, Any]
-    """Files (name, bytes, rows, tokens), documents, tokens, labels, and a hash of the lengths; for the manifest.
-
-    Where an indices mapping selects documents, a file's rows and tokens are those selected from it, and the mapping
-    is hashed, too. Of text, what shapes its tokens is under "text".
-    """
+    identity: SourceIdentity
+    """The source, for the manifest."""
 
     extra: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
     """The other columns, a value per list; none where they were not asked for."""
@@ -67,16 +63,16 @@ def scan(source: Source, progress: Progress = silent, *, with_extra: bool = Fals
         documents = end
     lengths.resize(documents, refcheck=False)
     if not documents:
-        raise _empty(source)
+        raise empty_source(source)
     extra = {}
     if with_extra:
         extra = source.extra() if source.mapped else {name: _column(source, name, seen[name]) for name in seen}
     identity = source_identity(source, lengths)
-    return Scan(lengths=lengths, tokens=identity["tokens"], identity=identity, extra=extra)
+    return Scan(lengths=lengths, tokens=identity.tokens, identity=identity, extra=extra)
 
 
-def source_identity(source: Source, lengths: NDArray[np.int32]) -> dict[str, Any]:
-    """Return what the manifest says of a source; see `Scan.identity`.
+def source_identity(source: Source, lengths: NDArray[np.int32]) -> SourceIdentity:
+    """Return what the manifest says of a source.
 
     Args:
         source: read to its end.
@@ -86,7 +82,7 @@ def source_identity(source: Source, lengths: NDArray[np.int32]) -> dict[str, Any
     return _identity(source, *_per_file(source, lengths), digest)
 
 
-def identify(source: Source, progress: Progress = silent) -> dict[str, Any]:
+def identify(source: Source, progress: Progress = silent) -> SourceIdentity:
     """Return what the manifest says of a source, after a pass in which no length is held if it is in its own order.
 
     Args:
@@ -102,7 +98,7 @@ def identify(source: Source, progress: Progress = silent) -> dict[str, Any]:
     for table in source.tables(progress):
         seen.add(table.lengths)
     if not seen.documents:
-        raise _empty(source)
+        raise empty_source(source)
     return seen.identity()
 
 
@@ -132,8 +128,8 @@ class IdentityCounter:
         if self._source.order is not None:
             self._held.append(lengths)
 
-    def identity(self) -> dict[str, Any]:
-        """Return what the manifest says of the source; see `Scan.identity`."""
+    def identity(self) -> SourceIdentity:
+        """Return what the manifest says of the source."""
         if self._source.order is not None:
             return source_identity(self._source, np.concatenate([np.empty(0, np.int32), *self._held]))
         rows = [count or 0 for count in self._source.rows]
@@ -142,34 +138,32 @@ class IdentityCounter:
         return _identity(self._source, rows, tokens, self._digest.hexdigest())
 
 
-def _empty(source: Source) -> SourceError:
+def empty_source(source: Source) -> SourceError:
+    """The error for a source without documents."""
     return SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
 
 
-def _identity(source: Source, rows: list[int], tokens: list[int], digest: str) -> dict[str, Any]:
+def _identity(source: Source, rows: list[int], tokens: list[int], digest: str) -> SourceIdentity:
     """What the manifest says of a source with these documents and tokens in each file, and this hash of its lengths."""
-    documents, order = sum(rows), source.order
-    identity: dict[str, Any] = {
-        "files": [
-            {"name": file.name, "bytes": file.bytes, "rows": rows[number], "tokens": tokens[number]}
-            for number, file in enumerate(source.files)
-        ],
-        "documents": documents,
-        "tokens": sum(tokens),
-        "labels": source.has_labels,
-        "lengths_xxh3_128": digest,
-    }
-    if source.columns.extra:
-        identity["columns"] = list(source.columns.extra)
-    if source.tokenized is not None:
-        identity["text"] = dict(source.tokenized.identity)
-    if order is not None:
-        # equal lengths in another order are other documents
-        order_digest = xxhash.xxh3_128()
+    documents, order, order_digest = sum(rows), source.order, None
+    if order is not None:  # equal lengths in another order are other documents
+        hashed = xxhash.xxh3_128()
         for start in range(0, documents, STEP):
-            order_digest.update(order[start : start + STEP].astype("<i8").data)
-        identity["indices_xxh3_128"] = order_digest.hexdigest()
-    return identity
+            hashed.update(order[start : start + STEP].astype("<i8").data)
+        order_digest = hashed.hexdigest()
+    return SourceIdentity(
+        files=tuple(
+            FileIdentity(name=file.name, bytes=file.bytes, rows=rows[number], tokens=tokens[number])
+            for number, file in enumerate(source.files)
+        ),
+        documents=documents,
+        tokens=sum(tokens),
+        labels=source.has_labels,
+        lengths_xxh3_128=digest,
+        columns=tuple(source.columns.extra),
+        text=None if source.tokenized is None else source.tokenized.identity,
+        indices_xxh3_128=order_digest,
+    )
 
 
 def _column(source: Source, name: str, chunks: Sequence[pa.Array]) -> pa.ChunkedArray:

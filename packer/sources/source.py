@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +14,14 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
-from packer.sources.column_types import join, join_by_name, plain_type
+from packer.sources.column_checks import check_indices, one_type
+from packer.sources.column_types import join_by_name
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
-from packer.sources.ipc import MappedLists
 from packer.sources.lengths import document_lengths, fault_of_row
+from packer.sources.mapped_lists import MappedLists
 from packer.sources.sizing import SpillSize, spill_size
 from packer.sources.spill import spill_inputs
+from packer.sources.value_column import ValueColumn
 
 STEP = 1 << 20  # documents of a table that goes through an indices mapping
 
@@ -28,7 +29,8 @@ STEP = 1 << 20  # documents of a table that goes through an indices mapping
 class Source:
     """Documents in a fixed order, from one or more inputs, opened and ready to read.
 
-    Nothing is held but what maps the files; every pass checks what it reads.
+    Nothing is held but what maps the files and the addresses of their lists; every pass checks what it reads. A mapped
+    source can be pickled: where it is unpickled, its files are mapped again by their paths.
     """
 
     side_count = 1
@@ -51,7 +53,12 @@ class Source:
         self.pad_id = pad_id  # of the tokenizer: its padding, or its end of a sequence; None where it is not known
         self._rows = [given.rows for given in inputs]  # None until it has been read to its end
         if indices is not None:
-            _check_indices(name, indices, self._rows)
+            check_indices(name, indices, sum(count or 0 for count in self._rows))
+
+    @property
+    def texts(self) -> dict[str, Tokenized]:
+        """The source itself under the name "" if it is text, as `Mixture.texts` has those of a mixture."""
+        return {} if self.tokenized is None else {"": self.tokenized}
 
     def columns_of(self, number: int) -> Columns:
         """The columns that are read of an input."""
@@ -124,13 +131,13 @@ class Source:
         """
         assert self.mapped, "spill first"
         return TokenTable(
-            input_ids=TokenColumn.from_arrow([chunk for given in self._mapped_inputs() for chunk in given.input_ids]),
-            labels=TokenColumn.from_arrow([chunk for given in self._mapped_inputs() for chunk in given.labels or ()])
+            input_ids=TokenColumn.joined([given.tokens(given.input_ids) for given in self._mapped_inputs()]),
+            labels=TokenColumn.joined([given.tokens(given.labels) for given in self._mapped_inputs() if given.labels])
             if self.has_labels
             else None,
             lengths=lengths,
             rows=self.indices,
-            extra=self.extra(),
+            extra=self.value_columns(),
             first_document=0,
         )
 
@@ -181,22 +188,35 @@ class Source:
         return Source(self.name, inputs, columns, self.indices, tokenized, self.pad_id)
 
     def extra(self) -> dict[str, pa.ChunkedArray]:
-        """The other columns of a mapped source, a value per list.
+        """The other columns of a mapped source, a value per list; all of their chunks are held.
 
         Raises:
             SourceError: a column is not of the same type in all files.
         """
+        columns = self.value_columns()
+        return {name: pa.chunked_array(list(column.chunks), column.type) for name, column in columns.items()}
+
+    def value_columns(self) -> dict[str, ValueColumn]:
+        """The other columns of a mapped source, a value per list, where they lie.
+
+        Raises:
+            SourceError: a column is not of the same type in all files.
+        """
+        stores = [(given.file.name, store) for given in self._mapped_inputs() for store in given.stores]
+        stores = [(file, store) for file, store in stores if len(store.ends)]
         return {
-            name: one_column(self.name, name, [(given.file.name, given.extra[name]) for given in self._mapped_inputs()])
+            name: ValueColumn(
+                name,
+                one_type(self.name, name, [(file, store.type_of(name)) for file, store in stores]),
+                tuple(store for _, store in stores),
+            )
             for name in self.columns.extra
         }
 
     def extra_types(self) -> dict[str, pa.DataType]:
         """The types of the other columns of a mapped source, by name; those of files without documents left out."""
-        columns = [
-            {name: chunks[0].type for name, chunks in given.extra.items() if chunks} for given in self._mapped_inputs()
-        ]
-        return join_by_name(columns)
+        stores = [(given.extra, store) for given in self._mapped_inputs() for store in given.stores if len(store.ends)]
+        return join_by_name([{name: store.type_of(name) for name in names} for names, store in stores])
 
     def _mapped_inputs(self) -> tuple[MappedLists, ...]:
         return tuple(given for given in self.inputs if isinstance(given, MappedLists))
@@ -207,10 +227,10 @@ class Source:
         """Yield the documents that an indices mapping selects; what it leaves out may be wrong."""
         if not self.mapped:
             raise unmapped_under_indices(self.name)
-        batches = [batch for given in self._mapped_inputs() for batch in given.batches()]
         with reading(self.name):
             parts = [
-                document_lengths(batch.input_ids, batch.labels, batch.per_token(self.columns)) for batch in batches
+                document_lengths(batch.input_ids, batch.labels, batch.per_token(self.columns))
+                for batch in self._mapped_batches()
             ]
         all_lengths = np.concatenate([np.zeros(0, np.int32), *parts])
         table = self.table(all_lengths)
@@ -221,12 +241,23 @@ class Source:
             wrong = np.flatnonzero(lengths < 0)
             if len(wrong):
                 row = int(rows[wrong[0]])
-                firsts = np.cumsum([0, *map(len, parts)])
-                number = int(np.searchsorted(firsts, row, side="right")) - 1
-                fault = fault_of_row(batches[number], row - int(firsts[number]), int(all_lengths[row]), self.columns)
+                fault = self._fault_of_row(row, int(all_lengths[row]))
                 raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}")
             progress("lengths", total * (start + len(rows)) // len(indices), total)
             yield replace(table, lengths=lengths, rows=rows, first_document=start)
+
+    def _mapped_batches(self) -> Iterator[Batch]:
+        for given in self._mapped_inputs():
+            yield from given.batches()
+
+    def _fault_of_row(self, row: int, mark: int) -> DocumentError:
+        """Say what is wrong with a row of the inputs, one after the other, given what stands in place of its length."""
+        for batch in self._mapped_batches():
+            count = sum(map(len, batch.input_ids))
+            if row < count:
+                return fault_of_row(batch, row, mark, self.columns)
+            row -= count
+        raise AssertionError(row)
 
 
 def unmapped_under_indices(name: str) -> SourceError:
@@ -237,52 +268,14 @@ def unmapped_under_indices(name: str) -> SourceError:
     )
 
 
-def check_types(owner: str, columns: Sequence[str], schemas: Sequence[tuple[str, pa.Schema]]) -> None:
-    """Check that columns have a common type in all files that have a schema, each with its name, before any is read.
-
-    Raises:
-        SourceError: they have none.
-    """
-    for column in columns:
-        there, kind = "", pa.null()
-        for file, schema in schemas:
-            found = plain_type(schema.field(column).type)
-            joined = join(kind, found)
-            if joined is None:
-                raise SourceError(
-                    f"{owner}: column '{column}' is {kind} in {there}, {found} in {file}; make them alike"
-                )
-            there, kind = file, joined
-
-
-def one_column(owner: str, name: str, parts: Sequence[tuple[str, Sequence[pa.Array]]]) -> pa.ChunkedArray:
-    """Join the chunks of a column: those of each file, or source, with its name.
-
-    Raises:
-        SourceError: they are not of the same type.
-    """
-    types = {chunk.type: part for part, chunks in parts for chunk in chunks}
-    if len(types) > 1:
-        (one, there), (other, here) = list(types.items())[:2]
-        raise SourceError(f"{owner}: column '{name}' is {one} in {there}, {other} in {here}; make them alike")
-    return pa.chunked_array([chunk for _, chunks in parts for chunk in chunks], *types)
-
-
 def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
     return TokenTable(
         input_ids=TokenColumn.from_arrow(batch.input_ids),
         labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
         lengths=lengths,
         rows=None,
-        extra={name: pa.chunked_array(chunks) for name, chunks in batch.extra.items()} if batch.input_ids else {},
+        extra={name: ValueColumn.of_chunks(name, chunks) for name, chunks in batch.extra.items()}
+        if batch.input_ids
+        else {},
         first_document=first_document,
     )
-
-
-def _check_indices(name: str, indices: NDArray[Any], rows: list[int | None]) -> None:
-    lists = sum(count or 0 for count in rows)
-    if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
-        raise SourceError(
-            f"{name}: its indices mapping reaches from row {indices.min()} to {indices.max()}, "
-            f"the data from 0 to {lists - 1}; save it again after .flatten_indices()"
-        )

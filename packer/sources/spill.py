@@ -31,7 +31,8 @@ from packer.sources.checking import checked
 from packer.sources.column_values import join_with
 from packer.sources.crew import Crew
 from packer.sources.documents import Batch, DocumentError, Input
-from packer.sources.ipc import MappedLists, open_ipc
+from packer.sources.ipc import open_ipc
+from packer.sources.mapped_lists import MappedLists
 from packer.sources.streams import COLUMNS, appearing, rewrite, stream_types, write_stream
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
             "size": size,
         }
         if source.tokenized is not None:
-            made_from["text"] = dict(source.tokenized.identity)
+            made_from["text"] = source.tokenized.identity.to_dict()
         for part, piece in enumerate(given.cut(size)):
             stream = folder / f"{number:05d}-{part:05d}.arrow"
             pieces.append(Piece(number=number, given=piece, stream=stream, note=made_from))
@@ -158,10 +159,11 @@ def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
     return MappedLists(
         file=origin.file,
         path=origin.path,
-        input_ids=tuple(chunk for part in parts for chunk in part.input_ids),
-        labels=tuple(chunk for part in parts for chunk in part.labels or ()) if has_labels else None,
-        extra={name: tuple(chunk for part in parts for chunk in part.extra[name]) for name in parts[0].extra},
-        origin=origin,
+        stores=tuple(store for part in parts for store in part.stores if len(store.ends)),
+        input_ids=COLUMNS.input_ids,
+        labels=COLUMNS.labels if has_labels else None,
+        extra=parts[0].extra,
+        origin=origin.places,
     )
 
 
@@ -217,9 +219,9 @@ class _Decoding:
         mapped = [(at, -1, given) for at, given in enumerate(self._source.inputs) if isinstance(given, MappedLists)]
         joined = dict(kinds)
         for _, number, part in sorted([*streams, *mapped], key=itemgetter(0, 1)):
-            for name, chunks in part.extra.items():
+            for name in part.extra:
                 row = 0
-                for chunk in chunks:
+                for (chunk,) in part.chunks(name):
                     kind = joined.get(name, pa.null())
                     with self._naming(number):
                         joined[name] = join_with(kind, chunk, name, first_row=row)

@@ -6,33 +6,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import xxhash
 
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.sources import ipc, jsonl, parquet
-from packer.sources.arrow_records import ArrowRecords
+from packer.sources.arrow_records import open_arrow_records, select_arrow_records
+from packer.sources.column_checks import check_types, refuse_twins
 from packer.sources.column_types import as_plain
 from packer.sources.column_values import infer
 from packer.sources.crew import Crew
 from packer.sources.documents import (
     TURN_STARTS,
     Batch,
-    DecodedSize,
     DocumentError,
     Input,
+    Places,
     SourceFile,
     Tokenized,
-    check_kept,
 )
+from packer.sources.formats import format_of
 from packer.sources.hugging_face import Found
-from packer.sources.opening import find, format_of, refuse_masks
-from packer.sources.records import JsonRecords, ParquetRecords, Reader
-from packer.sources.source import Source, check_types
+from packer.sources.opening import find, refuse_masks
+from packer.sources.source import Source
 from packer.sources.streams import COLUMNS
+from packer.sources.text_records import RecordReader
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
 from packer.text.text_columns import OF_CHATS
 
@@ -43,16 +42,13 @@ _THREADS = 2  # where nobody helps; the tokenizer has its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TextInput:
+class TextInput(Input):
     """A file of text, or a piece of one; its documents are tokenized whenever they are read."""
 
-    reader: Reader
+    reader: RecordReader
     encoder: Encoder
     kept: tuple[str, ...] = ()
     """Columns that are handed on beside the tokens."""
-
-    mapped: bool = False
-    decoded: DecodedSize | None = None
 
     @property
     def file(self) -> SourceFile:
@@ -90,9 +86,16 @@ class TextInput:
         with closing(Crew(_THREADS)) as own, own.working():
             yield from self._batches(own)
 
-    def place(self, row: int) -> str:
-        """Name the line or row."""
-        return self.reader.place(row)
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the columns that are kept, where there is a schema."""
+        fields = self.reader.fields
+        return {name: fields.field(name).type for name in self.kept} if isinstance(fields, pa.Schema) else {}
+
+    @property
+    def places(self) -> Places:
+        """What names the documents."""
+        return self.reader.places
 
     def _batches(self, crew: Crew) -> Iterator[Batch]:
         row = 0
@@ -166,29 +169,26 @@ def open_text(
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
-        identity = {**identity, "indices_xxh3_128": digest}
+        identity = replace(identity, indices_xxh3_128=digest)
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
     for reader in readers:
-        _check_kept(reader, keep)
-    schemas = [(reader.file.name, reader.fields) for reader in readers if isinstance(reader.fields, pa.Schema)]
-    check_types(found.name, keep, schemas)
+        reader.require(keep)
     inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep)) for reader in readers)
+    check_types(found.name, keep, [(given.file.name, given.declared_types) for given in inputs])
     extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
     return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized, pad_id=encoder.pad_id)
 
 
-def _readers(found: Found) -> list[Reader]:
+def _readers(found: Found) -> list[RecordReader]:
     if found.table is not None:
-        return [ArrowRecords.select(found)]
+        return [select_arrow_records(found)]
     if found.saved:
-        saved = [ArrowRecords.open(path, name) for path, name in found.files]
-        return [*saved] if found.indices is None else [ArrowRecords.select(found, saved)]
-    formats: dict[ModuleType, type[JsonRecords | ParquetRecords | ArrowRecords]]
-    formats = {jsonl: JsonRecords, parquet: ParquetRecords, ipc: ArrowRecords}
-    return [formats[format_of(path, name)].open(path, name) for path, name in found.files]
+        saved = [open_arrow_records(path, name) for path, name in found.files]
+        return [*saved] if found.indices is None else [select_arrow_records(found, saved)]
+    return [format_of(path, name).open_records(path, name) for path, name in found.files]
 
 
-def _common_records(readers: list[Reader], name: str, text_column: str | None) -> Records:
+def _common_records(readers: list[RecordReader], name: str, text_column: str | None) -> Records:
     """Tell what the files hold.
 
     Raises:
@@ -203,7 +203,7 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None) -
         known[file] = recognise(reader.fields, file, text_column)
         if isinstance(reader.fields, pa.Schema):
             for column in known[file].needed:
-                _refuse_twins(reader.fields, column, file)
+                refuse_twins(reader.fields, column, file)
     if not known:
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
@@ -215,29 +215,6 @@ def _common_records(readers: list[Reader], name: str, text_column: str | None) -
             )
     # a file may have tools where another has none, and a line where the first has none
     return replace(records, template_columns=OF_CHATS) if records.conversational else records
-
-
-def _check_kept(reader: Reader, keep: Sequence[str]) -> None:
-    """Check that a file has the columns that are kept.
-
-    Raises:
-        PackerError: one is not there.
-        SourceError: several columns have its name, or its type cannot be kept.
-    """
-    name, fields = reader.file.name, reader.fields
-    if isinstance(fields, pa.Schema):
-        for column in keep:
-            if column not in fields.names:
-                raise PackerError(f"{name}: no column '{column}' (found: {', '.join(fields.names)}); all files need it")
-            _refuse_twins(fields, column, name)
-            check_kept(fields.field(column).type, column, name)
-    elif fields is not None and reader.path is not None:
-        jsonl.require_fields(reader.path, name, fields, keep)
-
-
-def _refuse_twins(fields: pa.Schema, column: str, name: str) -> None:
-    if fields.names.count(column) > 1:
-        raise SourceError(f"{name}: {fields.names.count(column)} columns are named '{column}'; keep one")
 
 
 def _values(records: pa.Table | Sequence[Mapping[str, Any]], column: str) -> pa.Array:

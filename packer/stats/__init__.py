@@ -1,18 +1,18 @@
-"""Padding, efficiency and steps per epoch, before and after packing: numbers from numbers, nothing read or drawn.
+"""Figures of datasets before and after packing: padding, efficiency, mixing, steps per epoch. No input or output.
 
 - `distribution`: quantiles and bins of document lengths, or of segments per row
-- `padding`: padding ratios of every way to batch segments, from a histogram of their lengths
-- `dataset`: `dataset_stats`, for a dataset that is to be packed
-- `packed`: `packed_stats`, for one that is
-- `mixing`: how mixed rows are, and how evenly they share the work of attention
-- `rows` and `comparison`: what algorithms make of the same documents, side by side; not imported here, for Numba is
+- `padding`: padding ratios of batching strategies, from a histogram of lengths
+- `dataset_figures`: figures of a dataset before packing
+- `packed_figures`: figures of a packed dataset
+- `row_mixing`: how mixed rows are, and how evenly attention is divided among them
+- `row_figures` and `algorithm_comparison`: figures of each algorithm's rows; not imported here, because they need Numba
 """
 
-from packer.stats.dataset import DatasetStats, Epoch, dataset_stats
+from packer.stats.dataset_figures import DatasetStats, Epoch, dataset_stats
 from packer.stats.distribution import Distribution, distribution
-from packer.stats.mixing import Mixing
-from packer.stats.packed import PackedStats, RowArrays, packed_stats
+from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
 from packer.stats.padding import BATCH_SIZES, Padding, padding_ratios
+from packer.stats.row_mixing import Mixing
 
 __all__ = [
     "BATCH_SIZES",

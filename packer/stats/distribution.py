@@ -1,4 +1,4 @@
-"""How whole numbers are spread: exact quantiles, and bins for a plot."""
+"""Distributions of integers: exact quantiles, and bins for a plot."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_BINS = 16
-"""Bars of a plot, so that it leaves room for the rest of a screen."""
+"""Largest number of bars in a plot, so that a report fits a screen."""
 
 Tally = tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]
-"""(values, counts): distinct ascending values, and how often each occurs."""
+"""(values, counts): distinct ascending values, and the number of occurrences of each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """How whole numbers, at least one, are spread.
+    """Quantiles and bins of at least one integer.
 
-    A quantile is the smallest number that so many percent do not exceed: it is exact, and it occurs.
+    The quantile of q% is the smallest of the numbers that at least q% of them do not exceed; it is not interpolated.
     """
 
     min: int
@@ -34,7 +34,7 @@ class Distribution:
     """The quantile of 50%; the lower of two middle numbers."""
 
     mean: float
-    """The sum over the number of numbers."""
+    """The arithmetic mean."""
 
     p75: int
     """The quantile of 75%."""
@@ -46,14 +46,14 @@ class Distribution:
     """The largest number."""
 
     bin_edges: tuple[int, ...]
-    """Bin i counts the numbers from bin_edges[i] to below bin_edges[i + 1]; widths are alike, or double."""
+    """Bin i counts the numbers from bin_edges[i] to below bin_edges[i + 1]. Widths are equal, or doubling."""
 
     bin_counts: tuple[int, ...]
-    """Numbers in each bin, one shorter than bin_edges and at most MAX_BINS."""
+    """Numbers in each bin, at most MAX_BINS bins and one less than bin_edges."""
 
 
 def distribution(numbers: NDArray[np.integer[Any]] | Tally) -> Distribution:
-    """Spread whole numbers that are 0 or more; one at least."""
+    """Return the distribution of at least one non-negative integer, from the numbers or their tally."""
     values, counts = tally(numbers)
     ends = np.cumsum(counts)
     count = int(ends[-1])
@@ -78,9 +78,9 @@ def distribution(numbers: NDArray[np.integer[Any]] | Tally) -> Distribution:
 
 
 def _bin_edges(smallest: int, median: int, largest: int) -> list[int]:
-    """Edges of at most MAX_BINS bins, of one width, or doubling where the largest is far above the median.
+    """Return the edges of at most MAX_BINS bins, of equal width, or doubling if the largest is far above the median.
 
-    62, 159, 469 -> 32, 64, 96, ..., 480; and 17, 114, 5853 -> 16, 32, 64, ..., 8192.
+    (62, 159, 469) -> [32, 64, 96, ..., 480]; (17, 114, 5853) -> [16, 32, 64, ..., 8192].
     """
     if largest < 8 * median:
         width = 1
@@ -96,7 +96,7 @@ def _bin_edges(smallest: int, median: int, largest: int) -> list[int]:
 
 
 def tally(numbers: NDArray[np.integer[Any]] | Tally) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give distinct ascending values and their counts, none of which is 0: [3, 1, 3] -> [1, 3], [1, 2]."""
+    """Return (values, counts): distinct ascending values with counts above 0: [3, 1, 3] -> [1, 3], [1, 2]."""
     values, counts = numbers if isinstance(numbers, tuple) else np.unique(numbers, return_counts=True)
     assert (np.diff(values) > 0).all()
     occurs = counts > 0

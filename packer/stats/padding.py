@@ -1,7 +1,7 @@
-"""Padding ratios: the share of the tokens a model computes that is padding, 1 - tokens / (rows x tokens per row).
+"""Padding ratios: the share of computed tokens that is padding, 1 - tokens / (rows x tokens per row).
 
-A histogram counts segments by length in tokens: int64, shape (max_len + 1,), with histogram[0] == 0 and one segment at
-least. The cost of everything here depends on its shape, not on the number of segments.
+A histogram holds the number of segments by length in tokens: int64, shape (max_len + 1,), with histogram[0] == 0 and at
+least one segment. The cost of all functions depends on its shape, not on the number of segments.
 """
 
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Rows per batch for which padding is told."""
+"""Rows per batch for which padding ratios are computed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padding:
-    """Padding ratios of one epoch over the same segments, 0 <= ratio < 1, by how they are put into batches."""
+    """Padding ratios of one epoch over the same segments, 0 <= ratio < 1, for several ways to form batches."""
 
     max_len: float
-    """Every segment padded to max_len."""
+    """Ratio if every segment is padded to max_len."""
 
     batch_longest: dict[int, float]
-    """By batch size: in random order, padded to the longest of the batch."""
+    """Expected ratio by batch size, for random batches padded to their longest segment."""
 
     group_by_length: dict[int, float]
-    """By batch size: sorted by length, padded to the longest of the batch; no other grouping has less."""
+    """Ratio by batch size, for batches of similar lengths padded to their longest segment; no grouping has less."""
 
     packed: float
-    """Packed into rows of max_len."""
+    """Ratio of the packed rows."""
 
     def speedup(self, ratio: float) -> float:
-        """Tokens computed at a padding ratio over those computed when packed: 0.90 now, 0.05 packed -> 9.5."""
+        """Return the tokens computed at a padding ratio over those computed if packed: 0.90, packed 0.05 -> 9.5."""
         return (1 - self.packed) / (1 - ratio)
 
     def to_json(self) -> dict[str, object]:
-        """Batch sizes become strings, as JSON has no other keys."""
+        """Return the ratios as values for JSON, with batch sizes as strings."""
         return {
             "max_len": self.max_len,
             "batch_longest": {str(size): ratio for size, ratio in self.batch_longest.items()},
@@ -44,10 +44,10 @@ class Padding:
 
 
 def padding_ratios(histogram: NDArray[np.int64], packs: int) -> Padding:
-    """Give the padding ratio of every way to batch the segments, and of `packs` rows that hold them all.
+    """Return the padding ratios of the segments in a histogram, in batches and in `packs` packed rows.
 
-    Ratios of random order are those of the expected totals over all orders, the last batch having what is left: with
-    q batches of B and one of r, 1 - tokens / (q B E[longest of B] + r E[longest of r]). Nothing is sampled.
+    Random batches are computed exactly, not sampled: with q batches of B segments and a last one of r, the ratio is
+    1 - tokens / (q B E[longest of B] + r E[longest of r]).
     """
     max_len = len(histogram) - 1
     tokens = tokens_of(histogram)
@@ -56,7 +56,7 @@ def padding_ratios(histogram: NDArray[np.int64], packs: int) -> Padding:
 
     def random_total(size: int) -> float:
         if size == 1:
-            return tokens  # what the expectation comes to, without its rounding
+            return tokens  # equals the expectation, without its rounding errors
         batches, rest = divmod(segments, size)
         return float(batches * size * longest[min(size, segments)] + rest * longest[rest])
 
@@ -69,11 +69,13 @@ def padding_ratios(histogram: NDArray[np.int64], packs: int) -> Padding:
 
 
 def expected_longest(histogram: NDArray[np.int64], draws: int) -> NDArray[np.float64]:
-    """Give the expected longest of 0, 1, ..., `draws` segments drawn at random and not put back, shape (draws + 1,).
+    """Return the expected length of the longest of 0, 1, ..., `draws` random segments, drawn without replacement.
 
-    It is exact: of N segments, n of them no longer than l, b draws all stay within l with probability
-    n/N (n-1)/(N-1) ... (n-b+1)/(N-b+1). Lengths 1, 2 and 4 give [0, 7/3, 10/3, 4]. There are no more draws than
-    segments: the result ends there.
+    The expectation is exact: if n of N segments are no longer than l, then b draws are all no longer than l with
+    probability n/N (n-1)/(N-1) ... (n-b+1)/(N-b+1). Lengths 1, 2 and 4 -> [0, 7/3, 10/3, 4].
+
+    Returns:
+        Shape (min(draws, segments) + 1,).
     """
     values = np.flatnonzero(histogram)
     within = np.cumsum(histogram[values])
@@ -87,24 +89,24 @@ def expected_longest(histogram: NDArray[np.int64], draws: int) -> NDArray[np.flo
 
 
 def grouped_total(histogram: NDArray[np.int64], size: int) -> int:
-    """Give the fewest tokens, padding included, that all segments take in batches of `size` padded to the longest.
+    """Return the fewest tokens, including padding, of all segments in batches of `size` padded to their longest.
 
-    It is that of batches cut from the segments in order of length, with the one smaller batch, if any, where it saves
-    most: 9, 2, 2, 1, 1 in batches of 2 -> [9], [2, 2], [1, 1] of 9 + 4 + 2 tokens.
+    Batches are consecutive in the order of length, and one smaller batch, if there is a remainder, is where it saves
+    most: 9, 2, 2, 1, 1 in batches of 2 -> [9], [2, 2], [1, 1], which take 9 + 4 + 2 tokens.
     """
     values = np.flatnonzero(histogram)[::-1]
-    # By rank, the longest first: rank i has values[j] with ends[j - 1] <= i < ends[j].
+    # Segments are ranked from the longest: rank i has the length values[j] with ends[j - 1] <= i < ends[j].
     ends = np.cumsum(histogram[values])
     batches, rest = divmod(int(ends[-1]), size)
 
-    # The smaller batch takes the longest; the others begin at ranks rest, rest + size, ...
-    begun = -(-np.maximum(ends - rest, 0) // size)
-    total = rest * int(values[0]) + size * int(np.diff(begun, prepend=0) @ values)
+    # At first the smaller batch has the longest segments; the others start at the ranks rest, rest + size, ...
+    started = -(-np.maximum(ends - rest, 0) // size)
+    total = rest * int(values[0]) + size * int(np.diff(started, prepend=0) @ values)
     if rest == 0:
         return total
 
-    # Then it moves down past one batch after the other. That changes the total only where the length changes between
-    # the first rank of the two batches and the first rank of the next.
+    # Then the smaller batch moves past one batch after the other. The total changes only where the length changes
+    # between the first rank of the two batches and the first rank of the next one.
     moved = np.unique((ends - 1) // size)
     moved = moved[moved < batches] * size
 
@@ -116,10 +118,10 @@ def grouped_total(histogram: NDArray[np.int64], size: int) -> int:
 
 
 def tokens_of(histogram: NDArray[np.int64]) -> int:
-    """Add up the tokens of all segments."""
+    """Return the number of tokens in all segments of a histogram."""
     return int(histogram @ np.arange(len(histogram)))
 
 
 def _ratio(tokens: int, total: float) -> float:
-    """The padding ratio; rounding may leave an expected total a hair below the tokens."""
+    """Return 1 - tokens / total, at least 0: rounding may leave an expected total slightly below the tokens."""
     return max(0.0, 1 - tokens / total)

@@ -14,24 +14,20 @@ train_tokenizer.py     a small byte-level tokenizer, trained in place
 
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.messages import TextError
-from packer.text.text_columns import TRAIN_ON, Records, TrainOn, recognise
+from packer.text.text_columns import TRAIN_ON, Records, recognise
 from packer.text.text_encoder import Encoded, Encoder, TextOptions
-from packer.text.tokenizer_identity import LIBRARIES, tokenizer_name
 from packer.text.train_tokenizer import END_OF_TEXT, train_byte_level
 
 __all__ = [
     "END_OF_TEXT",
-    "LIBRARIES",
     "TRAIN_ON",
     "Encoded",
     "Encoder",
     "Records",
     "TextError",
     "TextOptions",
-    "TrainOn",
     "open_decoder",
     "open_tokenizer",
     "recognise",
-    "tokenizer_name",
     "train_byte_level",
 ]

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from packer.options.choices import TrainOn
 from packer.text.messages import Message, TextError, messages_of, text_of, tools_of
 from packer.text.rendering import Chat
-from packer.text.text_columns import SYSTEM, TEMPLATE_KWARGS, TOOLS, TrainOn
+from packer.text.text_columns import SYSTEM, TEMPLATE_KWARGS, TOOLS
 
 
 def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, row: int) -> Chat:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from packer.errors import PackerError
+from packer.options.choices import TrainOn
 
 Kind = Literal["text", "prompt+completion", "chat"]
-TrainOn = Literal["all", "completion", "assistant"]
 
 TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
     "text": ("all",),

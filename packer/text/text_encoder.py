@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
+from packer.labels import NO_LOSS
+from packer.options.choices import TrainOn
 from packer.plan.threads import result_of
 from packer.text.conversations import chat_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.message_ends import ChatTemplate
 from packer.text.messages import text_of
-from packer.text.text_columns import TRAIN_ON, Records, TrainOn, column_values
-from packer.text.tokenizer_identity import template_identity, tokenizer_identity
+from packer.text.text_columns import TRAIN_ON, Records, column_values
+from packer.text.tokenizer_identity import text_identity, with_templates
 from packer.text.tokens import Place, TextTokens
-
-UNTRAINED = -100
 
 # at most in one call of the tokenizer, which needs hundreds of bytes per token
 _CHARACTERS = 1 << 20
@@ -112,11 +112,11 @@ class Encoder:
         self.records = records
         self._turns = turns
         tokenizer = open_tokenizer(options.tokenizer)
-        self.identity = _identity(options, records, self.train_on) | tokenizer_identity(tokenizer)
+        self.identity = text_identity(tokenizer, columns=records.needed, train_on=self.train_on, eos=options.eos)
         self._template = None
         if records.conversational:
             self._template = ChatTemplate(tokenizer, options.chat_template)
-            self.identity |= template_identity(self._template.templates.sources)
+            self.identity = with_templates(self.identity, self._template.templates.sources)
         end = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.pad_id = int(end) if end is not None else 0
         """The padding token, or the end of a sequence, or 0."""
@@ -217,10 +217,6 @@ class Encoder:
         return _Chunk(first_row, [one.text for one in located], trained, turns)
 
 
-def _identity(options: TextOptions, records: Records, train_on: TrainOn) -> dict[str, Any]:
-    return {"columns": list(records.needed), "train_on": train_on, "eos": options.eos}
-
-
 def _size(value: Any) -> int:
     """About how many characters a value has, whatever its type."""
     if type(value) is str:
@@ -272,7 +268,7 @@ def _assemble(
         for start, ranges in zip(bounds.tolist(), trained, strict=False):
             for begin, end in ranges:
                 mask[start + begin : start + end] = True
-        labels = pa.ListArray.from_arrays(offsets, as_arrow(np.where(mask, values, np.int32(UNTRAINED))))
+        labels = pa.ListArray.from_arrays(offsets, as_arrow(np.where(mask, values, np.int32(NO_LOSS))))
         counts = np.diff(np.concatenate([[0], np.cumsum(mask)])[bounds])
         untrained = tuple((np.flatnonzero((counts == 0) & (sizes > 0)) + first_row).tolist())
     return Encoded(

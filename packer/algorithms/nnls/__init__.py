@@ -3,7 +3,7 @@
 Every way to fill a pack exactly is a **strategy**. How often each is used is the non-negative least-squares solution of
 "all strategies together hold the histogram", rounded to whole numbers; the remainder is packed by a rule.
 
-`strategies.py` has the strategies, `active_set.py` solves, `remainder.py` makes packs of it.
+`strategies.py` finds strategies, `active_set.py` solves the least squares, and `remainder.py` makes the packs.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ from packer.algorithms.worst_fit import spfhp
 from packer.errors import PackerError
 
 PAPER_DEPTH = 3
-"""Segments per pack in the paper's experiments, which the published form takes where no limit is given."""
+"""Segments per pack in the paper's experiments; the published form uses it if no limit is given."""
 
 CHEAP_LENGTHS = 8
-"""The lengths up to this one count for CHEAP_WEIGHT in the paper's objective, the others for 1."""
+"""Lengths up to this one have the weight CHEAP_WEIGHT in the paper's objective, others 1."""
 
 CHEAP_WEIGHT = 0.09
 
@@ -34,13 +34,13 @@ MOST_STRATEGIES = 1_000_000
 """Strategies that the published form builds: enough for 2,048 tokens at depth 3 and for 512 at depth 4."""
 
 HELD_WEIGHT = 1e6
-"""Weight of the rows that the extended form holds, against length + 1 for a place that stays padding."""
+"""Weight of the rows in the extended form; a place that stays padding has length + 1."""
 
 MOST_WORK = 20_000_000_000
-"""Multiplications after which the solver stops where it is: some seconds, but a count, so that runs are alike."""
+"""Multiplications after which the solver stops: some seconds, but a count, so that every run is the same."""
 
 MOST_ROUNDS = 100
-"""Looks for new strategies at most; a few dozen are usual."""
+"""Most searches for new strategies; a few dozen are usual."""
 
 NEARLY = 1e-6
 """An amount this close to a whole number is one."""

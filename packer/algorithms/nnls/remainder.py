@@ -1,4 +1,4 @@
-"""From strategies and whole numbers of them to packs that hold exactly the segments there are."""
+"""Packs from whole numbers of strategies: they hold exactly the segments of the histogram."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ from packer.algorithms.open_packs import (
     Links,
     OpenPacks,
     add_segments,
-    detach,
+    best_fit,
     new_links,
-    next_key,
+    no_packs,
     push,
     to_patterns,
 )
@@ -31,8 +31,8 @@ def fill(
 ) -> Patterns:
     """Pack `counts[k]` times the strategy lengths[offsets[k]:offsets[k + 1]], and whatever is then left by best fit.
 
-    Where the strategies ask for more segments of a length than there are, the last ones go without: those places are
-    open to shorter segments, and then padding. Packs that hold nothing are left out. Lengths ascend in a strategy.
+    If the strategies need more segments of a length than there are, the last packs do without: their places are open
+    to shorter segments, and otherwise stay padding. Empty packs are left out. Lengths ascend in a strategy.
     """
     patterns = to_patterns(*_fill(histogram, limit, offsets, lengths, counts))
     owners = np.repeat(np.arange(len(patterns.counts)), np.diff(patterns.offsets))
@@ -51,7 +51,7 @@ def _fill(
     """The groups (groups, 4) and links (links, 3); first those of the strategies, then those of best fit."""
     capacity = len(histogram) - 1
     left = histogram.copy()
-    packs = _no_packs(histogram, len(counts))
+    packs = _open_packs(histogram, len(counts))
     links = new_links()
     used = 1
     for strategy in range(len(counts)):
@@ -71,31 +71,17 @@ def _fill(
             used += 1
             packs_left -= alike
 
-    # best fit, as in best_fit.py, with packs that are open already
-    for length in range(capacity, 0, -1):
-        while left[length] > 0:
-            residual = next_key(packs, length)
-            top = packs.tops[residual]
-            repeat = min(residual // length, limit - packs.groups[top, SEGMENTS], left[length])
-            taken = min(packs.groups[top, COUNT], left[length] // repeat)
-            group = detach(packs, residual, taken, used)
-            used += group == used
-            links = add_segments(packs.groups, group, length, repeat, links)
-            left[length] -= repeat * taken
-            residual -= repeat * length
-            if residual > 0 and packs.groups[group, SEGMENTS] < limit:
-                push(packs, residual, group)
+    used, links = best_fit(packs, used, links, left, capacity, limit)
     return packs.groups[:used], links.rows[: links.used]
 
 
 @jit
-def _no_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
-    """Open packs as best fit has them, with room for the groups of the strategies besides.
+def _open_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
+    """Open packs as for best fit, with room for the groups of the strategies as well.
 
     A length that runs out cuts the packs of a strategy at most twice: where there are too few for a whole pack, and
     where there are none.
     """
-    keys = len(histogram)
     present = 0
     segments = 0
     for count in histogram:
@@ -104,15 +90,14 @@ def _no_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
     groups = np.zeros((strategies + 4 * present + 1, 4), np.int64)
     groups[0, COUNT] = segments + 1
     groups[0, CHAIN] = NONE
-    words = (keys + 63) >> 6
-    packs = OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
-    push(packs, keys - 1, 0)
+    packs = no_packs(groups, len(histogram))
+    push(packs, len(histogram) - 1, 0)
     return packs
 
 
 @jit
 def _alike(left: NDArray[np.int64], strategy: NDArray[np.int32], packs: int) -> int:
-    """How many packs of a strategy can be filled alike: those before a length runs out; 0 when all have run out."""
+    """Count the packs of a strategy that can be filled alike before a length runs out; 0 if all have run out."""
     alike = 0
     place = 0
     while place < len(strategy):
@@ -131,7 +116,7 @@ def _alike(left: NDArray[np.int64], strategy: NDArray[np.int32], packs: int) -> 
 def _put_strategy(
     out_left: NDArray[np.int64], out: OpenPacks, group: int, strategy: NDArray[np.int32], out_links: Links
 ) -> tuple[Links, int]:
-    """Put into a group what is left of the lengths of a strategy; returns the links and the room that stays."""
+    """Fill a group with the segments left of a strategy's lengths; returns the links and the room that remains."""
     residual = len(out.tops) - 1
     packs = out.groups[group, COUNT]
     place = 0

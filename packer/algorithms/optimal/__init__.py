@@ -13,19 +13,19 @@ __all__ = ["Limits", "Solution", "solve", "solve_optimal"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Solution:
-    """Patterns, and what is proved about them."""
+    """A packing, and the lower bound that was proved."""
 
     patterns: Patterns
-    """Packs for every segment."""
+    """The packs; they hold every segment."""
 
     lower_bound: int
-    """Packs that no solution can go below, proved in exact integers."""
+    """Proved lower bound on the number of packs, computed in exact integers."""
 
     rounds: int
-    """Times that the linear program was solved."""
+    """How many times the linear program was solved."""
 
     columns: int
-    """Patterns that the linear program knew at the end."""
+    """Columns, that is patterns, of the linear program at the end."""
 
     @property
     def gap(self) -> float:
@@ -34,18 +34,18 @@ class Solution:
 
     @property
     def proven(self) -> bool:
-        """No solution has fewer packs."""
+        """Whether the packing is proved optimal."""
         return self.patterns.packs == self.lower_bound
 
     def with_bound(self) -> Patterns:
-        """The patterns, which tell the bound themselves."""
+        """Return the patterns with the lower bound stored in them."""
         return replace(self.patterns, lower_bound=self.lower_bound)
 
 
 def solve(
     histogram: NDArray[np.int64], max_segments: int | None = None, *, gap: float = 0.0, seconds: float | None = None
 ) -> Patterns:
-    """Pack by column generation, with the bound that was proved.
+    """Pack by column generation; the patterns carry the lower bound that was proved.
 
     Without `seconds` the limits are counted in rounds and columns, so the patterns are the same everywhere.
     """
@@ -53,9 +53,9 @@ def solve(
 
 
 def solve_optimal(histogram: NDArray[np.int64], max_segments: int | None = None, *, limits: Limits) -> Solution:
-    """Pack by column generation until the packs are proved optimal or a limit is reached; the best so far.
+    """Pack by column generation until the packing is proved optimal or a limit is reached.
 
-    Begins with the heuristics and never gives more packs than best fit.
+    It starts from the heuristics, so it never returns more packs than best fit.
     """
     search = Search(histogram, max_segments, limits)
     search.run()

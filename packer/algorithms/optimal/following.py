@@ -1,17 +1,17 @@
-"""Packs that follow templates: the segments nearest to a template's places, and what one place lacks the others get."""
+"""Packs after templates: each place takes the nearest length left, and later places make up for the difference."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.exact_fill import Filled, add_packs, longest_left, often
+from packer.algorithms.exact_fill import Filled, add_packs, longest_left, packs_left
 from packer.algorithms.jit import jit
 from packer.algorithms.open_packs import new_links
 
 STRICT = -1
-"""The window of packs in which every place holds its length or the next shorter one left."""
+"""Window of strict packs: every place takes its length or the next shorter one that is left."""
 
 BORROWED = 4
-"""A place may take one in so many tokens of the places after it."""
+"""A place may take one in BORROWED tokens of the places after it."""
 
 
 @jit
@@ -26,8 +26,8 @@ def follow(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Fill `counts[i]` packs after template i; the groups (groups, 4), links (links, 3) and the histogram left over.
 
-    The templates take turns, so that all of them meet lengths that run out. `window` is how far from its template the
-    last place but one may go for a pack without a gap; where it is STRICT, no place takes more than its template says.
+    The templates take `turns` turns, so that all of them are affected when a length runs out. `window` is how far the
+    last place but one may deviate from its template to leave no gap; if it is STRICT, no place exceeds its template.
     """
     capacity = len(histogram) - 1
     left = histogram.copy()
@@ -43,7 +43,7 @@ def follow(
                 size = _one_pack(places, limit, window, below, above, left, found)
                 if size == 0:
                     break
-                packs = min(wanted, often(left, found, size))
+                packs = min(wanted, packs_left(left, found, size))
                 filled = add_packs(filled, found, size, packs, left)
                 wanted -= packs
     return filled.groups[: filled.used], filled.links.rows[: filled.links.used], left

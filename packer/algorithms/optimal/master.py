@@ -1,4 +1,4 @@
-"""The restricted master problem: the fewest packs, in fractions, of the patterns known so far; solved by HiGHS."""
+"""The restricted master problem: the fewest packs, as fractions, of the patterns known so far; solved by HiGHS."""
 
 import math
 from typing import Any
@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 
 class Master:
-    """Minimise the packs of known patterns such that every length has places enough.
+    """Minimise the packs of known patterns such that every length has enough places.
 
     A place serves its length or the next shorter one, so one more place of length i may be passed down to i - 1. The
     rows are the lengths in ascending order; the first columns pass places down, the others are the patterns.
     """
 
     def __init__(self, demand: NDArray[np.float64]) -> None:
-        """State that demand[i] segments of the i-th length want a place, with no pattern yet."""
+        """Start without patterns; demand[i] segments of the i-th length need a place."""
         # imported here: most histograms never need it
         import highspy
 
@@ -50,9 +50,11 @@ class Master:
         self._add(np.ones(len(starts) - 1), starts[:-1], rows, entries)
 
     def solve(self, iterations: int, seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
-        """How often each pattern is used (patterns,), what a place of each length is worth (lengths,), and if exactly.
+        """Solve the linear program.
 
-        It is not exact where the solver had to stop after so many simplex iterations, or seconds.
+        Returns:
+            How often each pattern is used, shape (patterns,); what a place of each length is worth, shape (lengths,);
+            and whether that is optimal, or the solver stopped after so many simplex iterations or seconds.
         """
         self._highs.setOptionValue("simplex_iteration_limit", iterations)
         if seconds < math.inf:

@@ -1,4 +1,4 @@
-"""Pricing: the patterns that are worth most when every length has a value, by a knapsack in exact integers."""
+"""Pricing: given a value for every length, find the most valuable patterns by a knapsack in exact integers."""
 
 from typing import NamedTuple
 
@@ -9,22 +9,22 @@ from packer.algorithms.jit import jit
 
 
 class Priced(NamedTuple):
-    """What a set of values makes of the patterns."""
+    """The most valuable patterns for a set of values."""
 
     best: int
-    """The value of the pattern that is worth most."""
+    """The value of the most valuable pattern."""
 
     worth: NDArray[np.int64]
     """Shape (lengths,): the value of the best pattern with each length in it."""
 
     table: NDArray[np.int64]
-    """Best values of the segments beside one, by their number and their room; what `patterns_with` reads."""
+    """Best values of the segments beside one, by their number and their room; `patterns_with` reads it."""
 
 
 def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: int) -> int:
-    """Packs that no packing goes below: all segments at their values, over the value of the best pattern, rounded up.
+    """Return a lower bound: the value of all segments over the value of the best pattern, rounded up.
 
-    In Python's integers, so it is a proof: 3 segments worth 2 each, where no pack is worth more than 4 -> 2.
+    Python's integers make it a proof: with 3 segments worth 2 each, and no pack worth more than 4, it is 2.
     """
     if best == 0:
         return 0
@@ -33,7 +33,7 @@ def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: 
 
 
 def pricing_work(lengths: NDArray[np.int64], capacity: int, limit: int) -> int:
-    """What it takes to price the patterns once, in units of some 40 nanoseconds."""
+    """Return the work of pricing the patterns once, in units of about 40 nanoseconds."""
     layers = min(limit, capacity // int(lengths[0]))
     return layers * int((capacity - lengths).sum()) // 256
 

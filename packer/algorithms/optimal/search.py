@@ -11,24 +11,24 @@ from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.exact_fill import exact_fill
 from packer.algorithms.open_packs import segment_limit
-from packer.algorithms.optimal.columns import ColumnGeneration
+from packer.algorithms.optimal.column_generation import ColumnGeneration
 from packer.algorithms.optimal.pricing import pricing_work
-from packer.algorithms.optimal.rounding import follow_rounded, joined, round_packs
+from packer.algorithms.optimal.round_patterns import follow_rounded, joined, round_packs
 from packer.algorithms.optimal.start import stages
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.spread import deepest, spread
 
 ATTEMPTS, COARSE_ATTEMPTS = 64, 12
-"""Ways in which the last solution of a linear program, and of a coarse one, is rounded to whole packs."""
+"""How many ways to round the last solution of a linear program, and of a coarse one, to whole packs are tried."""
 
 ROUNDING_INTERVAL = 10
-"""Rounds after which a solution on the way is rounded."""
+"""Rounds between roundings of intermediate solutions."""
 
 COLUMNS_PER_KNOT = 4
-"""Patterns of the best packs so far, for each row, with which a coarse linear program begins."""
+"""Patterns of the best packing so far, per row, with which a coarse linear program starts."""
 
 COARSE = 5e-5
-"""How far from the objective, as a share, the bound of a coarse linear program may stay."""
+"""How far, as a share, the bound of a coarse linear program may stay from its objective."""
 
 WORK_PER_PLACE = 3
 """Units of work of rounding, for each place of its patterns."""
@@ -37,58 +37,58 @@ WORK_PER_SPREAD = 25
 """Units of work of a try of spread, for each length."""
 
 SECONDS_PER_WORK = 4e-8
-"""How long a unit of work takes, roughly: whether there is time for one more round."""
+"""Approximate seconds per unit of work, to tell whether there is time for another round."""
 
 PATIENCE = 8
-"""Rounds that go on when the bound is reached: other solutions may round better."""
+"""Further rounds after the bound is reached: other solutions may round better."""
 
 SHARE_OF_SPREAD, SHARE_OF_ROUNDS = 0.3, 0.9
-"""Shares of the time, and the first of the work, after which spread ends and no linear program is solved."""
+"""Shares of the time (the first also of the work) after which spread ends, and no linear program is solved."""
 
 SLACK = 1e-6
-"""Packs by which the objective of the linear program may be off."""
+"""Tolerance of the linear program's objective, in packs."""
 
 KEPT = (0.85, 0.7, 0.85, 0.7, 0.85, 0.5)
-"""Shares of the packs of a solution that are kept, when what they leave is solved anew."""
+"""Shares of the packs of a solution that are kept when the rest is solved anew."""
 
 LEFT_PER_TEMPLATE = 8
-"""Packs that are not kept, at most, for each pattern that a solution uses."""
+"""Most packs that are not kept, per pattern that a solution uses."""
 
 WORK_OF_PART = 10_000_000
-"""Units of work for what the kept packs leave, at most."""
+"""Most units of work for the rest that the kept packs leave."""
 
 SHARE_OF_FIXING, LEAST_FIXING = 1.0, 2_500_000
-"""Work for all parts after a linear program, as a share of what the search took until then, and at least: the last
-pack is not worth more than all the others."""
+"""Work for all rests after a linear program, as a share of the work so far, and at least: the last pack is not worth
+more than all the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """When to stop: what comes first. All but seconds stop at the same place on every machine."""
+    """When to stop: at the limit reached first. All except `seconds` stop at the same place on every machine."""
 
     rounds: int = 400
-    """Times that the linear program is solved."""
+    """Most times that the linear program is solved."""
 
     columns: int = 20_000
-    """Patterns that the linear program may know."""
+    """Most columns, that is patterns, of the linear program."""
 
     work: int = 400_000_000
-    """What the time goes with, counted: simplex iterations, pricing, rounding; units of some 40 nanoseconds."""
+    """Most units of work (simplex iterations, pricing, rounding) of about 40 nanoseconds each."""
 
     gap: float = 0.0
     """Packs above the lower bound, as a share of it, that are good enough."""
 
     seconds: float | None = None
-    """Time, of which the heuristics, the rounds and their rounding get shares; None sets no limit."""
+    """Time limit, shared by the heuristics, the rounds and their rounding; None sets no limit."""
 
 
 class Search:
-    """The best packs and the best bound so far, and whether they are good enough or it is too late."""
+    """The best packing and the best bound so far, and the decision to stop."""
 
     def __init__(
         self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits, *, part_of: int | None = None
     ) -> None:
-        """Begin with the heuristics; `part_of` packs are enough for a part of a histogram, and None says it is all."""
+        """Start with the heuristics. For a part of a histogram, `part_of` packs are enough; None for a whole one."""
         self._began = time.monotonic()
         self._histogram = histogram
         self._max_segments = max_segments
@@ -120,7 +120,7 @@ class Search:
             self.starts = [self.best, program.templates()]
 
     def _spread(self) -> Patterns:
-        """Spread, which ends after its share of the time and of the work."""
+        """Run spread, which stops after its share of the time and of the work."""
         lengths = np.flatnonzero(self._histogram)
         # it has all of them where pricing needs more than the rest
         pricing = pricing_work(lengths, len(self._histogram) - 1, self._limit)
@@ -134,28 +134,28 @@ class Search:
         return spread(self._histogram, self._max_segments, stop=stop)
 
     def _seconds(self, share: float = 1.0) -> float:
-        """What is left of a share of the time."""
+        """Return the seconds left of a share of the time."""
         if self._limits.seconds is None:
             return math.inf
         return share * self._limits.seconds - (time.monotonic() - self._began)
 
     def _allows(self, work: int, share: float) -> bool:
-        """So much work can be done within the limit, and in what is left of a share of the time."""
+        """Whether so much work fits within the work limit and a share of the time."""
         return self._work > work and self._seconds(share) > work * SECONDS_PER_WORK
 
     def enough(self) -> bool:
-        """The packs are good enough, or it is too late."""
+        """Whether the packing is good enough, or the time is over."""
         over = self.best.packs - max(self.bound, self._part_of or 0)
         return self._seconds() <= 0 or over <= self._limits.gap * self.bound
 
     def _may_go_on(self, program: ColumnGeneration) -> bool:
-        """No limit is reached yet; some time is kept for rounding."""
+        """Whether no limit is reached yet; some time is reserved for rounding."""
         limits = self._limits
         allowed = self.rounds < limits.rounds and program.columns < limits.columns
         return allowed and self._allows(program.pricing_work, SHARE_OF_ROUNDS) and not self.enough()
 
     def _solve(self, program: ColumnGeneration, *, coarse: bool) -> bool:
-        """Solve a linear program in rounds and round it; False where a limit did not leave a single round."""
+        """Solve a linear program in rounds and round it; return False if the limits left no time for a single round."""
         before = self.rounds
         patience = 0 if coarse else PATIENCE
         solved = False
@@ -180,7 +180,7 @@ class Search:
         return True
 
     def _round(self, program: ColumnGeneration, attempts: int, *, coarse: bool) -> None:
-        """Turn the last solution of a linear program into whole packs, in several ways, one of them at any rate."""
+        """Round the last solution of a linear program to whole packs in several ways, at least in one."""
         templates = program.templates()
         packs = program.packs[program.packs > 0]
         for attempt in range(attempts):
@@ -199,7 +199,7 @@ class Search:
             self.best = min(self.best, rounded, key=_packs)
 
     def _fix(self, program: ColumnGeneration, *, coarse: bool) -> None:
-        """Keep most packs of a solution that was rounded, and solve what they leave as a problem of its own."""
+        """Keep most packs of a rounded solution, and solve the rest as a problem of its own."""
         templates = program.templates()
         packs = program.packs[program.packs > 0]
         last = self._work - max(LEAST_FIXING, int(SHARE_OF_FIXING * (self._limits.work - self._work)))
@@ -230,7 +230,7 @@ class Search:
 
 
 def _some(patterns: Patterns, count: int) -> Patterns:
-    """About so many of the patterns, at even steps, and the one with the longest segment."""
+    """Return about `count` of the patterns, at even steps, and the one with the longest segment."""
     step = max(1, len(patterns.counts) // count)
     if step == 1:
         return patterns

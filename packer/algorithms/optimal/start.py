@@ -1,4 +1,4 @@
-"""Where column generation begins: which lengths become rows first, and values that are a bound already."""
+"""Start of column generation: lengths that become rows first, and values that already give a bound."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,15 +6,16 @@ from numpy.typing import NDArray
 from packer.algorithms.spread import deepest
 
 KNOTS = (160, 640)
-"""Rows of the coarse linear programs, about."""
+"""Approximate numbers of rows of the coarse linear programs."""
 
 
 def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] | None]:
-    """The knots of the linear programs to solve in turn, None for all lengths.
+    """Return the knots of the linear programs to solve in turn; None stands for all lengths.
 
-    Where a limit binds and lengths are many, coarse ones come first. The value of a length changes fastest among the
-    shortest, and just as fast where only the shortest fit beside it. So a third of the knots grows from the shortest
-    length by a constant factor, a third is its mirror image below the capacity, and a third lies at even shares.
+    If a limit binds and there are many lengths, coarse programs come first. The value of a length changes fastest among
+    the shortest lengths, and among those that only the shortest fit beside. So a third of the knots grows from the
+    shortest length by a constant factor, a third is its mirror image below the capacity, and a third lies at even
+    shares.
     """
     lengths = np.flatnonzero(histogram)
     if limit >= deepest(histogram):
@@ -33,7 +34,7 @@ def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] |
 
 
 def first_values(histogram: NDArray[np.int64], limit: int) -> NDArray[np.float64]:
-    """Values (lengths,) of which no pattern has more than a pack: those behind the better of two simple bounds.
+    """Return values (lengths,) at which no pattern is worth more than a pack: those behind the better of two bounds.
 
     Either a length is worth its share of the capacity, or it is worth one of the places beside lengths of at least t;
     see `token_bound` and `segments_bound` in `packer.algorithms.bounds`.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from packer.options.choices import TrainOn
 from packer.text.message_ends.generation_prompts import GenerationPrompts, question_for
 from packer.text.message_ends.generation_tags import (
     has_generation_tags,
@@ -22,7 +23,6 @@ from packer.text.message_ends.generation_tags import (
 from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
 from packer.text.messages import TextError
 from packer.text.rendering import Chat, Templates
-from packer.text.text_columns import TrainOn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -1,0 +1,237 @@
+"""Small models with random weights, made from a config in a folder, a file or on the Hub, to probe in seconds.
+
+Whether documents leak depends on a model's code and config, not on its weights, which are never read. Models are made
+smaller (repeated layers, width, experts, vocabulary), and windows, chunks and other thresholds are shortened, so that
+they affect short documents.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.attention.transformers_hook import accepted_arguments
+
+import torch  # isort: skip  # transformers_hook raises PackerError if it is missing
+import transformers  # isort: skip
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from packer.attention.compare_outputs import one_line, seeded
+from packer.attention.thresholds import shorten_thresholds
+from packer.errors import PackerError
+from packer.paths import expanded
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Config fields that hold a number of experts."""
+
+LARGEST = 4_000_000_000
+"""Largest number of parameters of a model: 16 GB in float32, and as much again for gradients."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmallModel:
+    """A model to probe, and how many of its layers were kept."""
+
+    model: PreTrainedModel
+    """The model: in bfloat16 on the GPU, or in float32 on the CPU if there is none."""
+
+    layers: int
+    """Layers of the small model."""
+
+    all_layers: int
+    """Layers in the original config."""
+
+
+@seeded()
+def load_small_model(name: str) -> SmallModel:
+    """Create a small model of the architecture that a config describes.
+
+    Args:
+        name: folder with a config.json, path of such a file, or Hub id (only the config is downloaded).
+
+    Raises:
+        PackerError: there is no config, transformers does not support it, or it is not a language model.
+    """
+    config = _text_config(expanded(name))
+    auto_class = _auto_class(config)
+    kept = _kept_layers(name, config, auto_class)
+    failure = ""
+    for reductions in REDUCTIONS:
+        smaller = copy.deepcopy(config)
+        try:
+            _cut_layers(smaller, kept)
+            for reduce in reductions:
+                reduce(smaller)
+            _make_attention_matter(smaller)
+            model = _create(auto_class, smaller)
+            without_cache = accepted_arguments(model, {"use_cache": False})
+            with torch.no_grad():
+                model(input_ids=torch.ones((1, 3), dtype=torch.long, device=model.device), **without_cache)
+        except PackerError:
+            raise
+        except Exception as error:  # sizes that do not fit each other: the next attempt reduces less
+            failure = f"{type(error).__name__}: {one_line(error)}"
+            continue
+        return SmallModel(model=model, layers=len(kept), all_layers=config.num_hidden_layers)
+    raise PackerError(
+        f"{name}: transformers {transformers.__version__} cannot create a model from this config ({failure}): create "
+        "one in Python and pass it to packer.attention.probe"
+    )
+
+
+def _text_config(name: str) -> Any:
+    """Return the config of a folder, file or Hub id; for a model of several parts, that of its language model."""
+    path = Path(name)
+    if path.exists() and not (path / "config.json" if path.is_dir() else path).is_file():
+        raise PackerError(f"{name} has no config.json: pass a folder with a config.json, such a file, or a Hub id")
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # None would ask on stdin
+    except Exception as error:  # transformers raises OSError, ValueError, KeyError and errors of its hub client
+        raise PackerError(
+            f"{name}: transformers {transformers.__version__} finds no model config there "
+            f"({one_line(error)}): pass a folder with a config.json, such a file, or a Hub id"
+        ) from error
+    return config.get_text_config()
+
+
+def _auto_class(config: Any) -> Any:
+    """Return the auto class of transformers for a config: for causal or for masked language models."""
+    if config.is_encoder_decoder:
+        raise PackerError(
+            f"{config.model_type} has an encoder and a decoder: choose a model with only one, as packed rows require"
+        )
+    decodes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if masked and not (decodes and getattr(config, "is_decoder", False)):
+        return AutoModelForMaskedLM
+    if not decodes:
+        raise PackerError(
+            f"transformers {transformers.__version__} has no language model of type {config.model_type}: choose a "
+            "causal or masked language model"
+        )
+    return AutoModelForCausalLM
+
+
+def _create(auto_class: Any, config: Any) -> PreTrainedModel:
+    """Return a model with random weights: in bfloat16 on the GPU, or in float32 on the CPU if there is none."""
+    with torch.device("meta"):
+        empty = auto_class.from_config(copy.deepcopy(config), trust_remote_code=False)
+    size = sum(parameter.numel() for parameter in empty.parameters())
+    if size > LARGEST:
+        raise PackerError(
+            f"{config.model_type} has {size:,} parameters in {config.num_hidden_layers} layers, more than {LARGEST:,}: "
+            "reduce the layers or experts in config.json"
+        )
+    with seeded():
+        model: Any = auto_class.from_config(copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False)
+    created: PreTrainedModel = model.to("cuda", torch.bfloat16) if torch.cuda.is_available() else model
+    return created
+
+
+def _kept_layers(name: str, config: Any, auto_class: Any) -> list[int]:
+    """Return the numbers of the layers to keep: the first ones until every kind occurs, and at least two.
+
+    If the last layers share the keys and values of earlier ones, both parts are treated separately. For layers of the
+    kinds a, a, b, a, b, of which the last two share: 0, 1, 2 and 3, 4.
+
+    Raises:
+        PackerError: the layers cannot be cut, or transformers cannot create a model of any size from the config.
+    """
+    depth = getattr(config, "num_hidden_layers", None)
+    if not isinstance(depth, int):
+        raise PackerError(
+            f"{name}: {config.model_type} has no single number of layers, so that they cannot be cut: create a small "
+            "model in Python and pass it to packer.attention.probe"
+        )
+    try:
+        with torch.device("meta"):
+            whole = auto_class.from_config(copy.deepcopy(config), trust_remote_code=False)
+    except Exception as error:  # a missing or invalid value
+        raise PackerError(
+            f"{name}: transformers {transformers.__version__} cannot create a model from this config "
+            f"({type(error).__name__}: {one_line(error)}): correct config.json, or create a model in Python and pass "
+            "it to packer.attention.probe"
+        ) from error
+    layer_types = getattr(config, "layer_types", None) or [None] * depth
+    stacks = [each for each in whole.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == depth]
+    classes = [frozenset(type(part).__name__ for part in layer.modules()) for layer in stacks[0]] if stacks else []
+    if len(classes) != len(layer_types):  # not a plain stack of layers: keep all of them
+        return list(range(depth))
+    kinds = list(zip(classes, layer_types, strict=True))
+    unshared = depth - (vars(config).get("num_kv_shared_layers") or 0)
+    return [*range(_one_of_each(kinds[:unshared])), *range(unshared, unshared + _one_of_each(kinds[unshared:]))]
+
+
+def _one_of_each(kinds: Sequence[Any]) -> int:
+    """Return how many of the first layers include every kind, at least two if there are two: [a, a, b, a] -> 3."""
+    return max((min(2, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds)))
+
+
+def _cut_layers(config: Any, kept: Sequence[int]) -> None:
+    """Reduce a config to the kept layers: its depth, its lists with one value per layer, its per-layer values."""
+    depth = config.num_hidden_layers
+    if len(kept) == depth:
+        return
+    per_layer = {int(layer): values for layer, values in (config.to_dict().get("per_layer_config") or {}).items()}
+    if per_layer:
+        config.per_layer_config = None
+    shared = vars(config).get("num_kv_shared_layers") or 0
+    if shared:
+        config.num_kv_shared_layers = sum(layer >= depth - shared for layer in kept)
+    for name, value in list(vars(config).items()):
+        if isinstance(value, list | tuple) and len(value) == depth:
+            setattr(config, name, type(value)(value[layer] for layer in kept))
+    config.num_hidden_layers = len(kept)
+    if per_layer:
+        config.per_layer_config = {place: per_layer[layer] for place, layer in enumerate(kept) if layer in per_layer}
+
+
+def _make_attention_matter(config: Any) -> None:
+    """Make random weights so large that attention affects the logits, and leave out the loss of expert routers."""
+    if hasattr(config, "output_router_logits"):
+        config.output_router_logits = False  # a loss of the whole batch, which single documents do not have
+    if hasattr(config, "initializer_range"):
+        config.initializer_range = config.hidden_size**-0.5
+
+
+def _reduce_vocabulary_and_experts(config: Any) -> None:
+    """Limit a config to 512 tokens, 16 experts and an intermediate size of 512."""
+    vocab_size = min(config.vocab_size, 512)
+    for name, value in list(vars(config).items()):
+        if name.startswith("vocab_size") and isinstance(value, int):
+            setattr(config, name, min(value, vocab_size))
+        elif name.endswith("_token_id") and isinstance(value, int) and value >= vocab_size:
+            setattr(config, name, vocab_size - 1)
+        elif "intermediate_size" in name and value:  # Gemma 3n has a list, one for each layer
+            setattr(config, name, [min(each, 512) for each in value] if isinstance(value, list) else min(value, 512))
+        elif name in EXPERTS and isinstance(value, int):
+            setattr(config, name, min(value, 16))
+
+
+def _reduce_heads(config: Any) -> None:
+    """Limit a config to 4 heads of the same size: 32 heads, 8 key heads and a hidden size of 4096 -> 4, 2 and 512."""
+    heads = getattr(config, "num_attention_heads", None)
+    if not heads or heads <= 4:
+        return
+    key_heads = getattr(config, "num_key_value_heads", None)
+    if key_heads:
+        config.num_key_value_heads = 4 if key_heads == heads else min(key_heads, 2)
+    config.num_attention_heads = 4
+    config.hidden_size = config.hidden_size // heads * 4
+
+
+REDUCTIONS = (
+    (shorten_thresholds, _reduce_vocabulary_and_experts, _reduce_heads),
+    (shorten_thresholds, _reduce_vocabulary_and_experts),
+    (shorten_thresholds,),
+    (_reduce_vocabulary_and_experts, _reduce_heads),
+    (),
+)
+"""Ways to reduce a config besides its number of layers, tried in order until transformers can run the model."""

@@ -1,0 +1,268 @@
+"""Interface between transformers and attention within segments; cases that would be computed wrongly raise an error."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from packer.attention.implementations import IMPLEMENTATION
+from packer.errors import PackerError
+
+try:
+    import torch
+    import transformers
+    from transformers import PreTrainedModel
+except ImportError as error:
+    raise PackerError(f'{error.name} is not installed: pip install "packer[torch]" transformers') from error
+
+from packer.attention.boundaries import find_boundaries
+from packer.attention.rope import check_longest_segment, use_document_frequencies
+from packer.attention.varlen import KERNEL_DTYPES, segment_attention
+
+REFUSED = {
+    "softcap": "caps its attention logits, which the varlen kernel does not support",
+    "s_aux": "has attention sinks, which the varlen kernel does not support",
+    "position_bias": "adds a position bias to its attention logits, which the varlen kernel does not support",
+    "cache": "uses a paged KV cache, which training does not have",
+    "block_indices": "attends to selected blocks of tokens, which the varlen kernel does not support",
+    "indices": "attends to selected tokens, which the varlen kernel does not support",
+    "sinks": "has attention sinks, which the varlen kernel does not support",
+}
+"""Arguments of an attention layer that change its result and are not supported, with the error message of each."""
+
+_callers: set[type[torch.nn.Module]] = set()
+"""Classes of the layers that have called this attention in this process."""
+
+
+def register() -> str:
+    """Register the attention and its mask with transformers; see `packer.attention.register`."""
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise PackerError(
+            f"transformers {transformers.__version__} cannot register an attention: pip install -U transformers"
+        ) from error
+    AttentionInterface.register(IMPLEMENTATION, attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, attention_mask)
+    return IMPLEMENTATION
+
+
+def use(model: PreTrainedModel) -> PreTrainedModel:
+    """Switch a model to this attention; see `packer.attention.use`."""
+    name, text = register(), model.config.get_text_config()
+    parts = [part for part in model.config.sub_configs if getattr(model.config, part) is text]
+    model.set_attn_implementation({parts[0]: name} if parts else name)  # an image encoder keeps its own
+    if text._attn_implementation != name:
+        raise PackerError(
+            f"{type(model).__name__} has attention of its own, which cannot be replaced: `packer check` lists what is "
+            "safe for it"
+        )
+    use_document_frequencies(model)
+    _FirstPass(model)
+    return model
+
+
+def accepted_arguments(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the items of a batch that the model's forward method accepts as arguments."""
+    parameters = inspect.signature(model.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(batch)
+    return {name: value for name, value in batch.items() if name in parameters}
+
+
+class _FirstPass:
+    """Forward hook that checks that a model's first pass called this attention, and then removes itself.
+
+    Compiled passes are checked while they are traced. The hook remains, but adds nothing to the compiled code.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.handle = model.register_forward_hook(self.check)
+        self.layers = tuple({type(module) for module in model.modules()})
+
+    def check(self, model: Any, *_: Any) -> None:
+        """Raise PackerError if none of the model's layers has called this attention."""
+        if not torch.compiler.is_compiling():
+            self.handle.remove()
+        in_use = model.config.get_text_config()._attn_implementation == IMPLEMENTATION
+        if in_use and not _any_called(self.layers):
+            raise PackerError(
+                f"{type(model).__name__} never called {IMPLEMENTATION}: it has attention of its own, in which "
+                "documents may attend to each other; `packer check` lists what is safe for it"
+            )
+
+
+# The next two functions run while a model is traced and add nothing to the compiled code. State that the compiled code
+# itself updated would be guarded, so that every change would recompile it.
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _note_call(layer: type[torch.nn.Module]) -> None:
+    _callers.add(layer)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _any_called(layers: tuple[type[torch.nn.Module], ...]) -> bool:
+    return not _callers.isdisjoint(layers)
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    is_causal: bool | None = None,
+    position_ids: torch.Tensor | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Compute the attention of one layer, with the signature of transformers' AttentionInterface.
+
+    Args:
+        module: the attention layer.
+        query: `[rows, heads, tokens, head_size]`.
+        key: `[rows, key_heads, tokens, head_size]`.
+        value: `[rows, key_heads, tokens, value_size]`.
+        attention_mask: must be None, because the segment boundaries determine the mask.
+        dropout: must be 0.
+        scaling: scale of the logits; None for `head_size ** -0.5`.
+        sliding_window: tokens that a token attends to, itself included; on both sides if attention is not causal.
+        is_causal: whether attention is causal; None for `module.is_causal`.
+        position_ids: `[rows, tokens]`, restarting with every segment; used if there is no cu_seq_lens_q.
+        cu_seq_lens_q: int32 `[segments + 1]` over all rows.
+        max_length_q: tokens in the longest segment.
+        **others: other arguments that transformers passes to every implementation; `REFUSED` must be None.
+
+    Returns:
+        (`[rows, tokens, heads, value_size]`, None).
+
+    Raises:
+        PackerError: an argument or the layer is not supported, or the boundaries are missing.
+    """
+    _note_call(type(module))
+    rows, _, tokens, _ = query.shape
+    _check_arguments(module, query, key, attention_mask, dropout, others)
+    found = find_boundaries(
+        rows,
+        tokens,
+        cu_seq_lens=cu_seq_lens_q,
+        max_length=max_length_q,
+        position_ids=position_ids,
+        device=query.device,
+    )
+    _check_layer(module, sliding_window, found.longest)
+    flat = [_kernel_dtype(tensor, value).transpose(1, 2).flatten(0, 1) for tensor in (query, key, value)]
+    attended = segment_attention(
+        flat[0],
+        flat[1],
+        flat[2],
+        found.cu_seqlens,
+        found.longest,
+        causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
+        window=sliding_window,
+        scale=scaling,
+    )
+    return attended.reshape(rows, tokens, *attended.shape[1:]).contiguous(), None
+
+
+def attention_mask(
+    *,
+    q_length: int | None = None,
+    kv_length: int | None = None,
+    mask_function: Any = None,
+    attention_mask: torch.Tensor | None = None,
+    device: torch.device | str = "cpu",
+    **_: Any,
+) -> None:
+    """Return no mask, with the signature of transformers' AttentionMaskInterface.
+
+    Raises:
+        PackerError: the mask would differ from the segment boundaries: some tokens are masked, or some attend to later
+            tokens while others do not.
+    """
+    if attention_mask is not None and not bool(attention_mask.all()):
+        masked = int((~attention_mask.bool()).sum())
+        raise PackerError(
+            f"attention_mask masks {masked:,} tokens, which {IMPLEMENTATION} does not support: leave the mask and the "
+            "padding out of the batch, as packer.collate does"
+        )
+    if mask_function is not None and q_length == kv_length and not torch.compiler.is_compiling():
+        _check_mask_function(mask_function, kv_length or 0, device)
+
+
+def _check_mask_function(mask_function: Any, tokens: int, device: torch.device | str) -> None:
+    """Refuse a mask in which only some tokens attend to the next one, as within an image."""
+    places = torch.arange(max(tokens - 1, 0), device=device)
+    sees_next = mask_function(torch.zeros_like(places), torch.zeros_like(places), places, places + 1)
+    if bool(sees_next.any()) and not bool(sees_next.all()):
+        raise PackerError(
+            f"this model lets {int(sees_next.sum()):,} of {tokens:,} tokens attend to the next one (as in an image), "
+            f"which {IMPLEMENTATION} does not support: choose another attn_implementation that `packer check` finds "
+            "safe"
+        )
+
+
+def _check_arguments(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float,
+    others: dict[str, Any],
+) -> None:
+    """Refuse arguments of a layer that the varlen kernel does not support."""
+    name = type(module).__name__
+    if attention_mask is not None:
+        raise PackerError(
+            f"{name} has an attention mask of shape {list(attention_mask.shape)}, but packed rows have none: leave "
+            "attention_mask out of the batch; a model that creates its own mask needs another attn_implementation"
+        )
+    if key.shape[2] != query.shape[2]:
+        raise PackerError(
+            f"{name} has {query.shape[2]:,} queries and {key.shape[2]:,} keys, as with a KV cache: {IMPLEMENTATION} "
+            'requires whole documents; generate with model.set_attn_implementation("sdpa")'
+        )
+    if dropout:
+        raise PackerError(
+            f"{name} has an attention dropout of {dropout:g}, which the varlen kernel does not support: load the model "
+            "with 0 (attention_dropout, attn_pdrop or attention_probs_dropout_prob in its config)"
+        )
+    for argument, why in REFUSED.items():
+        if others.get(argument) is not None:
+            raise PackerError(f'{name} {why}: choose attn_implementation="eager", after `packer check`')
+
+
+def _check_layer(module: torch.nn.Module, sliding_window: int | None, longest: int) -> None:
+    """Refuse a layer that, by the model's config, needs something that its arguments do not contain."""
+    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
+    chunk, window = getattr(config, "attention_chunk_size", None), getattr(config, "sliding_window", None)
+    name = type(module).__name__
+    check_longest_segment(config, longest)
+    if chunk is not None and longest > chunk and kind in (None, "chunked_attention"):
+        raise PackerError(
+            f"{name} attends in chunks of {chunk:,} tokens, which {IMPLEMENTATION} does not support, and a segment has "
+            f"{longest:,} tokens: pack with --max-len {chunk}, or choose another attn_implementation that `packer "
+            "check` finds safe"
+        )
+    if kind == "sliding_attention" and sliding_window is None and window is not None and longest > window:
+        raise PackerError(
+            f"{name} {layer} has a window of {window:,} tokens but does not pass it to attention: choose another "
+            "attn_implementation that `packer check` finds safe"
+        )
+
+
+def _kernel_dtype(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Convert a tensor to the kernel's dtype; some models normalize queries and keys in float32."""
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device):
+        return tensor.to(torch.get_autocast_dtype(device))
+    return tensor.to(value.dtype) if value.dtype in KERNEL_DTYPES else tensor

@@ -1,0 +1,148 @@
+"""Declared options as options of a command; see `packer.options`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from packer.errors import PackerError
+from packer.options import About, Option, options_of
+from packer.paths import expanded
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic at run time since click 8.4 only
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class UserPath(click.Path):
+    """A path in which `~` is the home folder, also where the shell does not expand it: in quotes and after `=`."""
+
+    def __init__(self, *, exists: bool = False, dir_okay: bool = True) -> None:
+        super().__init__(exists=exists, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path`."""
+        return super().convert(expanded(value), param, ctx)
+
+
+class Content(UserPath):
+    """A file whose content is the value."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read the file."""
+        path = super().convert(value, param, ctx)
+        try:
+            content: str = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            self.fail(f"{path} cannot be read: {error}", param, ctx)
+        if not content.strip():
+            self.fail(f"{path} is empty", param, ctx)
+        return content
+
+
+class Declared(_ParamType):
+    """A value with the type and the limits of a declared option."""
+
+    def __init__(self, option: Option) -> None:
+        self.option = option
+        self.name = option.kind.__name__
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert and check a value, which is a string, or the default."""
+        option = self.option
+        try:
+            if option.about.convert is not None:
+                value = option.converted(value)
+            elif isinstance(value, str):
+                value = option.kind(value)
+        except (ValueError, PackerError) as error:
+            reason = str(error) if isinstance(error, PackerError) else f"{value!r} is not {option.expected}"
+            self.fail(reason, param, ctx)
+        for one in value if isinstance(value, tuple) else (value,):
+            if not option.accepts(one):
+                self.fail(f"{one!r} is not {option.expected}", param, ctx)
+        return value
+
+
+class DeclaredOption(click.Option):
+    """An option of a command, made from a declaration."""
+
+    def __init__(self, param_decls: Sequence[str], *, declared: Option) -> None:
+        self.declared = declared
+        about, default = declared.about, declared.default
+        settings: dict[str, Any] = {"metavar": about.metavar}
+        settings |= {"required": True} if declared.is_required else {"default": default}
+        if declared.kind is bool:
+            settings |= {"flag_value": False} if default is True else {"is_flag": True}
+        else:
+            settings |= {"type": _type_of(declared), "multiple": declared.is_list and about.convert is None}
+            settings["show_default"] = about.default_words is None and default not in (None, MISSING, ())
+        flags = [*declared.flags, declared.name, *param_decls]
+        super().__init__(flags, help=_help(declared, repeats=settings.get("multiple", False)), **settings)
+
+
+def _help(option: Option, *, repeats: bool) -> str:
+    """The sentence of an option, with its choices where they do not stand beside its name, and its default in words."""
+    about = option.about
+    parts = [about.off if option.default is True and about.off is not None else about.help]
+    if option.choices and about.metavar is not None:
+        parts.append(f"One of: {', '.join(option.choices)}.")
+    if repeats:
+        parts.append("Repeat it for several.")
+    if about.default_words is not None:
+        parts.append(f" [default: {about.default_words}]")
+    return " ".join(parts)
+
+
+def _type_of(option: Option) -> _ParamType:
+    if option.about.is_file:
+        return Content()
+    if option.kind is Path:
+        return UserPath()
+    if option.choices and option.about.convert is None:
+        return click.Choice(option.choices)
+    return Declared(option)
+
+
+def options(
+    declaration: type, *names: str, without: Collection[str] = (), **changes: Any
+) -> Callable[[Function], Function]:
+    """Add declared options to a command.
+
+    Args:
+        declaration: a dataclass that declares options; see `packer.options.option`.
+        names: those to add; all that the command line has when empty.
+        without: those to leave out.
+        changes: fields of `Option` or `About` that differ in this command.
+    """
+    declared = options_of(declaration)
+    chosen = [declared[name] for name in names or declared if declared[name].about.on_command and name not in without]
+
+    def add(function: Function) -> Function:
+        for option in reversed(chosen):
+            function = click.option(cls=DeclaredOption, declared=_changed(option, **changes))(function)
+        return function
+
+    return add
+
+
+def _changed(option: Option, **changes: Any) -> Option:
+    of_about = {field.name for field in fields(About)}
+    about = replace(option.about, **{name: value for name, value in changes.items() if name in of_about})
+    others = {name: value for name, value in changes.items() if name not in of_about}
+    return replace(option, about=about, **others)
+
+
+def values_of(declaration: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a command that belong to a declaration: keyword arguments for it."""
+    return {name: values[name] for name in options_of(declaration) if name in values}

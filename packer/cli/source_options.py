@@ -1,0 +1,66 @@
+"""The source of `pack`, `stats` and `compare`: a dataset, or a mixture of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from packer.cli.declared_options import DeclaredOption
+from packer.errors import PackerError
+from packer.options.headings import MIXTURES
+from packer.options.option import About, Option
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SOURCES = Option(
+    name="sources",
+    kind=str,
+    is_list=True,
+    is_optional=False,
+    choices=(),
+    default=(),
+    about=About(
+        "Source of a mixture, in place of DATASET; its weight is 1 by default.",
+        MIXTURES,
+        flags=("--source",),
+        metavar="PATH:WEIGHT",
+    ),
+)
+
+
+def source_options(function: Function) -> Function:
+    """Add the argument DATASET, and `--source` for a mixture in its place."""
+    function = click.option(cls=DeclaredOption, declared=_SOURCES)(function)
+    return click.argument("dataset", required=False)(function)
+
+
+def sources_and_weights(dataset: str | None, sources: tuple[str, ...]) -> tuple[str | list[str], tuple[float, ...]]:
+    """(the source, ()), or (the sources of a mixture, their weights).
+
+    Raises:
+        click.UsageError: there are both DATASET and --source, or neither.
+        PackerError: a weight is not a number.
+    """
+    if (dataset is None) == (not sources):
+        raise click.UsageError("Give a DATASET, or several with --source PATH:WEIGHT.")
+    if dataset is not None:
+        return dataset, ()
+    mixture = [_path_and_weight(source) for source in sources]
+    return [path for path, _ in mixture], tuple(weight for _, weight in mixture)
+
+
+def _path_and_weight(source: str) -> tuple[str, float]:
+    """Split PATH:WEIGHT at the last colon; a path may have more.
+
+    Raises:
+        PackerError: the weight is not a number.
+    """
+    path, colon, weight = source.rpartition(":")
+    if not colon:
+        return source, 1.0
+    try:
+        return path, float(weight)
+    except ValueError:
+        raise PackerError(f"--source {source}: {weight!r} is no weight; write PATH:WEIGHT, as in web:0.7") from None

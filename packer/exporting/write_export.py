@@ -1,0 +1,229 @@
+"""Write the shards of a packed dataset as Parquet files with the columns of a trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packer.errors import PackerError
+from packer.executors import available_workers, run_tasks
+from packer.exporting.targets import TARGETS, Target
+from packer.loader import load
+from packer.options.choices import Compression
+from packer.output.output_folder import claim
+from packer.output.output_kind import Kind
+from packer.output.replace_folder import restore
+from packer.paths import output_path
+from packer.progress import Progress, silent
+from packer.shards.files import HashingFile, hash_file
+from packer.shards.manifest import FORMAT_VERSION, Manifest, ShardEntry
+from packer.shards.reader import check_batch, open_shard
+from packer.system_errors import system_errors
+
+EXPORT_VERSION = 1
+COMPRESSIONS: tuple[str, ...] = get_args(Compression)
+
+RECORD = "_export.json"
+"""Says what an export is. Readers of Parquet folders pass over names with an underscore."""
+
+EXPORT = Kind(
+    name="an export",
+    record=RECORD,
+    building="export",
+    listed=lambda record: [file["file"] for file in record["files"]],
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedFile:
+    """A file of an export."""
+
+    file: str
+    """File name, in the folder of the export."""
+
+    rows: int
+    """Number of rows in the file."""
+
+    bytes: int
+    """Size of the file."""
+
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """Record of an export: no time, host or absolute path, so that equal exports have equal records."""
+
+    to: str
+    """Name of the target."""
+
+    packed: Mapping[str, Any]
+    """The packed dataset: its fingerprint, format version, max_len, pad_id and number of rows."""
+
+    compression: str
+    """Codec of the Parquet pages."""
+
+    columns: Mapping[str, str]
+    """Arrow types of the columns, by name."""
+
+    files: tuple[ExportedFile, ...]
+    """One file for each shard, in their order."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the record file."""
+        return {"export_version": EXPORT_VERSION, **asdict(self)}
+
+
+def export(
+    packed: str | Path,
+    output: str | Path | None = None,
+    *,
+    to: str,
+    compression: str = "zstd",
+    workers: int | None = None,
+    sync: bool = True,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> tuple[Export, Path]:
+    """Write a packed dataset as Parquet for another trainer.
+
+    A shard becomes a file and a record batch a row group, so that each worker holds a few MB in memory.
+
+    Args:
+        packed: folder of the packed dataset.
+        output: folder to write; by default the packed dataset's name with "-TARGET".
+        to: the trainer whose columns are written; a name in TARGETS.
+        compression: codec of the Parquet pages; one of COMPRESSIONS.
+        workers: files written at a time; by default the cores this process may use. Does not change the bytes.
+        sync: fsync every file and folder.
+        overwrite: replace an export that is there, once the new one is complete.
+        progress: callback, called as `progress("export", done, total)` in tokens.
+
+    Returns:
+        The record of the export, and its folder.
+
+    Raises:
+        PackerError: anything that the user can mend, in one line.
+    """
+    if to not in TARGETS:
+        raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
+    if compression not in COMPRESSIONS:
+        raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
+    dataset = load(packed)
+    source = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
+    out = output_path(output if output is not None else source.parent / f"{source.name}-{to}")
+    real = Path(os.path.realpath(out))
+    if source.resolve() in (real, *real.parents):
+        raise PackerError(f"{out} is inside the packed dataset: choose an --output beside it")
+    shards = dataset.manifest.shards
+    with system_errors(out, resumes=False):
+        restore(out, EXPORT)
+        with claim(out, EXPORT, None, sync=sync, overwrite=overwrite) as folder:
+            writer = _Writer(
+                packed=dataset.path,
+                folder=folder.building,
+                target=TARGETS[to],
+                manifest=dataset.manifest,
+                compression=compression,
+                sync=sync,
+                progress=_SharedProgress(progress, len(dataset) * dataset.max_len),
+            )
+            written = {file.file: file for file in run_tasks(writer.write, shards, workers or available_workers())}
+            record = Export(
+                to=to,
+                packed={
+                    "fingerprint": dataset.fingerprint,
+                    "format_version": FORMAT_VERSION,
+                    "max_len": dataset.max_len,
+                    "pad_id": dataset.pad_id,
+                    "rows": len(dataset),
+                },
+                compression=compression,
+                columns={field.name: f"list<{field.type.value_type}>" for field in writer.schema(shards[0])},
+                files=tuple(written[writer.name(entry)] for entry in shards),
+            )
+            folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
+    return record, out
+
+
+class _SharedProgress:
+    """Adds up the progress of several threads."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def add(self, tokens: int) -> None:
+        with self._lock:
+            self._done += tokens
+            self._progress("export", self._done, self._total)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Writer:
+    """Writes the file of a shard, which depends on the shard, the target and the compression only."""
+
+    packed: Path
+    folder: Path
+    target: Target
+    manifest: Manifest
+    compression: str
+    sync: bool
+    progress: _SharedProgress
+
+    def name(self, entry: ShardEntry) -> str:
+        """File name of a shard's export: data-00000-of-00012.parquet."""
+        return entry.file.removesuffix(".arrow") + self.target.ending
+
+    def schema(self, entry: ShardEntry) -> pa.Schema:
+        """Arrow schema of a shard's export."""
+        return self.target.schema(open_shard(self.packed, entry, self.manifest).schema)
+
+    def write(self, entry: ShardEntry, go_on: Callable[[], None]) -> ExportedFile:
+        """Write the file of a shard; `go_on` raises when the work is to stop.
+
+        Raises:
+            OSError: the disk is full, or the system refuses something else.
+            PackerError: the shard was changed after packing, or has values that the target cannot hold.
+        """
+        table, path = open_shard(self.packed, entry, self.manifest), self.packed / entry.file
+        if hash_file(path) != entry.xxh3_128:
+            raise PackerError(f"{path} was changed after packing: restore it, or pack again")
+        sink = HashingFile(self.folder / self.name(entry))
+        try:
+            with pq.ParquetWriter(
+                sink,
+                self.target.schema(table.schema),
+                compression=self.compression,
+                use_dictionary=False,  # with zstd, files are smaller without a dictionary and take no longer
+                write_statistics=False,  # statistics of values within lists are of no use
+            ) as parquet:
+                for batch in table.to_batches():
+                    go_on()
+                    check_batch(batch, path, self.manifest)
+                    parquet.write_table(self.target.convert(batch))
+                    self.progress.add(batch.num_rows * self.manifest.max_len)
+            if self.sync:
+                sink.sync()
+        except (pa.ArrowException, ValueError, NotImplementedError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise PackerError(f"{path} cannot be written as Parquet ({reason}): choose another --to") from error
+        finally:
+            sink.close()
+        return ExportedFile(file=self.name(entry), rows=table.num_rows, bytes=sink.bytes, xxh3_128=sink.hexdigest())

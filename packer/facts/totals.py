@@ -1,0 +1,144 @@
+"""Totals of a packed dataset: every document and token of the source, each counted for what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packer.facts.facts import Facts
+from packer.facts.kinds import Count, Positive, Ratio
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account(Facts):
+    """Documents and tokens of a source, each counted for what became of it.
+
+    Accounts of parts of a source add up to the account of the source.
+    """
+
+    documents: Count
+    """Documents of the source."""
+
+    documents_split: Count
+    """Documents that are in more than one segment."""
+
+    documents_truncated: Count
+    """Documents that truncation makes shorter."""
+
+    documents_dropped: Mapping[str, Count]
+    """Documents without a segment, by reason."""
+
+    tokens: Count
+    """Tokens of the source: each is packed, truncated or dropped."""
+
+    tokens_packed: Count
+    """Tokens in segments, repetitions included."""
+
+    tokens_repeated: Count
+    """Tokens in segments that stand in an earlier segment of their document, too."""
+
+    tokens_truncated: Count
+    """Tokens that truncation cuts off, also of documents that are dropped afterwards."""
+
+    tokens_dropped: Mapping[str, Count]
+    """Tokens without a segment, by reason; what truncation cuts off is not among them."""
+
+    @property
+    def documents_packed(self) -> int:
+        """Documents with a segment or more."""
+        return self.documents - sum(self.documents_dropped.values())
+
+    @property
+    def tokens_lost(self) -> int:
+        """Tokens that are in no segment: truncated or dropped."""
+        return self.tokens_truncated + sum(self.tokens_dropped.values())
+
+    def __add__(self, other: Account) -> Account:
+        """The account of both; the reasons are the same."""
+        added: dict[str, Any] = {}
+        others = other.values()
+        for name, one in self.values().items():
+            two = others[name]
+            added[name] = one + two if isinstance(one, int) else {key: one[key] + two[key] for key in one}
+        return Account(**added)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupTotals(Facts):
+    """Groups of documents that are kept together or apart."""
+
+    groups: Count
+    """Groups with a document or more."""
+
+    documents_without: Count
+    """Documents of the source that are in no group."""
+
+    packs_ungrouped: Positive
+    """Rows of the same documents without groups."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanTotals(Account):
+    """What a plan makes of the documents."""
+
+    tokens_packed: Positive
+    """Tokens in segments, repetitions included."""
+
+    segments: Count
+    """Documents, and pieces of split ones, in all rows."""
+
+    packs: Positive
+    """Rows."""
+
+    pool_packs: Count
+    """Rows among them that hold leftovers of several partitions; they stand in the last shards."""
+
+    lower_bound: Positive
+    """Rows that no packing of the same documents can go below."""
+
+    efficiency: Ratio
+    """Tokens in segments divided by all places of the rows, 0 to 1."""
+
+    groups: GroupTotals | None = None
+    """The groups; None if documents are not grouped."""
+
+    @classmethod
+    def of(
+        cls,
+        account: Account,
+        *,
+        max_len: int,
+        segments: int,
+        packs: int,
+        pool_packs: int,
+        lower_bound: int,
+        groups: GroupTotals | None = None,
+    ) -> PlanTotals:
+        """Extend an account by the rows, of `max_len` tokens each; other arguments as the fields."""
+        return PlanTotals(
+            **account.values(),
+            segments=segments,
+            packs=packs,
+            pool_packs=pool_packs,
+            lower_bound=lower_bound,
+            efficiency=account.tokens_packed / (packs * max_len),
+            groups=groups,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals(PlanTotals):
+    """Totals of the manifest: those of the plan, and what was counted while tokens were read and written."""
+
+    tokens_trained: Count
+    """Labels in all rows that are not -100; 0 if no labels are written."""
+
+    segments_untrained: Count
+    """Segments without a trained token; 0 if no labels are written."""
+
+    documents_straddling: Count | None = None
+    """Documents in which a token is partly inside what is trained; None if the source holds tokens, not text."""
+
+    documents_untrained: Count | None = None
+    """Documents that have tokens, none of them trained; None if the source holds tokens, not text."""

@@ -1,0 +1,251 @@
+"""Batch formats: one function per trainer that turns rows into its batch, and `FORMATS`, which names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import PackerError
+from packer.labels import NO_LOSS
+from packer.loader.batch_options import BatchOptions
+from packer.loader.batch_shape import StaticShape, pad_cu_seqlens, pad_segments
+from packer.loader.encoders import encoder_batch, kept_segments, masked_tokens, token_values
+from packer.loader.row_segments import (
+    LossWeights,
+    Rows,
+    all_segments,
+    copy_token_column,
+    cu_seqlens_of,
+    labels_from_tokens,
+    real_segments,
+    restart_positions,
+    shift_left,
+    token_loss_weights,
+)
+from packer.shards.columns import PADDING
+
+Format = Literal["hf", "hf_rows", "encoder", "trl", "torchtitan", "torchtune", "megatron", "segment_ids"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Grid:
+    """Whole rows stacked, padding included."""
+
+    input_ids: NDArray[np.int32]
+    """Shape (rows, max_len)."""
+
+    labels: NDArray[np.int32]
+    """Shape (rows, max_len); not shifted."""
+
+    position_ids: NDArray[np.int64]
+    """Shape (rows, max_len); restarts at 0 with every segment, including a padding tail."""
+
+    lengths: NDArray[np.int64]
+    """Shape (segments,): segment lengths of all rows in order, padding tails included; they sum to rows * max_len."""
+
+    doc_ids: NDArray[np.int64]
+    """Shape (segments,): document of each segment; -1 for a padding tail."""
+
+    numbers: NDArray[np.int64]
+    """Shape (segments,): number of the segment in its row, from 1; 0 for a padding tail."""
+
+
+def make_batch(rows: Rows, *, format: str, options: BatchOptions) -> Any:
+    """Return a batch of NumPy arrays in one of `FORMATS`; `collate` documents their keys.
+
+    Raises:
+        PackerError: the format is unknown, or does not support an option or these rows.
+    """
+    if format not in FORMATS:
+        raise PackerError(f"format is {format!r}: choose one of {', '.join(FORMATS)}")
+    options.check(format)
+    if (format == "encoder" or options.mlm is not None) and "seq_tokens" in rows[0]:
+        raise PackerError(
+            "the rows are aligned, and an encoder would attend to the padding inside segments: pack without --align"
+        )
+    return FORMATS[format](rows, options)
+
+
+def hf_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+    """Return one sequence of the real tokens, (1, T), for Hugging Face models."""
+    lengths, doc_ids, counts = real_segments(rows)
+    if not len(lengths):  # padding alone is kept, because a model cannot run on no tokens
+        counts = [len(row["input_ids"]) for row in rows]
+        lengths, doc_ids = np.array(counts, np.int64), np.full(len(rows), PADDING, np.int64)
+    tokens = int(lengths.sum())
+    if options.static is not None:
+        lengths, doc_ids = pad_segments(lengths, doc_ids, options.static)
+    total = int(lengths.sum())
+    input_ids = np.empty(total, np.int64)
+    copy_token_column("input_ids", rows, counts, input_ids[:tokens])
+    if options.static is not None:
+        input_ids[tokens:] = options.static.pad_id
+    if options.mlm is not None:
+        input_ids, labels = masked_tokens(rows, input_ids, lengths, doc_ids, mlm=options.mlm, epoch=options.epoch)
+    elif "labels" in rows[0]:
+        labels = token_values("labels", rows, counts, total)
+    else:  # packed with --no-labels
+        labels = labels_from_tokens(input_ids, lengths, doc_ids)
+    batch = flat_batch(input_ids, labels, lengths, options.static)
+    if options.loss_weights is not None:
+        batch["loss_weights"] = token_loss_weights(labels, lengths, doc_ids, per=options.loss_weights)[None]
+    if options.position_offset:
+        batch["position_ids"] += options.position_offset
+    for name in options.keep_tokens:
+        batch[name] = token_values(name, rows, counts, total)[None]
+    if options.keep is not None:
+        batch["segments"] = kept_segments(rows, lengths, doc_ids, options.keep)
+    return batch
+
+
+def flat_batch(
+    input_ids: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    static: StaticShape | None = None,
+) -> dict[str, Any]:
+    """Return the keys of DataCollatorWithFlattening, and `use_cache`, for segments that lie end to end.
+
+    Args:
+        input_ids: (T,) tokens.
+        labels: (T,) labels, not shifted.
+        lengths: (segments,) segment lengths, which sum to T.
+        static: shape whose segments `cu_seq_lens_q` and `cu_seq_lens_k` are padded to.
+    """
+    cu_seqlens = pad_cu_seqlens(cu_seqlens_of(lengths), static).astype(np.int32)
+    longest = int(lengths.max()) if static is None else static.max_len
+    return {
+        "input_ids": input_ids[None],
+        "labels": labels[None],
+        "position_ids": restart_positions(lengths)[None],
+        "seq_idx": np.arange(len(lengths), dtype=np.int32).repeat(lengths)[None],
+        "cu_seq_lens_q": cu_seqlens,
+        "cu_seq_lens_k": cu_seqlens.copy(),
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }
+
+
+def hf_rows_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+    """Return whole rows, (B, L), for Hugging Face models that find segment boundaries in `position_ids`."""
+    grid = _grid(rows)
+    batch = {
+        "input_ids": grid.input_ids.astype(np.int64),
+        "labels": grid.labels.astype(np.int64),
+        "position_ids": grid.position_ids,
+        "use_cache": False,
+    }
+    if options.loss_weights is not None:
+        batch["loss_weights"] = _loss_weights(grid, options.loss_weights).reshape(grid.labels.shape)
+    return batch
+
+
+def trl_batch(rows: Rows, options: BatchOptions) -> list[dict[str, Any]]:
+    """Return examples for TRL's own collator, which flattens them by `seq_lengths`."""
+    grid = _grid(rows)
+    return [
+        {
+            "input_ids": grid.input_ids[number].astype(np.int64),
+            "labels": grid.labels[number].astype(np.int64),
+            "seq_lengths": row["seq_lengths"].tolist(),
+        }
+        for number, row in enumerate(rows)
+    ]
+
+
+def torchtitan_batch(rows: Rows, options: BatchOptions) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """Return (inputs, labels), (B, L), as torchtitan's training step unpacks them; labels are shifted."""
+    grid = _grid(rows)
+    inputs = {"input": grid.input_ids.astype(np.int64), "positions": grid.position_ids}
+    return inputs, shift_left(grid.labels.astype(np.int64), NO_LOSS)
+
+
+def torchtune_batch(rows: Rows, options: BatchOptions) -> list[dict[str, Any]]:
+    """Return examples as torchtune's PackedDataset does, for padded_collate_packed; its recipes shift the labels."""
+    grid = _grid(rows)
+    return [
+        {
+            "tokens": grid.input_ids[number].astype(np.int64),
+            "labels": grid.labels[number].astype(np.int64),
+            "input_pos": grid.position_ids[number],
+            "seq_lens": row["seq_lengths"].astype(np.int64),
+        }
+        for number, row in enumerate(rows)
+    ]
+
+
+def megatron_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+    """Return a micro-batch of one packed sequence, (1, B * L), as Megatron-LM's SFT dataset; labels are shifted."""
+    grid = _grid(rows)
+    static = options.static
+    labels = shift_left(grid.labels.reshape(1, -1).astype(np.int64), NO_LOSS)
+    longest = int(grid.lengths.max()) if static is None else static.max_len
+    batch = {
+        "tokens": grid.input_ids.reshape(1, -1).astype(np.int64),
+        "labels": labels,
+        "loss_mask": (labels != NO_LOSS).astype(np.float32),
+        "position_ids": grid.position_ids.reshape(1, -1),
+        "cu_seqlens": pad_cu_seqlens(cu_seqlens_of(grid.lengths), static).astype(np.int32)[None],
+        "max_seqlen": np.array([longest], np.int32),
+    }
+    if options.loss_weights is not None:
+        batch["loss_weights"] = shift_left(_loss_weights(grid, options.loss_weights)[None], 0.0)
+    return batch
+
+
+def segment_ids_batch(rows: Rows, options: BatchOptions) -> dict[str, Any]:
+    """Return whole rows, (B, L), with numbered segments, for MaxText and JAX; targets are shifted.
+
+    `targets_segmentation` is 0 wherever there is no loss, because MaxText derives its loss mask from it.
+    """
+    grid = _grid(rows)
+    segmentation = np.repeat(grid.numbers, grid.lengths).astype(np.int32).reshape(grid.labels.shape)
+    positions = np.where(segmentation, grid.position_ids, 0).astype(np.int32)
+    labels = shift_left(grid.labels, NO_LOSS)
+    trained = labels != NO_LOSS
+    return {
+        "inputs": grid.input_ids,
+        "inputs_position": positions,
+        "inputs_segmentation": segmentation,
+        "targets": np.where(trained, labels, 0).astype(np.int32),
+        "targets_position": positions.copy(),
+        "targets_segmentation": np.where(trained, segmentation, 0).astype(np.int32),
+    }
+
+
+FORMATS: dict[str, Callable[[Rows, BatchOptions], Any]] = {
+    "hf": hf_batch,
+    "hf_rows": hf_rows_batch,
+    "encoder": encoder_batch,
+    "trl": trl_batch,
+    "torchtitan": torchtitan_batch,
+    "torchtune": torchtune_batch,
+    "megatron": megatron_batch,
+    "segment_ids": segment_ids_batch,
+}
+
+
+def _grid(rows: Rows) -> _Grid:
+    lengths, doc_ids, numbers = all_segments(rows)
+    input_ids = np.stack([row["input_ids"] for row in rows]).astype(np.int32, copy=False)
+    if "labels" in rows[0]:
+        labels = np.stack([row["labels"] for row in rows]).astype(np.int32, copy=False)
+    else:  # packed with --no-labels
+        labels = labels_from_tokens(input_ids.reshape(-1), lengths, doc_ids).reshape(input_ids.shape)
+    return _Grid(
+        input_ids=input_ids,
+        labels=labels,
+        position_ids=restart_positions(lengths).reshape(input_ids.shape),
+        lengths=lengths,
+        doc_ids=doc_ids,
+        numbers=numbers,
+    )
+
+
+def _loss_weights(grid: _Grid, per: LossWeights) -> NDArray[np.float64]:
+    return token_loss_weights(grid.labels.reshape(-1), grid.lengths, grid.doc_ids, per=per)

@@ -1,0 +1,192 @@
+"""Random masking of tokens for masked language models, per segment and independent of where a document is packed."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import PackerError
+from packer.labels import NO_LOSS
+from packer.loader.draws import draws, mixed, stream_key
+from packer.loader.masking import MaskedLM
+from packer.loader.row_segments import cu_seqlens_of, restart_positions
+from packer.random_purposes import MASKS
+from packer.shards.columns import PADDING
+
+_HASH_BITS = 32  # high bits of a draw that order units; a constant, so that ties do not depend on the batch
+_REPLACE = np.uint64(0x5851F42D4C957F2D)  # turns the draw that chose a token into an independent one
+
+
+def mask_tokens(
+    input_ids: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    doc_ids: NDArray[np.int64],
+    doc_starts: NDArray[np.int64],
+    *,
+    mlm: MaskedLM,
+    epoch: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Mask tokens of segments that lie end to end and return (masked input_ids, labels), int64, shape (T,).
+
+    Labels are the original tokens at the chosen positions and -100 elsewhere; they are not shifted.
+
+    Args:
+        input_ids: (T,) tokens.
+        lengths: (segments,) segment lengths, which sum to T.
+        doc_ids: (segments,) document of each segment; -1 for padding.
+        doc_starts: (segments,) offset of each segment in its document.
+        mlm: masking to apply.
+        epoch: epoch of the draws, 0..2^64-1.
+
+    Raises:
+        PackerError: a token is outside the vocabulary.
+    """
+    if len(input_ids) and not 0 <= (largest := int(input_ids.max())) < mlm.vocab_size:
+        raise PackerError(
+            f"a batch has the token {largest}, but mlm a vocab_size of {mlm.vocab_size}: pass that of the tokenizer"
+        )
+    fixed = mlm.is_special[input_ids]
+    fixed |= np.repeat(doc_ids == PADDING, lengths)
+    random = _draws(lengths, doc_ids, doc_starts, stream_key(mlm.seed, MASKS, epoch))
+    chosen, deciding = _choose(input_ids, fixed, cu_seqlens_of(lengths), random, mlm)
+    labels = np.full(len(input_ids), NO_LOSS, np.int64)
+    labels[chosen] = input_ids[chosen]
+    masked = input_ids.copy()
+    masked[chosen] = _replacements(input_ids[chosen], random[chosen], random[deciding], mlm)
+    return masked, labels
+
+
+def _draws(
+    lengths: NDArray[np.int64], doc_ids: NDArray[np.int64], doc_starts: NDArray[np.int64], key: np.uint64
+) -> NDArray[np.uint64]:
+    """Return 64 random bits per token, shape (T,): the draw of its position in the document, in the document's stream.
+
+    `key` is that of the epoch.
+    """
+    positions = restart_positions(lengths)
+    positions += doc_starts.repeat(lengths)
+    return draws(draws(key, doc_ids).repeat(lengths), positions)
+
+
+def _choose(
+    input_ids: NDArray[np.int64],
+    fixed: NDArray[np.bool_],
+    cu_seqlens: NDArray[np.int64],
+    random: NDArray[np.uint64],
+    mlm: MaskedLM,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Choose the tokens to mask and return (chosen, deciding): token indices, both of shape (chosen tokens,).
+
+    The draw at index deciding[i] decides whether token chosen[i] is masked, replaced or kept.
+
+    Args:
+        input_ids: (T,) tokens.
+        fixed: (T,) True for tokens that cannot be chosen.
+        cu_seqlens: (segments + 1,) index of each segment's first token, then T.
+        random: (T,) draws from `_draws`.
+        mlm: masking to apply.
+    """
+    # From here on, tokens are numbered without the fixed ones: token i is input_ids[free[i]].
+    free = np.flatnonzero(~fixed)
+    starts = np.searchsorted(free, cu_seqlens)  # first token of each segment
+    sizes = np.diff(starts)
+    needed = np.where(sizes, np.maximum(np.floor(mlm.probability * sizes + 0.5), 1), 0).astype(np.int64)
+    if mlm.unit == "token":
+        order = _shuffled(starts, random[free])
+        chosen = free[order[np.arange(len(free)) - starts[:-1].repeat(sizes) < needed.repeat(sizes)]]
+        return chosen, chosen
+    breaks = np.zeros(len(input_ids), np.bool_)  # words and spans end at special tokens and at the end of a segment
+    breaks[1:] = fixed[:-1]
+    breaks[cu_seqlens[:-1]] = True
+    words = np.arange(len(free))
+    if mlm.continuations is not None:
+        words = words[(breaks | ~mlm.continuations[input_ids])[free]]
+    units = words if mlm.unit == "word" else words[_starts_span(breaks[free[words]], random[free[words]], mlm)]
+    is_chosen, unit_of_word = _choose_words(words, units, starts, needed, random[free[units]])
+    word_sizes = np.diff(words, append=len(free))
+    chosen = free[is_chosen.repeat(word_sizes)]
+    if mlm.unit == "word":
+        return chosen, chosen
+    return chosen, free[units[unit_of_word[is_chosen]].repeat(word_sizes[is_chosen])]
+
+
+def _choose_words(
+    words: NDArray[np.int64],
+    units: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    needed: NDArray[np.int64],
+    random: NDArray[np.uint64],
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Choose words, unit by unit in a random order, until each segment has enough tokens.
+
+    Args:
+        words: (words,) first token of each word.
+        units: (units,) first token of each unit, which consists of one or more words.
+        starts: (segments + 1,) first token of each segment, then the number of tokens.
+        needed: (segments,) tokens to choose.
+        random: (units,) draws that order the units.
+
+    Returns:
+        (words,) whether each word is chosen, and (words,) its unit, an index into `units`.
+    """
+    sizes = np.diff(units, append=starts[-1])
+    unit_starts = np.searchsorted(units, starts)
+    order = _shuffled(unit_starts, random)
+    # Tokens in the units that precede each unit in the random order: of all segments end to end at first, then less
+    # the tokens of the segments before.
+    before = np.empty_like(units)
+    before[order] = np.cumsum(sizes[order]) - sizes[order]
+    before -= starts[:-1].repeat(np.diff(unit_starts))
+    # A word is chosen if fewer tokens than needed precede it, in its own unit and in the units before.
+    unit_of_word = np.searchsorted(units, words, side="right") - 1
+    needed_of_word = needed.repeat(np.diff(np.searchsorted(words, starts)))
+    return before[unit_of_word] + words - units[unit_of_word] < needed_of_word, unit_of_word
+
+
+def _starts_span(breaks: NDArray[np.bool_], random: NDArray[np.uint64], mlm: MaskedLM) -> NDArray[np.bool_]:
+    """Return whether each word starts a span, shape (words,): at a break, by its draw, or at the length limit."""
+    low = (random & np.uint64(2**32 - 1)).astype(np.float64)
+    starts: NDArray[np.bool_] = breaks | (low < mlm.span_stop * 2**32)
+    words = np.arange(len(starts))
+    last_start = np.maximum.accumulate(np.where(starts, words, 0))
+    return np.asarray((words - last_start) % mlm.longest_span == 0)
+
+
+def _shuffled(starts: NDArray[np.int64], random: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the units of each segment, sorted by the high bits of their draws, segment by segment: shape (units,).
+
+    Example: starts [0, 2, 5] and draws with the high bits [7, 3, 9, 1, 4] -> [1, 0, 3, 4, 2].
+
+    Args:
+        starts: (segments + 1,) number of each segment's first unit, then the number of units.
+        random: (units,) draws.
+    """
+    counts = np.diff(starts)
+    hashes = random >> np.uint64(64 - _HASH_BITS)
+    index_bits = int(counts.max(initial=1) - 1).bit_length()
+    if index_bits + len(counts).bit_length() > 64 - _HASH_BITS:  # batches of billions of units
+        return np.lexsort((hashes, np.arange(len(counts)).repeat(counts)))
+    # Sorting numbers made of segment, hash and index in the segment is ten times as fast as sorting indices.
+    keys = np.arange(len(counts), dtype=np.uint64).repeat(counts)
+    keys <<= np.uint64(_HASH_BITS)
+    keys |= hashes
+    keys <<= np.uint64(index_bits)
+    firsts = starts[:-1].repeat(counts)
+    keys |= (np.arange(len(random)) - firsts).astype(np.uint64)
+    keys.sort()
+    keys &= np.uint64((1 << index_bits) - 1)
+    return firsts + keys.astype(np.int64)
+
+
+def _replacements(
+    tokens: NDArray[np.int64], random: NDArray[np.uint64], deciding: NDArray[np.uint64], mlm: MaskedLM
+) -> NDArray[np.int64]:
+    """Return what replaces each chosen token: the mask token, a random token or the token itself.
+
+    The high bits of the `deciding` draws choose among the three; the low bits of `random` choose the random token.
+    """
+    share = (mixed(deciding ^ _REPLACE) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+    low = (mixed(random ^ _REPLACE) & np.uint64(2**32 - 1)).astype(np.int64)
+    random_ids = mlm.ordinary_ids[low * len(mlm.ordinary_ids) >> 32]
+    unmasked = np.where(share < mlm.mask_share + mlm.random_share, random_ids, tokens)
+    return np.where(share < mlm.mask_share, mlm.mask_id, unmasked)

@@ -1,0 +1,35 @@
+"""The values of options that are chosen from a list."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+LongPolicy = Literal["split", "truncate", "drop", "error"]
+"""What happens to documents longer than a row."""
+
+TruncateSide = Literal["left", "right"]
+"""Which side of a truncated document is cut off."""
+
+SplitAt = Literal["tokens", "turns"]
+"""Where documents may be split: at any token, or between the turns of a chat."""
+
+Untrained = Literal["keep", "drop", "error"]
+"""What happens to segments without a trained token."""
+
+GroupMode = Literal["together", "apart"]
+"""Whether a row holds one group only, or no two documents of a group."""
+
+MixUnit = Literal["tokens", "epochs"]
+"""What the weights of a mixture count."""
+
+TrainOn = Literal["all", "completion", "assistant"]
+"""Which part of a document is trained."""
+
+TokenColumn = Literal["position_ids"]
+"""Token columns that are written on request, beside `input_ids` and `labels`."""
+
+ExportTarget = Literal["megatron", "maxtext", "torchtitan", "torchtune", "parquet"]
+"""Trainers for which a packed dataset can be exported."""
+
+Compression = Literal["zstd", "snappy", "none"]
+"""Compression of exported Parquet files."""

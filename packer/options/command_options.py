@@ -1,0 +1,87 @@
+"""The options that do not shape the bytes of a packed dataset: where an output goes, and what is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from packer.options.choices import Compression, ExportTarget
+from packer.options.headings import GENERAL, OUTPUT
+from packer.options.option import About
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputOptions:
+    """Options of everything that writes a folder."""
+
+    output: Annotated[
+        Path | None,
+        About(
+            "Folder to write.", OUTPUT, flags=("-o", "--output"), default_words="the name of the input with an ending"
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        About("Number of threads.", OUTPUT, least=1, metavar="N", default_words="the number of available cores"),
+    ] = None
+    sync: Annotated[
+        bool,
+        About(
+            "Call fsync for every file and folder.",
+            OUTPUT,
+            off="Skip fsync: faster, but not safe against a power failure.",
+        ),
+    ] = True
+    overwrite: Annotated[bool, About("Replace an existing output as soon as the new one is complete.", OUTPUT)] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportOptions:
+    """Options of an export."""
+
+    to: Annotated[ExportTarget, About("Trainer that reads the files; parquet keeps all columns as they are.", OUTPUT)]
+    compression: Annotated[Compression, About("Compression of the Parquet pages.", OUTPUT)] = "zstd"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatsOptions:
+    """Options of statistics and comparisons."""
+
+    batch_size: Annotated[
+        int,
+        About("Documents per optimizer step in training without packing.", GENERAL, least=1, metavar="N"),
+    ] = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckOptions:
+    """Options of `packer check`."""
+
+    attn: Annotated[
+        str | None,
+        About(
+            "Attention implementation that must be safe for the command to succeed.",
+            GENERAL,
+            metavar="NAME",
+            default_words="any",
+        ),
+    ] = None
+    position_offset: Annotated[
+        int,
+        About("Position of the first token of a document, as in packer.batches: 2 for RoBERTa.", GENERAL, metavar="N"),
+    ] = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JsonOption:
+    """The option of every command that prints a result."""
+
+    as_json: Annotated[bool, About("Print JSON instead of text.", GENERAL, flags=("--json",))] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DebugOption:
+    """The option of every command."""
+
+    debug: Annotated[bool, About("Show the traceback of an error.", GENERAL)] = False

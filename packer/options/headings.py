@@ -1,0 +1,13 @@
+"""Headings under which `--help` and docs/commands.md list options."""
+
+REQUIRED = "Required"
+READING = "Reading"
+TEXT = "Text and chats"
+ROWS = "Rows"
+LONG = "Long documents"
+MIXTURES = "Mixtures and groups"
+OUTPUT = "Output"
+GENERAL = "General"
+
+HEADINGS = (REQUIRED, READING, TEXT, ROWS, LONG, MIXTURES, OUTPUT, GENERAL)
+"""All of them, in the order of the help."""

@@ -1,0 +1,213 @@
+"""How an option is declared: as a field of a dataclass, whose annotation says what help and checks need.
+
+    overlap: Annotated[int, About("Number of tokens that pieces repeat.", LONG, least=0, metavar="N")] = 0
+
+`options_of` reads such a dataclass. The command line, the checks of values, the manifest and the reference page are all
+made from what it returns.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from packer.errors import PackerError
+
+Declaration = TypeVar("Declaration")
+
+LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Smallest and largest value of a number, both included."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        if self.least == sys.float_info.min:
+            return "above 0"
+        return f"from {self.least}" if self.most == sys.float_info.max else f"from {self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the annotation of a field says about an option, beyond its type and default."""
+
+    help: str
+    """One sentence. It refers to other options as the command line writes them; see `packer.errors.python_names`."""
+
+    heading: str
+    """Heading under which `--help` and the reference list it: one of `packer.options.headings`."""
+
+    least: float = 0
+    """Smallest value of a number."""
+
+    most: float | None = None
+    """Largest value of a number; None for the largest that its type can have: 2**63 - 1, or no limit for floats."""
+
+    choices: tuple[str, ...] = ()
+    """Values it may have, where the type is not a `Literal`."""
+
+    metavar: str | None = None
+    """Name of the value in `--help`."""
+
+    flags: tuple[str, ...] = ()
+    """Names on the command line, where these do not follow from the name of the field."""
+
+    off: str | None = None
+    """Sentence for `--no-NAME`, which switches off what is on by default."""
+
+    default_words: str | None = None
+    """The default in words, where the value does not say it."""
+
+    convert: Callable[[Any], Any] | None = None
+    """Makes the value from another form in which it may be given, on the command line and in Python."""
+
+    shown: str | None = None
+    """Name in error messages, where it is not that of the command line."""
+
+    on_command: bool = True
+    """Whether it is an option of the command line; what is not, follows from another one."""
+
+    is_file: bool = False
+    """Whether the command line takes a file, whose content is the value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """An option as declared: name, type and default of its field, and what the annotation adds."""
+
+    name: str
+    """Name of the field and of the keyword argument in Python."""
+
+    kind: type
+    """Type of a value, or of each value in a list: bool, int, float, str or Path."""
+
+    is_list: bool
+    """Whether the value is a tuple of values."""
+
+    is_optional: bool
+    """Whether the value may be None."""
+
+    choices: tuple[str, ...]
+    """Values it may have; empty for any."""
+
+    default: Any
+    """Value where none is given; MISSING if one must be given."""
+
+    about: About
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a value must be given."""
+        return self.default is MISSING
+
+    @property
+    def limits(self) -> Limits:
+        """Smallest and largest value of a number."""
+        largest: float = LARGEST if self.kind is int else sys.float_info.max
+        return Limits(least=self.about.least, most=largest if self.about.most is None else self.about.most)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Names on the command line, the long one last: --max-len; --no-eos for what is on by default."""
+        no = "no-" if self.default is True else ""
+        return self.about.flags or (f"--{no}{self.name.replace('_', '-')}",)
+
+    @property
+    def shown(self) -> str:
+        """The name in error messages, which call options as the command line does."""
+        return self.about.shown or (self.name if self.default is True else self.flags[-1])
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words: "a whole number from 1 to 16777216"."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        words = {bool: "true or false", str: "a string", Path: "a path"}
+        words |= {int: f"a whole number {self.limits}", float: f"a number {self.limits}"}
+        return words[self.kind]
+
+    def accepts(self, value: object) -> bool:
+        """Whether a value, or one value of a list, has the right type and is within the limits; NaN never is."""
+        if self.kind in (int, float):
+            is_number = type(value) is int or (self.kind is float and type(value) is float)
+            return is_number and self.limits.least <= value <= self.limits.most  # type: ignore[operator]
+        if self.kind is Path:
+            return isinstance(value, (str, Path))
+        return type(value) is self.kind and (not self.choices or value in self.choices)
+
+    def check(self, value: object) -> None:
+        """Check a value.
+
+        Raises:
+            PackerError: it has another type, or is outside the limits.
+        """
+        if self.is_optional and value is None:
+            return
+        if self.is_list and not isinstance(value, tuple):
+            raise PackerError(f"{self.shown} is {value!r}: it must be a list")
+        for one in value if isinstance(value, tuple) and self.is_list else (value,):
+            if not self.accepts(one):
+                remedy = f"choose {self.expected}" if self.choices else f"it must be {self.expected}"
+                raise PackerError(f"{self.shown} is {one!r}: {remedy}")
+
+    def converted(self, value: Any) -> Any:
+        """The value of the field from what a caller may give for it, as a list for a tuple."""
+        if self.about.convert is not None:
+            value = self.about.convert(value)
+        return tuple(value) if self.is_list and isinstance(value, list) else value
+
+
+def options_of(declaration: type) -> dict[str, Option]:
+    """The options that a dataclass declares, by name and in order: its fields that are annotated with `About`."""
+    return _read(declaration)
+
+
+def as_json(value: Any) -> Any:
+    """The value of an option as a manifest holds it: a list for a tuple."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def documented(declaration: type[Declaration]) -> type[Declaration]:
+    """Add the sentence of every option to the docstring of the class that declares them."""
+    sentences = [f"    {name}: {option.about.help}" for name, option in options_of(declaration).items()]
+    declaration.__doc__ = "\n".join([f"{declaration.__doc__ or ''}\n\nAttributes:", *sentences])
+    return declaration
+
+
+@cache
+def _read(declaration: type) -> dict[str, Option]:
+    hints = get_type_hints(declaration, include_extras=True)
+    found = {}
+    for field in fields(declaration):
+        about = next((extra for extra in get_args(hints[field.name]) if isinstance(extra, About)), None)
+        if get_origin(hints[field.name]) is Annotated and about is not None:
+            found[field.name] = _option(field.name, get_args(hints[field.name])[0], field.default, about)
+    return found
+
+
+def _option(name: str, hint: Any, default: Any, about: About) -> Option:
+    is_optional = get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
+    if is_optional:
+        hint = next(one for one in get_args(hint) if one is not type(None))
+    is_list = get_origin(hint) is tuple
+    if is_list:
+        hint = get_args(hint)[0]
+    is_choice = get_origin(hint) is Literal
+    return Option(
+        name=name,
+        kind=str if is_choice else hint,
+        is_list=is_list,
+        is_optional=is_optional,
+        choices=get_args(hint) if is_choice else about.choices,
+        default=default,
+        about=about,
+    )

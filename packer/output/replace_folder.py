@@ -1,0 +1,190 @@
+"""Put a finished folder in the place of another, in one step; files that users put into the old one move along.
+
+.OUT.packer-new     (or -tokenizing, -export) the replacement while it is built; right after the swap, the old output
+.OUT.packer-old     the old output while it is removed
+
+Only files that the record of the old output names are deleted. Everything else moves to the new output first, then the
+record goes, then the rest: a kill at any instant leaves a state that `restore` can finish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import itertools
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from packer.errors import PackerError
+from packer.output.output_kind import LOCK, WORK, Kind
+
+_OLD = "old"
+_MOUNTS = Path("/proc/self/mountinfo")
+_CACHE = re.compile(r"cache-.*\.arrow")  # of `datasets`, made from the rows that are replaced
+
+log = logging.getLogger(__name__)
+
+
+def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
+    """Put a complete output in the place of another, in one step if the system can, and delete the old one.
+
+    Args:
+        out: folder to replace; may be missing or empty.
+        replacement: folder that takes its place, a sibling of `out`.
+        kind: kind of both.
+        sync: fsync the folders.
+    """
+    old = sibling(out, _OLD)
+    replaces = _holds_anything(out)
+    if not replaces:
+        replacement.rename(out)
+    elif exchange(replacement, out):
+        replacement.rename(old)
+    else:
+        try:
+            out.rename(old)
+            replacement.rename(out)
+        except BaseException:
+            if kind.is_complete(old) and not out.exists():
+                old.rename(out)
+            raise
+    if sync:
+        sync_folder(out.parent)
+    if replaces:
+        _retire(old, out, kind, sync=sync)
+
+
+def restore(out: Path, kind: Kind) -> None:
+    """Finish what a kill left undone around an output.
+
+    An output whose replacement was killed between two renames comes back. An output that had been replaced is
+    deleted, after the files that users put into it have moved to `out`.
+    """
+    old, building = sibling(out, _OLD), sibling(out, kind.building)
+    if in_use(building) or in_use(out):  # a running process does this by itself
+        return
+    if kind.is_complete(old) and not _holds_anything(out):
+        old.rename(out)
+    elif old.is_dir() and (kind.is_complete(out) or not kind.is_complete(old)):
+        _retire(old, out, kind)
+    if kind.is_complete(out):
+        if kind.is_complete(building) and not (building / WORK).is_dir():
+            building.rename(old)  # killed right after the swap
+            _retire(old, out, kind)
+        if (out / WORK).is_dir():
+            shutil.rmtree(out / WORK, ignore_errors=True)
+
+
+def prepare_beside(building: Path, out: Path, kind: Kind) -> None:
+    """Bring the hidden folder in which a replacement of `out` is built to a state from which work can go on."""
+    if building.is_symlink():
+        building.unlink()
+    elif (building / WORK).is_dir():
+        (building / kind.record).unlink(missing_ok=True)  # unfinished again: its files are checked before they count
+    elif building.is_dir():
+        _retire(building, out, kind)
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a process holds the lock inside a folder."""
+    try:
+        descriptor = os.open(folder / WORK / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def refuse_mount_point(out: Path) -> None:
+    """Raise a PackerError if a file system is mounted at `out` or below it: such a folder cannot be renamed."""
+    whole = os.path.realpath(out)
+    try:
+        fields = (line.split()[4] for line in _MOUNTS.read_bytes().splitlines())
+        points = [os.fsdecode(re.sub(rb"\\(\d{3})", lambda code: bytes([int(code[1], 8)]), field)) for field in fields]
+    except (OSError, LookupError):
+        points = [whole] if os.path.ismount(whole) else []
+    for point in points:
+        if point == whole:
+            raise PackerError(
+                f"{out} is a mount point, which cannot be replaced as a whole: "
+                f"choose a folder inside it, as in --output {out / 'NAME'}"
+            )
+        if point.startswith(whole + "/"):
+            raise PackerError(
+                f"{out} holds the mount point {point} and cannot be replaced: unmount it, or choose another --output"
+            )
+
+
+def sibling(out: Path, role: str) -> Path:
+    """Return a hidden name beside `out`: rows -> .rows.packer-new."""
+    whole = Path(os.path.abspath(out))  # noqa: PTH100 ("." has no name, and links must stay)
+    return whole.parent / f".{whole.name}.packer-{role}"
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths atomically (Linux renameat2); False where the system or the file system cannot."""
+    at_current_folder, exchange = -100, 2
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    if renameat2(at_current_folder, paths[0], at_current_folder, paths[1], exchange) == 0:
+        return True
+    if ctypes.get_errno() == errno.ENOENT:  # another process interfered; two renames now could lose a dataset
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(one))
+    return False
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames within a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _retire(old: Path, out: Path, kind: Kind, *, sync: bool = False) -> None:
+    """Move the files that users put into a replaced output to `out`, then delete the rest, the record first."""
+    own = kind.own_files(old)
+    others = [path for path in old.iterdir() if path.name not in own]
+    if others and not out.is_dir():
+        return  # they stay until there is a folder to move to
+    # first the files that keep their names
+    for path in sorted(others, key=lambda path: (os.path.lexists(out / path.name), path.name)):
+        target = next(out / name for name in _names_for(path.name) if not os.path.lexists(out / name))
+        if target.name != path.name:
+            log.info("%s of the replaced output is kept as %s", path.name, target)
+        with contextlib.suppress(FileNotFoundError):  # two commands may tidy up at once
+            path.rename(target)
+    if sync and others:
+        sync_folder(out)
+    (old / kind.record).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(old)
+
+
+def _names_for(name: str) -> Iterator[str]:
+    """Yield names under which a user's file may be kept, best first: NOTES.md, NOTES.md.old, NOTES.md.old2."""
+    if not _CACHE.fullmatch(name):
+        yield name
+    yield f"{name}.old"
+    yield from (f"{name}.old{number}" for number in itertools.count(2))
+
+
+def _holds_anything(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())

@@ -1,0 +1,61 @@
+"""Content of tokenized.json, the record of a tokenized dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packer.facts import Facts, SourceIdentity, TextIdentity
+from packer.facts.kinds import Count
+from packer.output.request import Request, RequestedFile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizedShard(Facts):
+    """A shard of a tokenized dataset."""
+
+    file: str
+    """File name, in the folder of the record."""
+
+    bytes: Count
+    """Size of the file."""
+
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeReport(Facts):
+    """Record of a tokenized dataset, written last."""
+
+    tokenizer: str
+    """Name of the tokenizer."""
+
+    pad_id: Count
+    """The tokenizer's padding token, or its end-of-sequence token, or 0."""
+
+    options: Mapping[str, object]
+    """The columns that are kept beside the tokens, as "keep"."""
+
+    text: TextIdentity
+    """What shapes the tokens."""
+
+    files: tuple[RequestedFile, ...]
+    """Name and size of each source file."""
+
+    source: SourceIdentity
+    """Identity of the tokens as a source."""
+
+    documents_straddling: Count
+    """Documents in which a token is partly inside what is trained."""
+
+    documents_untrained: Count
+    """Documents that have tokens, none of them trained."""
+
+    shards: tuple[TokenizedShard, ...]
+    """The shards in order."""
+
+    @property
+    def request(self) -> Request:
+        """The request that was made."""
+        return Request(options=self.options, files=self.files, texts={"": self.text})

@@ -1,0 +1,106 @@
+"""Open a source as the options say: tokens, or text with a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packer.errors import PackerError
+from packer.facts import Totals
+from packer.options import PackOptions
+from packer.output.request import Request, RequestedFile
+from packer.sources import TURN_STARTS, Source, open_source, open_text
+from packer.sources.mixture import Mixture
+from packer.sources.opening import column_names
+from packer.text import TextOptions
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+
+def open_with(
+    source: str | Path | Dataset | DatasetDict,
+    options: PackOptions,
+    *,
+    turns_of_chats: bool = False,
+    mixed: bool = False,
+) -> Source:
+    """Open a source as the options say, without reading its documents.
+
+    Args:
+        source: a path, glob, Hub id, or a `datasets` object.
+        options: options that say what is read, and how.
+        turns_of_chats: return where the turns of chats begin even if the options do not split there.
+        mixed: whether the source is one of a mixture. Then a source that has tokens is read as tokens even with a
+            tokenizer, and options for text apply to the sources that they fit.
+
+    Raises:
+        PackerError: as `open_source` and `open_text`; or documents are to be split at turns and have none.
+    """
+    text_column = options.text_column
+    is_text = options.tokenizer is not None
+    if mixed and is_text:
+        names = column_names(source, options.split)
+        if text_column is not None and not set(text_column.split(",")) <= set(names):
+            text_column = None
+        is_text = text_column is not None or options.input_column not in names
+    if options.tokenizer is None or not is_text:
+        return open_source(
+            source,
+            split=options.split,
+            input_column=options.input_column,
+            labels_column=options.labels_column,
+            keep=(*options.keep, *options.group_columns),
+            keep_tokens=options.keep_tokens,
+            turns=options.split_at == "turns",
+            pairs=options.pairs,
+        )
+    text = TextOptions(
+        tokenizer=options.tokenizer,
+        train_on=options.train_on,
+        chat_template=options.chat_template,
+        eos=options.eos,
+        mixed=mixed,
+    )
+    keep = (*options.keep, *options.group_columns)
+    at_turns = options.split_at == "turns"
+    opened = open_text(
+        source,
+        text,
+        split=options.split,
+        text_column=text_column,
+        keep=keep,
+        turns=at_turns or turns_of_chats,
+    )
+    if at_turns and TURN_STARTS not in opened.columns.extra:
+        raise PackerError(f"--split-at is turns, and {opened.name} holds texts, not chats: leave it out")
+    return opened
+
+
+def request_of(opened: Source | Mixture, options: Mapping[str, object]) -> Request:
+    """Return the request for an output of this source, with these options as the output's record names them."""
+    return Request(
+        options=options,
+        files=tuple(
+            RequestedFile(
+                name=each.file.name,
+                bytes=each.file.bytes,
+                mtime_ns=each.path.stat().st_mtime_ns if each.path is not None else None,
+            )
+            for each in opened.inputs
+        ),
+        texts={name: tokenized.identity for name, tokenized in opened.texts.items()},
+    )
+
+
+def with_texts(totals: Totals, opened: Source | Mixture) -> Totals:
+    """Add what was counted while text was tokenized; a source of tokens adds nothing."""
+    if not opened.texts:
+        return totals
+    return replace(
+        totals,
+        documents_straddling=sum(text.straddling for text in opened.texts.values()),
+        documents_untrained=sum(text.untrained for text in opened.texts.values()),
+    )

@@ -1,0 +1,85 @@
+"""The plan in which partitions make their own rows: where the rows of every shard come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.notes import Notes
+from packer.pipeline.partition_rows import PartitionJob
+from packer.pipeline.pattern_shares import Shares
+from packer.pipeline.regions import load
+from packer.plan.deal import even_cuts
+from packer.plan.permute import key_of, permute_all
+from packer.plan.pieces import PieceRows, ShardRows
+from packer.random_purposes import POOL_ROWS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionPlan:
+    """The shards of partitions, then those of the pool. Can be pickled: notes are read when a shard is made."""
+
+    job: PartitionJob
+    """Makes the rows of a partition."""
+
+    notes: Notes
+    """Store of the notes with the rows of the pool."""
+
+    own_rows: NDArray[np.int64]
+    """Shape (partitions,): rows that each partition makes of its own documents."""
+
+    shares: Shares | None
+    """Packs that each partition takes of the patterns; None if rows are drawn, or if there is one partition."""
+
+    pool: tuple[str, ...]
+    """Names of the notes with rows made of leftovers, in order."""
+
+    pool_rows: NDArray[np.int64]
+    """Shape (notes of the pool,): the rows in each."""
+
+    lower_bound: int
+    """Number of rows that no packing goes below."""
+
+    @property
+    def pool_packs(self) -> int:
+        """Rows in the pool."""
+        return int(self.pool_rows.sum())
+
+    @property
+    def packs(self) -> int:
+        """All rows."""
+        return int(self.own_rows.sum()) + self.pool_packs
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Rows of each shard; none is empty."""
+        own = self.own_rows[self.own_rows > 0].tolist()
+        return [*own, *np.diff(even_cuts(0, self.pool_packs, self.job.most_rows)).tolist()]
+
+    def shard(self, number: int) -> ShardRows:
+        """Make the rows of a shard."""
+        partitions = np.flatnonzero(self.own_rows)
+        if number < len(partitions):
+            partition = int(partitions[number])
+            return self.job.shard(partition, None if self.shares is None else self.shares.share(partition))
+        return self._pool_shard(number - len(partitions))
+
+    def _pool_shard(self, number: int) -> ShardRows:
+        """Make a shard of the pool: rows of consecutive notes, in random order."""
+        cuts = even_cuts(0, self.pool_packs, self.job.most_rows)
+        first, last = cuts[number : number + 2]
+        order = np.arange(last - first)
+        permute_all(order, key_of(self.job.options.seed, POOL_ROWS, number))
+        pieces, depths = [], []
+        for name, rows in zip(self.pool, self.pool_rows.tolist(), strict=True):
+            begin, end = max(first, 0), min(last, rows)
+            if begin < end:
+                note = load(self.notes, name)
+                row_starts = note.arrays["row_starts"]
+                pieces.append(note.arrays["pieces"][row_starts[begin] : row_starts[end]])
+                depths.append(np.diff(row_starts[begin : end + 1]))
+            first, last = first - rows, last - rows
+        starts = np.concatenate([[0], np.cumsum(np.concatenate(depths))]).astype(np.int64)
+        return PieceRows(pieces=np.concatenate(pieces), starts=starts, order=order)

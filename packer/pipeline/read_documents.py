@@ -1,0 +1,174 @@
+"""One source or a mixture of several: opened, and read as one sequence of documents."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import PackerError
+from packer.facts import SourceIdentity
+from packer.options import PackOptions
+from packer.pipeline.apply_options import kept_lengths_of
+from packer.pipeline.open_inputs import open_with
+from packer.progress import Progress, silent
+from packer.sources import Source, TokenTable, identify, scan
+from packer.sources.draw_mixture import draw_mixture
+from packer.sources.mixture import Mixture, Recipe, distinct_names
+from packer.sources.origins import Origins
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+Given = Union[str, Path, "Dataset", "DatasetDict"]
+"""A path, glob or Hub id, or a `datasets` object."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Documents:
+    """The documents to be packed, in order."""
+
+    source: Source
+    """The source of all lists; of a mixture, its sources one after the other."""
+
+    identity: SourceIdentity
+    """The source, or the mixture and what is taken of each source; for the manifest."""
+
+    lengths: NDArray[np.int32] | None
+    """(documents,) tokens of each; None if they are looked up when needed."""
+
+    origins: Origins | None
+    """Which document of which source each document of a mixture is; None for one source."""
+
+    def table(self) -> TokenTable:
+        """The columns of all documents by address, for a mapped source; `lengths` is empty."""
+        table = self.source.table(np.zeros(0, np.int32))
+        return table if self.origins is None else replace(table, rows=self.origins)
+
+    def describe(self, document: int) -> str:
+        """Name a document for a message: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
+        if self.origins is None:
+            return self.source.describe(document)
+        sources, ids, _ = self.origins.of(np.array([document]))
+        return self.origins.describe(int(sources[0]), int(ids[0]))
+
+
+def split_weights(source: Given | Sequence[tuple[Given, float]]) -> tuple[Given | list[Given], tuple[float, ...]]:
+    """Split pairs into (sources, weights); a single source is returned as it is, without weights.
+
+    Raises:
+        PackerError: the list is empty, or holds something else than pairs.
+    """
+    if not isinstance(source, (list, tuple)):
+        return source, ()
+    pairs = [pair for pair in source if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    if len(pairs) != len(source) or not pairs:
+        raise PackerError("a mixture is a list of (source, weight), as in [('web', 0.7), ('code', 0.3)]")
+    weights = tuple(float(weight) if type(weight) is int else weight for _, weight in pairs)
+    return [given for given, _ in pairs], weights
+
+
+def open_sources(source: Given | Sequence[Given], options: PackOptions) -> Source | Mixture:
+    """Open a source, or the sources of a mixture, as the options say.
+
+    Raises:
+        PackerError: a source is missing, unreadable or lacks a column; or the number of sources is not that of weights.
+    """
+    if not isinstance(source, (list, tuple)):
+        if options.weights:
+            raise PackerError(f"one source is given for a mixture of {len(options.weights)}: give all, in order")
+        return open_with(source, options)
+    if len(source) != len(options.weights):
+        raise PackerError(
+            f"{len(source)} source(s) are given, and weights for {len(options.weights)}: give each source, in order"
+        )
+    _refuse_twice(source)
+    parts = tuple(open_with(each, options, mixed=True) for each in source)
+    _refuse_unused(parts, options)
+    return Mixture(
+        parts=parts,
+        names=distinct_names([_name(each) for each in source]),
+        recipe=Recipe(
+            weights=options.weights,
+            unit=options.mix_unit,
+            tokens=options.mix_tokens,
+            seed=options.seed,
+            kept=partial(kept_lengths_of, options),
+        ),
+    )
+
+
+def read_documents(
+    opened: Source | Mixture, progress: Progress = silent, *, hold_lengths: bool = False, interleaved: bool = False
+) -> Documents:
+    """Check every document, and decide which documents of a mixture are taken how often.
+
+    Args:
+        opened: a source or a mixture.
+        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
+        hold_lengths: keep the length of every document.
+        interleaved: put the documents of a mixture in an order in which every stretch has the shares of the whole. The
+            order is held.
+
+    Raises:
+        SourceError: a source holds no document, or a document or file is wrong.
+        PackerError: a mixture has more documents than can be numbered, or held.
+    """
+    if isinstance(opened, Source):
+        if not hold_lengths:
+            return Documents(source=opened, identity=identify(opened, progress), lengths=None, origins=None)
+        scanned = scan(opened, progress)
+        return Documents(source=opened, identity=scanned.identity, lengths=scanned.lengths, origins=None)
+    drawn = draw_mixture(opened, progress)
+    lengths = drawn.lengths() if hold_lengths or interleaved else None
+    order = drawn.order(lengths) if lengths is not None and interleaved else None
+    if lengths is not None and order is not None:
+        lengths = lengths[order]
+    return Documents(
+        source=drawn.source,
+        identity=drawn.identity,
+        lengths=lengths if hold_lengths else None,
+        origins=drawn.origins(order),
+    )
+
+
+def _refuse_twice(sources: Sequence[Given]) -> None:
+    seen = set()
+    for source in sources:
+        key = os.path.realpath(source) if isinstance(source, (str, Path)) else id(source)
+        if key in seen:
+            raise PackerError(f"the source {_name(source)} is given twice: give it once, with the sum of the weights")
+        seen.add(key)
+
+
+def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
+    """Refuse options for text that apply to no source."""
+    texts = [part.tokenized.identity for part in parts if part.tokenized is not None]
+    if options.tokenizer is not None and not texts:
+        raise PackerError(
+            f"all {len(parts)} sources have the column '{options.input_column}', so that they are tokenized already: "
+            "leave --tokenizer out, or name the column of text with --text-column"
+        )
+    columns = options.text_column.split(",") if options.text_column is not None else []
+    if columns and not any(set(columns) <= set(text.columns) for text in texts):
+        raise PackerError(f"--text-column is '{options.text_column}', which none of the {len(parts)} sources has")
+    if options.train_on is not None and all(text.train_on != options.train_on for text in texts):
+        raise PackerError(
+            f"--train-on {options.train_on} fits none of the {len(parts)} sources: leave it out, or choose all"
+        )
+
+
+def _name(source: Given) -> str:
+    """Name a source: the last part of its path, or its Hub id."""
+    if not isinstance(source, (str, Path)):
+        return "dataset"
+    path = Path(source)
+    if str(source).count("/") == 1 and not path.exists():
+        return str(source)
+    return path.name if path.name not in ("", "..") else path.resolve().name

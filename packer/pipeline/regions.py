@@ -1,0 +1,41 @@
+"""Regions: some hundred tasks of a stage together, so that a task of the next stage reads the notes of these only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packer.notes import Note, Notes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Regions:
+    """A stage whose tasks have run: region r has tasks r * size to (r + 1) * size - 1."""
+
+    notes: Notes
+    """Store of the notes."""
+
+    stage: str
+    """Name of the stage."""
+
+    count: int
+    """Number of its tasks."""
+
+    size: int
+    """Tasks of a region; the last region may have fewer."""
+
+    def __len__(self) -> int:
+        """The number of regions."""
+        return -(-self.count // self.size)
+
+    def notes_of(self, region: int) -> Iterator[Note]:
+        """Yield the notes of a region, in order."""
+        for number in range(region * self.size, min((region + 1) * self.size, self.count)):
+            yield load(self.notes, f"{self.stage}-{number}")
+
+
+def load(notes: Notes, name: str) -> Note:
+    """Load the note of a task that has run."""
+    note = notes.load(name)
+    assert note is not None, name
+    return note

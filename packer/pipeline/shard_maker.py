@@ -1,0 +1,217 @@
+"""Plan to shards: each shard a pure function of the source, the plan and its number."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from packer.errors import SourceError
+from packer.executors import run_tasks
+from packer.labels import NO_LOSS
+from packer.output.packed_output import PackedOutput
+from packer.pipeline.segment_reader import MappedDocuments, lists_of
+from packer.pipeline.watching import Watch
+from packer.plan.pieces import Located, ShardRows
+from packer.plan.segments import context_of
+from packer.progress import Progress
+from packer.shards.columns import RowFormat
+from packer.shards.kept import KeptValues
+from packer.shards.manifest import ShardEntry, shard_name
+from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
+from packer.sources import TokenTable, value_message
+from packer.sources.origins import Origins
+
+Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
+"""Record batches, and what is in each."""
+
+
+class Shards(Protocol):
+    """A plan, as the rows of each shard. Can be pickled."""
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Rows of each shard; none is empty."""
+
+    def shard(self, number: int) -> ShardRows:
+        """The rows of a shard."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardMaker:
+    """All that the bytes of the shards depend on. Can be pickled, and makes the same bytes in any process."""
+
+    mapped: MappedDocuments
+    """The documents."""
+
+    shards: Shards
+    """Which segment stands where."""
+
+    row_format: RowFormat
+    """What a row looks like."""
+
+    overlap: int
+    """Tokens with which a piece of a document repeats the end of the piece before it."""
+
+    @property
+    def table(self) -> TokenTable:
+        """The columns of all documents, by address."""
+        return self.mapped.table
+
+    @property
+    def origins(self) -> Origins | None:
+        """Which document of which source each document is; None where there is one source."""
+        return self.mapped.documents.origins
+
+    def batches(self, shard: int) -> Batches:
+        """Yield (record batch, what is in it) of a shard, in order.
+
+        Raises:
+            SourceError: a token or label of the source is out of range.
+        """
+        rows = self.shards.shard(shard)
+        columns, kept, schema = self._columns(), self._kept(rows), self.row_format.schema
+        for first, last in self.row_format.batches(0, len(rows)):
+            block = self.block(rows.located(first, last))
+            try:
+                yield build_batch(block, columns, kept, self.row_format, schema)
+            except BadTokenError as bad:
+                raise SourceError(self._explain(bad, block)) from bad
+
+    def block(self, rows: Located) -> RowBlock:
+        """Say what stands where in some rows."""
+        sources, ids, copies = (None, rows.documents, None)
+        if self.origins is not None:
+            sources, ids, copies = self.origins.of(rows.documents)
+        align = self.row_format.align
+        return RowBlock(
+            lists=lists_of(self.table, rows.documents),
+            documents=ids,
+            source_ids=sources,
+            copies=copies,
+            starts=rows.starts,
+            lengths=rows.lengths,
+            extents=rows.lengths if align == 1 else -(-rows.lengths // align) * align,
+            context=context_of(rows.starts, self.overlap),
+            row_starts=rows.row_starts,
+        )
+
+    def _columns(self) -> SourceColumns:
+        kept = {name: self.table.extra[name].addresses() for name in self.row_format.kept_tokens}
+        return SourceColumns(input_ids=self.table.input_ids, labels=self.table.labels, kept_tokens=kept)
+
+    def _kept(self, rows: ShardRows) -> KeptValues:
+        """Look up the kept columns of the documents of a shard."""
+        if not self.row_format.kept:
+            return KeptValues(lists=np.empty(0, np.int64), values={})
+        lists = lists_of(self.table, rows.located(0, len(rows)).documents)
+        return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, lists)
+
+    def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
+        """Name the document, position and value that is no token id."""
+        column = self.table.input_ids if bad.column == "input_ids" else self.table.labels
+        assert column is not None
+        start = int(block.starts[bad.segment])
+        values = column.list_at(int(block.lists[bad.segment])).slice(start, int(block.lengths[bad.segment]))
+        allowed = (NO_LOSS,) if bad.column == "labels" else ()
+        position, value = next(
+            (place, value)
+            for place, value in enumerate(values.to_pylist())
+            if not 0 <= value < 2**31 and value not in allowed
+        )
+        document = int(block.documents[bad.segment])
+        source = self.mapped.documents.source
+        if self.origins is None or block.source_ids is None:
+            where = source.describe(document)
+        else:
+            where = self.origins.describe(int(block.source_ids[bad.segment]), document)
+        name = source.columns.labels if bad.column == "labels" else source.columns.input_ids
+        return f"{where}: {value_message(name, value, start + position, label=bad.column == 'labels')}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardTask:
+    """Writes any shard by itself, and commits it. Can be pickled, so any process can write it, twice if need be."""
+
+    claimed: PackedOutput
+    """The output."""
+
+    maker: ShardMaker
+    """Makes the rows."""
+
+    watch: Watch
+    """Files that must stay as they are."""
+
+    shards: int
+    """The number of shards, which is part of their names."""
+
+    def __call__(self, shard: int, seen: Callable[[Batches], Batches] = iter) -> ShardEntry:
+        """Write a shard.
+
+        Args:
+            shard: its number.
+            seen: takes the record batches, and yields them as they are.
+
+        Raises:
+            SourceError: a token or label of the source is out of range, or a file changed.
+            OSError: the disk is full, or anything else that the system refuses.
+        """
+        self.watch.check()
+        name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
+        with self.claimed.temporary(name) as temporary:
+            batches = seen(self.maker.batches(shard))
+            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.sync)
+            self.claimed.commit(temporary, entry)
+        return entry
+
+
+def write_shards(
+    claimed: PackedOutput, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
+) -> list[ShardEntry]:
+    """Write the shards that are not there yet, while the watched files stay as they are; return the entries of all."""
+    shard_rows = maker.shards.shard_rows
+    task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(shard_rows))
+    names = [shard_name(shard, len(shard_rows)) for shard in range(len(shard_rows))]
+    entries = _intact_shards(claimed, names, workers, progress)
+    total = sum(shard_rows)
+    done = sum(entry.rows for entry in entries.values())
+    counting = threading.Lock()
+    max_len = maker.row_format.max_len
+
+    def counted(batches: Batches, go_on: Callable[[], None]) -> Batches:
+        nonlocal done
+        for batch, counts in batches:
+            go_on()
+            yield batch, counts
+            with counting:
+                done += batch.num_rows
+                progress("write", done * max_len, total * max_len)
+
+    def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
+        return task(shard, lambda batches: counted(batches, go_on))
+
+    missing = [shard for shard in range(len(shard_rows)) if names[shard] not in entries]
+    for entry in run_tasks(write, missing, workers):
+        entries[entry.file] = entry
+    return [entries[name] for name in names]
+
+
+def _intact_shards(claimed: PackedOutput, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
+    """The entries of the shards that were committed before and still match their hash, by name."""
+    noted = [entry for name in names if (entry := claimed.committed(name)) is not None]
+    done, total = 0, sum(entry.bytes for entry in noted)
+    intact = {}
+
+    def check(entry: ShardEntry, go_on: Callable[[], None]) -> tuple[ShardEntry, bool]:
+        return entry, claimed.is_intact(entry)
+
+    for entry, is_intact in run_tasks(check, noted, workers):
+        done += entry.bytes
+        progress("check", done, total)
+        if is_intact:
+            intact[entry.file] = entry
+    return intact

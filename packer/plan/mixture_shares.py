@@ -1,0 +1,162 @@
+"""The shares of a mixture: how much is taken of each source, which documents, and how they are numbered and ordered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+from packer.errors import PackerError
+from packer.options.choices import MixUnit
+from packer.plan.hash_sample import HashSample, WeightCounter
+
+_DOCUMENT_BYTES = 32  # of memory for each document that is put in order: its length, twice, its place, and the plan
+_MOST_DOCUMENTS = 2**53
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Take:
+    """What a mixture takes of one source: every document `copies` times, and a sample of them once more.
+
+    What is taken is numbered copy by copy, then the sample; each in the order of the source. A source of documents a, b
+    and c with 2 copies and the sample {b, c}: a, b, c, a, b, c, b, c are 0 to 7.
+    """
+
+    copies: int
+    """How often all of its documents are taken."""
+
+    sample: HashSample
+    """Documents that are taken once more, as copy number `copies`; not all of them."""
+
+    @property
+    def documents(self) -> int:
+        """Documents taken, every copy counted."""
+        return self.copies * self.sample.population + len(self.sample)
+
+    def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(documents of the source, copies) of what is taken, by number."""
+        copies, documents = np.divmod(numbers, self.sample.population)
+        is_sampled = copies == self.copies
+        if is_sampled.any():
+            documents[is_sampled] = self.sample.members(documents[is_sampled])
+        return documents, copies
+
+    def times(self, first: int, last: int) -> NDArray[np.int64]:
+        """How often each of the documents first..last-1 of the source is taken: shape (last - first,)."""
+        return self.copies + self.sample.contains(first, last).astype(np.int64)
+
+
+def mixture_targets(
+    tokens: Sequence[int], weights: Sequence[float], *, unit: MixUnit, total: int | None
+) -> list[Fraction]:
+    """Tokens to be taken of each source; exact, so that a weight of 0.1 means a tenth.
+
+    Example: of 600 and 100 tokens, weights 0.7 and 0.3 take 233.3 and 100; as epochs, 420 and 30.
+
+    Args:
+        tokens: tokens of each source, at least 1.
+        weights: weight of each source, above 0.
+        unit: whether weights are shares of the mixture's tokens, or say how often a source is seen.
+        total: tokens of the mixture; None for as many as possible without repeating a source. For shares only.
+    """
+    exact = [Fraction(repr(float(weight))) for weight in weights]
+    if unit == "epochs":
+        return [count * weight for count, weight in zip(tokens, exact, strict=True)]
+    shares = [weight / sum(exact) for weight in exact]
+    whole = min(count / share for count, share in zip(tokens, shares, strict=True)) if total is None else total
+    return [share * whole for share in shares]
+
+
+def take_documents(
+    counter: WeightCounter, target: Fraction, kept_of: Callable[[NDArray[np.int64]], NDArray[np.int32]]
+) -> tuple[Take, int]:
+    """Choose documents of a source that come to `target` tokens, within half a document.
+
+    All documents are taken as often as they fit, then a random sample without replacement: documents in the order of
+    their hash, up to where the target is nearest.
+
+    Args:
+        counter: has counted the tokens of all documents that reach the rows; at least 1 token in all.
+        target: tokens to be taken.
+        kept_of: callback, called with ascending documents; returns the tokens of each that reach the rows.
+
+    Returns:
+        What is taken, and the tokens of it that reach the rows.
+    """
+    copies = int(target // counter.total)
+    rest = round(target - copies * counter.total)
+    threshold, tokens = counter.nearest(rest, kept_of) if rest else (np.uint64(0), 0)
+    if tokens == counter.total:
+        copies, threshold, tokens = copies + 1, np.uint64(0), 0
+    sample = HashSample.of(counter.population, counter.key, threshold)
+    return Take(copies=copies, sample=sample), copies * counter.total + tokens
+
+
+def refuse_too_many(takes: Sequence[Take], names: Sequence[str], unit: MixUnit, *, in_order: bool = False) -> None:
+    """Refuse a mixture of more documents than can be numbered, or than this machine's memory can put in order.
+
+    Args:
+        takes: what is taken of each source.
+        names: names of the sources, for messages.
+        unit: what the weights are.
+        in_order: whether every document of the mixture is held.
+
+    Raises:
+        PackerError: there are too many.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = memory // _DOCUMENT_BYTES if in_order else _MOST_DOCUMENTS
+    documents = sum(take.documents for take in takes)
+    if documents <= most:
+        return
+    copies, name = max((take.copies, name) for take, name in zip(takes, names, strict=True))
+    limit = f"{memory / 1e9:,.0f} GB of memory can put in order ({_DOCUMENT_BYTES} bytes each)"
+    raise PackerError(
+        f"the mixture has {documents:.4g} documents, as it repeats {name} {copies:.4g} times: more than "
+        + (limit if in_order else f"the limit of {_MOST_DOCUMENTS:,}")
+        + f"; choose {'smaller weights' if unit == 'epochs' else 'fewer --mix-tokens'}"
+    )
+
+
+def interleave(kept: NDArray[np.int32], firsts: NDArray[np.int64]) -> NDArray[Any]:
+    """Order what is taken so that every stretch of the mixture has the shares of the whole.
+
+    The next document is of the source of which the least has come, as a share of what is taken of it. What is taken of
+    a source keeps its order, so a copy is complete before the next begins.
+
+    Args:
+        kept: (documents,) tokens that reach the rows, of what is taken of all sources, one source after the other.
+        firsts: (sources + 1,) source s has the documents firsts[s]..firsts[s + 1] - 1.
+
+    Returns:
+        Shape (documents,): the documents in order, by their index in `kept`, as narrow as they fit.
+    """
+    order = np.empty(len(kept), np.min_scalar_type(len(kept)))
+    tokens = [max(int(kept[first:last].sum(dtype=np.int64)), 1) for first, last in pairwise(firsts)]
+    _fill_order(kept, firsts, np.array(tokens, np.float64), order)
+    return order
+
+
+@jit
+def _fill_order(
+    kept: NDArray[np.int32], firsts: NDArray[np.int64], tokens: NDArray[np.float64], out: NDArray[Any]
+) -> None:
+    sources = len(tokens)
+    following = firsts[:-1].copy()
+    done = np.zeros(sources, np.float64)
+    for place in range(len(out)):
+        chosen = -1
+        for source in range(sources):
+            is_left = following[source] < firsts[source + 1]
+            if is_left and (chosen < 0 or done[source] / tokens[source] < done[chosen] / tokens[chosen]):
+                chosen = source
+        out[place] = following[chosen]
+        done[chosen] += kept[following[chosen]]
+        following[chosen] += 1

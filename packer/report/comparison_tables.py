@@ -1,0 +1,179 @@
+"""Report on a comparison of algorithms: packing, costs, published speed-ups, and advice for small datasets."""
+
+from collections.abc import Iterable
+from textwrap import fill
+
+from packer.report.dataset_report import render_advice
+from packer.report.plain_text import count_of, number, percent, render_table
+from packer.stats.algorithm_comparison import Comparison, Outcome
+
+WIDTH = 120
+"""Largest number of columns in a line, unless a word is longer."""
+
+WANG = {
+    "WildChat-GPT4, 69K": (2.67, 3.86),
+    "TULU, 326K": (4.17, 3.69),
+    "WildChat, 652K": (3.43, 3.76),
+    "open-source, 1.2M": (6.12, 6.27),
+}
+"""Speed-up of training an 8B model over padding, with (random, greedy) packing, by dataset (arXiv 2410.08081)."""
+
+_DONE = {"split": "split", "truncate": "truncated", "drop": "dropped"}
+"""Participles of the long-document policies."""
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Show the rows that each algorithm makes of the same documents, the fewest first, and their costs."""
+    parts = [_head(comparison), _packing_table(comparison), _cost_table(comparison), _published(comparison)]
+    return "\n\n".join([*filter(None, parts), _steps(comparison)])
+
+
+def _head(comparison: Comparison) -> str:
+    corpus, bound = comparison.corpus, count_of(comparison.lower_bound, "row")
+    rows = f"rows of {count_of(corpus.max_len, 'token')}"
+    if comparison.max_segments is not None:
+        rows += f", at most {count_of(comparison.max_segments, 'segment')} in each"
+    lines = [f"{count_of(corpus.documents, 'document')}, {count_of(corpus.tokens, 'token')}; {rows}"]
+    if comparison.bound_by == "bounds":
+        lines.append(f"Lower bound: {bound}")
+    else:
+        lines.append(f"Lower bound: {bound}, proved by {comparison.bound_by}")
+    if corpus.empty_documents:
+        lines.append(f"Empty, left out: {count_of(corpus.empty_documents, 'document')}")
+    if corpus.long_documents:
+        line = f"Longer than a row: {count_of(corpus.long_documents, 'document')}, {_DONE[corpus.long]}"
+        lost = corpus.tokens - corpus.tokens_packed
+        lines.append(f"{line}; {count_of(lost, 'token')} left out" if lost else line)
+    return "\n".join(lines)
+
+
+def _packing_table(comparison: Comparison) -> str:
+    """Show rows and time of each algorithm; those that could not run have dashes, and their reason below."""
+    table = [["  algorithm", "rows", "full", "padding", "gap", "documents/row", "speed-up", "seconds"]]
+    for outcome in comparison.outcomes:
+        rows = outcome.rows
+        efficiency = comparison.efficiency(rows)
+        table.append(
+            [
+                _marked(comparison, outcome),
+                f"{rows.packs:,}",
+                _share(efficiency),
+                _share(1 - efficiency),
+                _gap(comparison.gap(rows)),
+                number(comparison.packing_factor(rows)),
+                f"{comparison.speedup(rows):.4f}",
+                f"{outcome.seconds:.4f}" if outcome.seconds >= 0.0001 else "<0.0001",
+            ]
+        )
+    for failure in comparison.failures:
+        table.append([f"  {failure.algorithm}", *"-" * (len(table[0]) - 1)])
+    fewest, gap = "* the fewest rows", "gap: rows above the lower bound"
+    if not all(outcome.keeps_whole for outcome in comparison.outcomes):
+        fewest += " of those that keep documents whole"
+        gap += "; below 0 where documents that fit a row were cut"
+    notes = [
+        fewest,
+        gap,
+        f"speed-up: rows of one segment, padded to {comparison.corpus.max_len:,} tokens, over rows; an upper limit "
+        "that leaves attention out",
+        "seconds: of the algorithm alone, already imported and compiled; of a second run if the first took under 2 s",
+    ]
+    for failure in comparison.failures:
+        prefix = "" if failure.error.startswith(failure.algorithm) else f"{failure.algorithm}: "
+        notes.append(prefix + failure.error)
+    return _with_notes(table, notes)
+
+
+def _cost_table(comparison: Comparison) -> str:
+    table = [
+        ["", "padding", "segments/row", "", "", "attention", "", "", "documents", "tokens without"],
+        ["  algorithm", "tokens", "mean", "most", "mixed", "work", "spread", "peak", "cut", "their context"],
+    ]
+    for outcome in comparison.outcomes:
+        rows = outcome.rows
+        table.append(
+            [
+                _marked(comparison, outcome),
+                f"{comparison.padding_tokens(rows):,}",
+                number(rows.segments / rows.packs),
+                f"{rows.max_segments:,}",
+                f"{rows.mixing.within_row_share:.2f}",
+                percent(comparison.attention_share(rows), decimals=2),
+                f"{rows.mixing.attention_spread:.2f}",
+                f"{rows.mixing.attention_peak:.2f}",
+                f"{rows.documents_cut:,}",
+                f"{rows.tokens_without_context:,}",
+            ]
+        )
+    notes = [
+        "mixed: share of the variance of log length that lies within rows, by tokens; documents in random order would "
+        f"have {comparison.shuffled_share:.2f}",
+        "attention work: sum of squared segment lengths, relative to attention over whole rows; spread: standard "
+        "deviation over rows, relative to the mean; peak: largest row, relative to the mean",
+        "cut: in more than one segment; tokens of all but the first cannot attend to the beginning of their document",
+    ]
+    return _with_notes(table, notes)
+
+
+def _published(comparison: Comparison) -> str:
+    """Compare the speed-ups of greedy and random packing with Wang et al.; "" if one of them did not run."""
+    speedups = {
+        outcome.algorithm: f"{comparison.speedup(outcome.rows):.2f}"
+        for outcome in comparison.outcomes
+        if outcome.algorithm in ("bfd", "sequential", "wrapped")
+    }
+    if not {"bfd", "sequential"} <= speedups.keys():
+        return ""
+    table = [
+        ["Speed-up over padding", "random", "source order", "greedy"],
+        ["  here: wrapped, sequential, bfd", speedups.get("wrapped", "-"), speedups["sequential"], speedups["bfd"]],
+    ]
+    for name, (random, greedy) in WANG.items():
+        table.append([f"  Wang et al.: {name}", f"{random:.2f}", "-", f"{greedy:.2f}"])
+    note = (
+        "Wang et al., Packing Analysis (arXiv 2410.08081): training time of an 8B model, where random packing "
+        "concatenates and cuts. Here: number of rows, an upper limit."
+    )
+    return _with_notes(table, [note])
+
+
+def _steps(comparison: Comparison) -> str:
+    """Recommend the rows per step, with a warning if packing leaves few optimizer steps."""
+    epoch = comparison.epoch
+    advice = render_advice(epoch)
+    if not comparison.is_small:
+        return f"A step has {count_of(epoch.documents_per_step, 'document')} now (--batch-size). {advice}"
+    same_rows = count_of(comparison.steps_at_same_rows, "optimizer step")
+    return _wrapped(
+        f"Warning: a small dataset. With {count_of(epoch.documents_per_step, 'packed row')} per step, as many as "
+        f"there are documents now, an epoch has {same_rows} instead of {epoch.steps:,}; with "
+        f"{epoch.packed_rows_per_step:,} it has {epoch.packed_steps:,}, of {number(epoch.packed_documents_per_step)} "
+        f"documents each. {advice} Very small datasets are better not packed (Wang et al., arXiv 2410.08081)."
+    )
+
+
+def _with_notes(table: list[list[str]], notes: Iterable[str]) -> str:
+    return "\n".join([render_table(table), *map(_wrapped, notes)])
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _marked(comparison: Comparison, outcome: Outcome) -> str:
+    """Return the name of an algorithm, with a star if it has the fewest rows."""
+    best = comparison.best
+    is_best = outcome.rows.packs == best.rows.packs and outcome.keeps_whole == best.keeps_whole
+    return f"{'*' if is_best else ' '} {outcome.algorithm}"
+
+
+def _share(ratio: float) -> str:
+    """Format a ratio with three decimals, or more if these would be 0% or 100% only by rounding."""
+    text = f"{ratio:.3%}"
+    return percent(ratio) if text in ("0.000%", "100.000%") else text
+
+
+def _gap(gap: float) -> str:
+    if gap < 0:
+        return f"-{_share(-gap)}"
+    return _share(gap) if gap < 1 else f"{gap:.1%}"

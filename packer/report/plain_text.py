@@ -1,0 +1,87 @@
+"""Building blocks of reports: aligned columns, bars and formatted numbers."""
+
+from collections.abc import Sequence
+
+BLOCKS = " ▏▎▍▌▋▊▉█"
+"""Blocks that fill 0 to 8 eighths of a character cell."""
+
+BAR_WIDTH = 40
+"""Length of the longest bar in character cells."""
+
+
+def can_draw_blocks(encoding: str | None) -> bool:
+    """Return whether an encoding has the Unicode blocks: utf-8 has them, ascii and latin-1 do not."""
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def render_table(rows: Sequence[Sequence[str]], *, align: str | None = None) -> str:
+    """Align cells in columns two spaces apart; `align` has a `<` or `>` per column, by default `<>>>...`."""
+    align = align or "<" + ">" * (len(rows[0]) - 1)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def render_bars(labels: Sequence[str], counts: Sequence[int], *, unicode: bool = True) -> str:
+    """Draw one line per label with its count, its share and a bar that is proportional to the count.
+
+    Every count above 0 has a visible bar, of at least an eighth of a cell, or a dot in ASCII (`unicode=False`).
+    """
+    total, largest = sum(counts), max(counts)
+    return render_table(
+        [
+            [f"  {label}", f"{count:,}", percent(count / total, decimals=2), _bar(count / largest, unicode=unicode)]
+            for label, count in zip(labels, counts, strict=True)
+        ],
+        align=">>><",
+    )
+
+
+def _bar(share: float, *, unicode: bool) -> str:
+    """Draw the bar for a share of the largest count, 0 to 1: 0.26 -> 10 blocks and 3 eighths of one."""
+    if not unicode:
+        return "#" * round(share * BAR_WIDTH) or ("." if share > 0 else "")
+    eighths = max(round(share * BAR_WIDTH * 8), share > 0)
+    return BLOCKS[-1] * (eighths // 8) + BLOCKS[eighths % 8].strip()
+
+
+def count_of(count: int, noun: str) -> str:
+    """Format a count with its noun: 1 row, 3,304 rows."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def number(value: float) -> str:
+    """Format an int in full and a float with about three digits: 1234567 -> 1,234,567, 16.702 -> 16.7."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def percent(ratio: float, *, decimals: int = 4) -> str:
+    """Format a ratio from 0 to 1 without rounding it to 0% or 100%: 0.9994 -> 99.94%.
+
+    Uses as many decimals as necessary, up to `decimals`; beyond that, 1e-9 -> <0.0001%.
+    """
+    distance = 100 * min(ratio, 1 - ratio)
+    if distance <= 0:
+        return f"{ratio:.0%}"
+    for places in range(1, decimals + 1):
+        if distance >= 10**-places:
+            return f"{ratio:.{places}%}"
+    return f"<{10**-decimals:.{decimals}f}%" if ratio < 0.5 else f">{100 - 10**-decimals:.{decimals}f}%"
+
+
+def duration(seconds: float) -> str:
+    """Format a time with about two significant units: 0.52 s, 12.3 s, 3 min 05 s, 2 h 14 min."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

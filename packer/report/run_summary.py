@@ -1,0 +1,187 @@
+"""Summaries that commands print when they are done: of packing, tokenizing and exporting."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from packer.facts import TextIdentity, Totals
+from packer.options import PackOptions, byte_size
+from packer.output.tokenize_report import TokenizeReport
+from packer.report.dataset_report import mixing_facts, render_mixture
+from packer.report.plain_text import count_of, duration, number, percent, render_table
+from packer.shards.manifest import Manifest
+from packer.stats import PackedStats
+from packer.text.text_columns import TEMPLATE_KWARGS, TOOLS
+
+Fact = list[str]
+"""A line of a summary: name, number and note."""
+
+
+def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = None, output: str, seconds: float) -> str:
+    """Return the summary of `packer pack`: the number of rows, and what happened to every document and token.
+
+    Args:
+        manifest: of the packed dataset.
+        rows: figures of the rows; None to leave out how mixed they are.
+        output: folder of the packed dataset, as the user wrote it.
+        seconds: time that packing took.
+    """
+    options, totals = manifest.options, manifest.totals
+    documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
+    facts = [*_document_facts(totals), *_token_facts(totals, labels=options.labels), *_row_facts(manifest, rows)]
+    lines = [
+        f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {duration(seconds)}",
+        render_table(facts, align="<><"),
+    ]
+    if options.weights:
+        lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
+    lines += [*_warnings(options, totals), *_text_lines(manifest), f"Written to {output}"]
+    return "\n".join(lines)
+
+
+def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> str:
+    """Return the summary of `packer export`.
+
+    Args:
+        record: content of the export's record file.
+        output: folder of the export, as the user wrote it.
+        seconds: time that exporting took.
+    """
+    packed, files = record["packed"], record["files"]
+    rows = f"{count_of(packed['rows'], 'row')} of {packed['max_len']:,} tokens"
+    size = byte_size(sum(file["bytes"] for file in files))
+    compression = "" if record["compression"] == "none" else f", {record['compression']}"
+    return "\n".join(
+        [
+            f"Exported {rows} to {record['to']} in {duration(seconds)}",
+            render_table(list(record["columns"].items()), align="<<"),
+            f"{count_of(len(files), 'file')}, {size}{compression}",
+            f"Written to {output}",
+        ]
+    )
+
+
+def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> str:
+    """Return the summary of `packer tokenize`.
+
+    Args:
+        report: content of tokenized.json.
+        output: folder of the tokenized dataset, as the user wrote it.
+        seconds: time that tokenizing took.
+    """
+    source = report.source
+    counts = f"{count_of(source.documents, 'document')} into {count_of(source.tokens, 'token')}"
+    lines = [f"Tokenized {counts} in {duration(seconds)}"]
+    if facts := _text_facts(report.documents_untrained, report.documents_straddling):
+        lines.append(render_table(facts, align="<><"))
+    lines += [f"With {report.tokenizer}, {_text_identity(report.text)}", f"Written to {output}"]
+    return "\n".join(lines)
+
+
+def _warnings(options: PackOptions, totals: Totals) -> list[str]:
+    """Return what a user of the rows should know before training."""
+    lines = []
+    if options.algorithm == "wrapped":
+        cut = count_of(totals.documents_split, "document")
+        lines.append(f"Wrapping cut {cut}: tokens after a cut do not see those before it.")
+    if options.labels and not totals.tokens_trained:
+        masks = "the labels or masks of the source"
+        if options.tokenizer is not None:
+            masks = "--train-on and the roles in the source"
+        lines.append(
+            f"NOTHING IS TRAINED: every label is -100, so that no step will learn from these rows. Check {masks}."
+        )
+    if not options.labels:
+        lines += [
+            "No labels were written: only packer.load is safe.",
+            "Other trainers would train on padding and across the boundaries of documents.",
+        ]
+    return lines
+
+
+def _text_lines(manifest: Manifest) -> list[str]:
+    """Return how text was tokenized and which of its tokens are trained, for each source of a mixture."""
+    tokenizer, source = manifest.options.tokenizer, manifest.source
+    lines = [
+        f"{f'{name} tokenized' if name else 'Tokenized'} with {tokenizer}, {_text_identity(text)}"
+        for name, text in source.texts.items()
+    ]
+    unlabeled = [part.name for part in source.mixture if source.labels and not part.labels]
+    if unlabeled:
+        lines.append(f"All tokens of {', '.join(unlabeled)} are trained")
+    return lines
+
+
+def _text_identity(text: TextIdentity) -> str:
+    columns = "+".join(column for column in text.columns if column not in (TOOLS, TEMPLATE_KWARGS))
+    return f"training on {text.train_on} of {columns} (tokenizer {text.tokenizer[:8]})"
+
+
+def _text_facts(untrained: int | None, straddling: int | None) -> list[Fact]:
+    facts = []
+    if untrained:
+        facts.append(["  nothing to train on", f"{untrained:,}", ""])
+    if straddling:
+        facts.append(["  straddling", f"{straddling:,}", "a token is partly inside what is trained"])
+    return facts
+
+
+def _document_facts(totals: Totals) -> list[Fact]:
+    return [
+        ["documents", f"{totals.documents:,}", f"{number(totals.documents_packed / totals.packs)} per row"],
+        ["  split", f"{totals.documents_split:,}", f"{count_of(totals.segments, 'segment')} in all"],
+        ["  truncated", f"{totals.documents_truncated:,}", ""],
+        *_dropped_facts(totals.documents_dropped),
+        *_text_facts(totals.documents_untrained, totals.documents_straddling),
+    ]
+
+
+def _token_facts(totals: Totals, *, labels: bool) -> list[Fact]:
+    facts = [
+        ["tokens", f"{totals.tokens:,}", ""],
+        ["  packed", f"{totals.tokens_packed:,}", f"the rows are {percent(totals.efficiency)} full"],
+    ]
+    if labels:
+        note = f"{percent(totals.tokens_trained / totals.tokens_packed)} of packed"
+        if totals.segments_untrained:
+            note += f"; none in {count_of(totals.segments_untrained, 'segment')}"
+        facts.append(["  trained", f"{totals.tokens_trained:,}", note])
+    facts += [["  truncated", f"{totals.tokens_truncated:,}", ""], *_dropped_facts(totals.tokens_dropped)]
+    if totals.tokens_repeated:
+        facts.append(["  repeated", f"{totals.tokens_repeated:,}", ""])
+    return facts
+
+
+def _dropped_facts(dropped: Mapping[str, int]) -> list[Fact]:
+    return [[f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()]
+
+
+def _row_facts(manifest: Manifest, rows: PackedStats | None) -> list[Fact]:
+    totals, shards = manifest.totals, manifest.shards
+    packs, bound, pool = totals.packs, totals.lower_bound, totals.pool_packs
+    note = f"lower bound {bound:,}"
+    if packs > bound:
+        note += f"; gap {percent((packs - bound) / bound)}"
+    facts = [["rows", f"{packs:,}", note], *_group_facts(manifest)]
+    facts.append(["  pool", f"{pool:,}", f"{percent(pool / packs)} of the rows, filled across partitions"])
+    if rows is not None:
+        facts += [[f"  {name.strip()}", value, note] for name, value, note in mixing_facts(rows)]
+    return [*facts, ["shards", f"{len(shards):,}", byte_size(sum(shard.bytes for shard in shards))]]
+
+
+def _group_facts(manifest: Manifest) -> list[Fact]:
+    """Return what grouping costs in rows, and the number of groups; nothing if documents were not grouped."""
+    options, groups = manifest.options, manifest.totals.groups
+    if groups is None:
+        return []
+    extra = manifest.packs - groups.packs_ungrouped
+    note = f"of {options.group_by}"
+    if groups.documents_without:
+        note += f"; {count_of(groups.documents_without, 'document')} in none"
+    return [
+        [
+            f"  {options.group_mode}",
+            f"{extra:+,}",
+            f"rows more than ungrouped, {percent(extra / groups.packs_ungrouped)}",
+        ],
+        ["  groups", f"{groups.groups:,}", note],
+    ]

@@ -1,0 +1,165 @@
+"""Whether the columns of files can be read: their names and types, in each file and in all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.sources.column_types import can_be_kept, join, plain_type
+from packer.sources.documents import MASKS, Columns
+
+_TEXT = {"text", "prompt", "messages", "conversations"}  # columns that a tokenizer makes documents of
+
+TAKEN = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
+
+
+def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
+    """Check the types of the wanted columns of a file; whether it has labels."""
+    require_column(schema.names, name, columns)
+    has_labels = columns.labels in schema.names
+    for column in columns.wanted(has_labels=has_labels):
+        if column not in schema.names:
+            raise PackerError(f"{name}: no column '{column}' (found: {', '.join(schema.names)}); all files need it")
+        refuse_twins(schema, column, name)
+    for mask in MASKS:
+        if mask in schema.names and mask not in columns.extra:
+            raise SourceError(
+                f"{name}: has a column '{mask}', and the first file has none; give it to all files or to none"
+            )
+    for column in columns.extra:
+        found = schema.field(column).type
+        if column in columns.per_token:
+            check_per_token(found, column, name)
+        else:
+            check_kept(found, column, name)
+    for column in columns.wanted(has_labels=has_labels)[: 1 + has_labels]:
+        found = schema.field(column).type
+        is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
+        if not is_list or not pa.types.is_integer(found.value_type):
+            raise SourceError(f"{name}: column '{column}' holds {found}; taken are {TAKEN}")
+        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of rows in no bytes
+            raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
+    return has_labels
+
+
+def check_kept(kind: pa.DataType, column: str, name: str) -> None:
+    """Raise a SourceError where a column of values per document is of a type that cannot be kept, such as a union."""
+    if not can_be_kept(kind):
+        raise SourceError(
+            f"{name}: column '{column}' holds {kind}, which is not taken; save it as strings, numbers, lists or structs"
+        )
+
+
+def check_per_token(kind: pa.DataType, column: str, name: str) -> None:
+    """Raise a SourceError where a column of values per token is not of lists of numbers."""
+    if not holds_numbers(kind) and not pa.types.is_null(kind):
+        raise SourceError(f"{name}: column '{column}' holds {kind}; taken are lists of numbers, one for each token")
+
+
+def holds_numbers(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists of numbers; lists of nothing but nulls are, as far as they tell."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return False
+    values = kind.value_type
+    of_numbers = pa.types.is_integer(values) or pa.types.is_floating(values) or pa.types.is_boolean(values)
+    return bool(of_numbers or pa.types.is_null(values))
+
+
+def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
+    """Raise if the column with the tokens is not among the names found in a file."""
+    if columns.input_ids not in names:
+        found = ", ".join(names) or "none"
+        remedy = "name the tokens' column with --input-column"
+        if _TEXT & set(names):
+            remedy += ", or give --tokenizer to pack text"
+        raise OtherSourceError(f"{name}: no column '{columns.input_ids}' (found: {found})", remedy)
+
+
+def require_kept(schema: pa.Schema, columns: Sequence[str], name: str) -> None:
+    """Check that a file has columns that are to be kept, each once.
+
+    Raises:
+        PackerError: one is missing.
+        SourceError: several columns have its name, or its type cannot be kept.
+    """
+    for column in columns:
+        if column not in schema.names:
+            raise PackerError(f"{name}: no column '{column}' (found: {', '.join(schema.names)}); all files need it")
+        refuse_twins(schema, column, name)
+        check_kept(schema.field(column).type, column, name)
+
+
+def refuse_twins(schema: pa.Schema, column: str, name: str) -> None:
+    """Raise a SourceError where several columns of a file have this name."""
+    if schema.names.count(column) > 1:
+        raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
+
+
+def check_indices(name: str, indices: NDArray[Any], lists: int) -> None:
+    """Check that an indices mapping stays within the data.
+
+    Args:
+        name: the dataset.
+        indices: shape (documents,), the list that each document is.
+        lists: the number of lists in the data.
+
+    Raises:
+        SourceError: it reaches beyond them.
+    """
+    if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
+        raise SourceError(
+            f"{name}: its indices mapping reaches from row {indices.min()} to {indices.max()}, "
+            f"the data from 0 to {lists - 1}; save it again after .flatten_indices()"
+        )
+
+
+def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, Mapping[str, pa.DataType]]]) -> None:
+    """Check that columns have a common type in all files that declare their types, before any file is read.
+
+    Args:
+        owner: the source.
+        columns: the columns.
+        files: the name of each file, and the types that it declares.
+
+    Raises:
+        SourceError: there is no type for a column.
+    """
+    for column in columns:
+        there, kind = "", pa.null()
+        for file, types in files:
+            if column not in types:
+                continue
+            found = plain_type(types[column])
+            joined = join(kind, found)
+            if joined is None:
+                raise SourceError(
+                    f"{owner}: column '{column}' is {kind} in {there}, {found} in {file}; make them alike"
+                )
+            there, kind = file, joined
+
+
+def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:
+    """The type of a column in all files, or sources, each with its name; null where there is none.
+
+    Raises:
+        SourceError: they are not of the same type.
+    """
+    found = {kind: part for part, kind in types}
+    if len(found) > 1:
+        (one, there), (other, here) = list(found.items())[:2]
+        raise SourceError(f"{owner}: column '{name}' is {one} in {there}, {other} in {here}; make them alike")
+    return next(iter(found), pa.null())
+
+
+def one_column(owner: str, name: str, parts: Sequence[tuple[str, Sequence[pa.Array]]]) -> pa.ChunkedArray:
+    """Join the chunks of a column: those of each file, or source, with its name.
+
+    Raises:
+        SourceError: they are not of the same type.
+    """
+    kind = one_type(owner, name, [(part, chunk.type) for part, chunks in parts for chunk in chunks])
+    return pa.chunked_array([chunk for _, chunks in parts for chunk in chunks], kind)

@@ -1,0 +1,139 @@
+"""Formats of input files: how each is recognised, and what opens it.
+
+`FORMATS` is the one registry. A new format is a file with three functions and a line here; the file is imported when it
+opens something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from packer.errors import PackerError
+from packer.sources.documents import reading
+
+if TYPE_CHECKING:
+    from packer.sources.documents import Columns, Input
+    from packer.sources.text_records import RecordReader
+
+TokensOpener: TypeAlias = "Callable[[Path, str, Columns], Input]"
+NamesReader: TypeAlias = Callable[[Path, str], list[str]]
+RecordsOpener: TypeAlias = "Callable[[Path, str], RecordReader]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFormat:
+    """A format of input files: `FORMATS["parquet"].open_tokens(path, "a.parquet", columns).rows`.
+
+    The functions take the path of a file and its name in messages and in the manifest. They raise a `PackerError` where
+    the file cannot be read, and a `SourceError` where it is truncated or corrupt.
+    """
+
+    title: str
+    """Name in messages."""
+
+    endings: tuple[str, ...]
+    """Endings of file names, as in ".parquet". In a folder, files with other names are left alone."""
+
+    compressed: tuple[str, ...] = ()
+    """Endings that may follow, as in ".gz", where a file may be compressed as a whole."""
+
+    magic: tuple[bytes, ...] = ()
+    """First bytes of a file, one of these; empty where a file is recognised by its name alone."""
+
+    open_tokens: TokensOpener
+    """Opens a file of tokenized documents with some columns; raises a `PackerError` where a column is missing."""
+
+    column_names: NamesReader
+    """Returns the names of the columns, as far as the beginning of the file shows them."""
+
+    open_records: RecordsOpener
+    """Opens a file of records with text, for a tokenizer."""
+
+    @property
+    def all_endings(self) -> tuple[str, ...]:
+        """Every ending, alone and followed by those of compressed files."""
+        return tuple(ending + after for ending in self.endings for after in ("", *self.compressed))
+
+
+def _in_file(module: str, function: str) -> Callable[..., Any]:
+    """Name a function that is imported on its first use."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"packer.sources.{module}"), function)(*arguments)
+
+    return call
+
+
+FORMATS: dict[str, InputFormat] = {
+    "arrow": InputFormat(
+        title="Arrow",
+        endings=(".arrow", ".ipc", ".feather"),
+        magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file, and of a stream
+        open_tokens=_in_file("ipc", "open_ipc"),
+        column_names=_in_file("ipc", "column_names"),
+        open_records=_in_file("arrow_records", "open_arrow_records"),
+    ),
+    "parquet": InputFormat(
+        title="Parquet",
+        endings=(".parquet",),
+        magic=(b"PAR1",),
+        open_tokens=_in_file("parquet", "open_parquet"),
+        column_names=_in_file("parquet", "column_names"),
+        open_records=_in_file("parquet_records", "open_parquet_records"),
+    ),
+    "jsonl": InputFormat(
+        title="JSON lines",
+        endings=(".jsonl", ".ndjson", ".json"),
+        compressed=(".gz", ".zst"),
+        open_tokens=_in_file("jsonl", "open_json_lines"),
+        column_names=_in_file("jsonl", "column_names"),
+        open_records=_in_file("json_records", "open_json_records"),
+    ),
+}
+"""Every format by its name."""
+
+
+def ending_of(name: str) -> str:
+    """Return the ending by which a file name is recognised, as in ".jsonl.gz"; empty where it is not."""
+    endings = (ending for each in FORMATS.values() for ending in each.all_endings if name.endswith(ending))
+    return max(endings, key=len, default="")
+
+
+def format_of(path: Path, name: str) -> InputFormat:
+    """Return the format of a file.
+
+    The first bytes decide, except for a format that has none: it is recognised by its name. A file that begins like no
+    format is what its name says.
+
+    Args:
+        path: the file.
+        name: its name in messages.
+
+    Raises:
+        PackerError: it is of no known format, or cannot be read.
+    """
+    ending = ending_of(path.name)
+    by_name = next((each for each in FORMATS.values() if ending in each.all_endings), None)
+    if by_name is not None and not by_name.magic:
+        return by_name
+    longest = max(len(magic) for each in FORMATS.values() for magic in each.magic)
+    with reading(name), path.open("rb") as file:
+        start = file.read(longest)
+    by_content = next((each for each in FORMATS.values() if each.magic and start.startswith(each.magic)), None)
+    found = by_content or by_name
+    if found is None:
+        raise PackerError(f"{name}: unknown format (it begins with {start!r}); taken are {known_formats()}")
+    return found
+
+
+def known_formats() -> str:
+    """List all formats with their endings, for a message."""
+    shown = []
+    for each in FORMATS.values():
+        also = f", also {' '.join(each.compressed)}" if each.compressed else ""
+        shown.append(f"{each.title} ({' '.join(each.endings)}{also})")
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"

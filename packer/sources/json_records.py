@@ -1,0 +1,85 @@
+"""Records of text in JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packer.errors import SourceError
+from packer.sources import text_records
+from packer.sources.documents import Columns, DocumentError, Places, SourceFile, reading
+from packer.sources.jsonl import JsonLines, require_fields
+from packer.sources.lines import filled_lines, first_line, read_record
+from packer.sources.text_records import RecordReader
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JsonRecords(RecordReader):
+    """A file with one JSON object on each line."""
+
+    lines: JsonLines
+    fields: Mapping[str, Any] | None = None
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size."""
+        return self.lines.file
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self.lines.path
+
+    def cut(self, size: int) -> Sequence[RecordReader]:
+        """Cut a plain file between lines."""
+        pieces = self.lines.cut(size)
+        return [replace(self, lines=piece) for piece in pieces if isinstance(piece, JsonLines)]
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
+        """Yield whole lines."""
+        return self.lines.blocks(text_records.BLOCK)
+
+    def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Read every line that is not blank."""
+        records: list[dict[str, Any]] = []
+        for line in filled_lines(block):
+            try:
+                records.append(read_record(line))
+            except ValueError as error:
+                raise DocumentError(len(records), str(error)) from None
+        return records
+
+    @property
+    def places(self) -> Places:
+        """What names the records."""
+        return self.lines
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Check that some line has each of these columns."""
+        if self.fields is not None:
+            require_fields(self.path, self.file.name, self.fields, columns)
+
+
+def open_json_records(path: Path, name: str) -> JsonRecords:
+    """Open a file of JSON lines: read the first line that is not blank.
+
+    Args:
+        path: the file.
+        name: its name in messages and in the manifest.
+
+    Raises:
+        SourceError: it holds no object.
+        PackerError: the file cannot be read.
+    """
+    with reading(name):
+        file = SourceFile(name=name, bytes=path.stat().st_size)
+    lines = JsonLines(file=file, path=path, has_labels=None, columns=Columns("", ""), types={})
+    number, line = first_line(path, name)
+    if not number:
+        return JsonRecords(lines=lines)
+    try:
+        return JsonRecords(lines=lines, fields=read_record(line))
+    except ValueError as error:
+        raise SourceError(f"document 0 ({name} line {number}): {error}") from None

@@ -1,0 +1,76 @@
+"""The documents of a mixture in the order of its sources, in which its rows are compared with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.plan.hash_sample import BLOCK
+from packer.sources.documents import TokenTable
+from packer.sources.draw_mixture import Drawn
+
+_TOGETHER = 1 << 20
+"""Documents of a table, every copy counted."""
+
+
+class TakenInOrder:
+    """What a mixture takes, numbered in the order of the sources, the copies of a document one after the other.
+
+    Source 0 has documents a and b, b is taken twice; source 1 has c, which is not taken, and d: a, b, b, d are 0, 1, 2
+    and 3. So one pass over the sources meets all documents in this order. Nothing is held for each of them.
+    """
+
+    def __init__(self, drawn: Drawn) -> None:
+        self._mixture = drawn.mixture
+        self._takes = drawn.takes
+        self._firsts = drawn.origins().firsts
+
+    def tables(self) -> Iterator[TokenTable]:
+        """Yield what is taken, in tables of bounded memory that name a document once for each copy."""
+        for part, take, first_of_source in zip(self._mixture.parts, self._takes, self._firsts[:-1], strict=True):
+            step = max(1, _TOGETHER // (take.copies + 1))
+            done = int(first_of_source)
+            for table in part.tables():
+                for first in range(0, len(table.lengths), step):
+                    last = min(first + step, len(table.lengths))
+                    times = take.times(table.first_document + first, table.first_document + last)
+                    lists = np.arange(first, last) if table.rows is None else table.rows[np.arange(first, last)]
+                    if times.any():
+                        yield replace(
+                            table,
+                            lengths=np.repeat(table.lengths[first:last], times),
+                            rows=np.repeat(lists.astype(np.int64), times),
+                            first_document=done,
+                        )
+                    done += int(times.sum())
+
+    def numbers(
+        self, source_ids: NDArray[np.integer], doc_ids: NDArray[np.integer], copies: NDArray[np.integer]
+    ) -> NDArray[np.int64]:
+        """Number documents, given in any order; what is not taken gets the number after the last."""
+        numbers = np.full(len(doc_ids), self._firsts[-1])
+        for source, take in enumerate(self._takes):
+            population = take.sample.population
+            here = np.flatnonzero((source_ids == source) & (doc_ids >= 0) & (doc_ids < population) & (copies >= 0))
+            documents = doc_ids[here].astype(np.int64)
+            ranks, is_sampled = take.sample.ranks(documents)
+            found = self._firsts[source] + documents * take.copies + ranks + copies[here]
+            is_taken = copies[here] < take.copies + is_sampled
+            numbers[here[is_taken]] = found[is_taken]
+        return numbers
+
+    def describe(self, document: int) -> str:
+        """Name a document for a message: "document 17 (rows.jsonl line 18) of code, copy 0"."""
+        source = int(np.searchsorted(self._firsts, document, side="right")) - 1
+        take, number = self._takes[source], document - int(self._firsts[source])
+        before = take.sample.before[:-1] + np.arange(len(take.sample.before) - 1) * BLOCK * take.copies
+        block = int(np.searchsorted(before, number, side="right")) - 1
+        first = block * BLOCK
+        ends = before[block] + np.cumsum(take.times(first, min(first + BLOCK, take.sample.population)))
+        at = int(np.searchsorted(ends, number, side="right"))
+        copy = number - int(ends[at - 1] if at else before[block])
+        where = self._mixture.parts[source].describe(first + at)
+        return f"{where} of {self._mixture.names[source]}, copy {copy}"

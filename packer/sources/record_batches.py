@@ -1,0 +1,189 @@
+"""Record batches that stay where they are, as in a mapped file, and are decoded again when they are wanted.
+
+A decoded batch takes about a kilobyte for each of its columns, so none is held: a store knows where its batches begin
+and where the lists of its token columns lie, some 70 bytes for each batch. It can be pickled: a file is mapped again
+by its path, a table travels by value.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.gather import TokenColumn
+from packer.gather.columns import Addresses
+from packer.sources.documents import reading
+
+MAGIC = b"ARROW1"
+"""How an IPC file begins; a stream begins with the length of its schema message."""
+
+
+class BatchStore(Protocol):
+    """Record batches in order, none of them empty."""
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Shape (batches,): rows up to the end of each."""
+
+    @property
+    def tokens(self) -> Mapping[str, TokenColumn]:
+        """Columns of lists by address: those of tokens and labels, by name."""
+
+    @property
+    def owner(self) -> object:
+        """What keeps the memory of the batches alive."""
+
+    def type_of(self, name: str) -> pa.DataType:
+        """The type of a column, as `read` yields it."""
+
+    def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
+        """Decode batches; yield the named columns of each. Several threads may read at a time.
+
+        Args:
+            numbers: of the batches, ascending.
+            names: of the columns.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file as it was when it was opened."""
+
+    path: Path
+    name: str
+    """What messages call it."""
+
+    bytes: int
+
+    def check(self) -> None:
+        """Raise a SourceError where the file is gone or has another size."""
+        try:
+            found = self.path.stat().st_size
+        except OSError as error:
+            raise SourceError(
+                f"{self.name}: cannot be read again ({error.strerror}); it was opened as {self.path}: put it back there"
+            ) from error
+        if found != self.bytes:
+            raise SourceError(
+                f"{self.name}: changed from {self.bytes:,} to {found:,} bytes since it was opened; "
+                "open the source again"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedFile:
+    """The record batches of an uncompressed IPC stream or file."""
+
+    state: FileState
+    """Path, name and size."""
+
+    owner: pa.Buffer
+    """The mapped file."""
+
+    ends: NDArray[np.int64]
+    """Shape (batches,): rows up to the end of each."""
+
+    places: NDArray[np.int64]
+    """Shape (batches,): where each begins, a byte of a stream or a number in a file; batches without rows left out."""
+
+    in_sequence: bool
+    """Whether decoding a batch takes all batches before it: dictionaries change in between."""
+
+    tokens: Mapping[str, TokenColumn]
+    """Columns of tokens and labels, by name."""
+
+    def type_of(self, name: str) -> pa.DataType:
+        """The type of a column."""
+        return schema_of(self.owner).field(name).type
+
+    def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
+        """Decode batches; yield the named columns of each."""
+        with reading(self.state.name):
+            for batch in self._decode(numbers):
+                yield [batch.column(name) for name in names]
+
+    def _decode(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        if is_ipc_file(self.owner):
+            file = pa.ipc.open_file(self.owner)
+            for number in numbers:
+                yield file.get_batch(int(self.places[number]))
+            return
+        source = pa.BufferReader(self.owner)
+        stream = pa.ipc.open_stream(source)
+        start, head = source.tell(), None
+        for number in numbers:
+            place = int(self.places[number])
+            if head is None:
+                head = stream.read_next_batch()  # and the dictionaries before it, which others need, too
+            if place == start:
+                yield head
+                continue
+            if self.in_sequence:
+                while source.tell() < place:
+                    stream.read_next_batch()
+            else:
+                source.seek(place)
+            yield stream.read_next_batch()
+
+    def __reduce__(self) -> Any:
+        base = self.owner.address
+        columns = {name: _moved(column.addresses, -base) for name, column in self.tokens.items()}
+        return _map_again, (self.state, self.ends, self.places, self.in_sequence, columns)
+
+
+def _map_again(
+    state: FileState,
+    ends: NDArray[np.int64],
+    places: NDArray[np.int64],
+    in_sequence: bool,
+    columns: Mapping[str, Addresses],
+) -> MappedFile:
+    """Map a file that another process has opened, as unpickling does.
+
+    Raises:
+        SourceError: it is gone or has another size.
+    """
+    state.check()
+    with reading(state.name):
+        owner = map_file(state.path)
+    tokens = {
+        name: TokenColumn(addresses=_moved(addresses, owner.address), owners=(owner,))
+        for name, addresses in columns.items()
+    }
+    return MappedFile(state=state, owner=owner, ends=ends, places=places, in_sequence=in_sequence, tokens=tokens)
+
+
+def _moved(addresses: Addresses, distance: int) -> Addresses:
+    """Add a distance to all addresses, modulo 2^64; those of fixed-size lists have no offsets and keep their 0."""
+    by = np.uint64(distance % 2**64)
+    offsets = np.where(addresses.offset_bytes > 0, addresses.offsets + by, addresses.offsets)
+    return addresses._replace(offsets=offsets, values=addresses.values + by)
+
+
+def ends_of(lengths: Iterable[int]) -> NDArray[np.int64]:
+    """Rows up to the end of each batch, from the rows of each."""
+    return np.cumsum(np.array(array("q", lengths), np.int64))
+
+
+def map_file(path: Path) -> pa.Buffer:
+    """Map a file."""
+    with pa.memory_map(str(path)) as file:  # closing gives the file descriptor back; the mapping lives in the buffer
+        return file.read_buffer()
+
+
+def is_ipc_file(buffer: pa.Buffer) -> bool:
+    """Whether this is an IPC file, and not a stream."""
+    return bytes(buffer.slice(0, len(MAGIC))) == MAGIC
+
+
+def schema_of(buffer: pa.Buffer) -> pa.Schema:
+    """The schema of a mapped stream or file."""
+    return pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema

@@ -1,0 +1,75 @@
+"""The pages for people who change the code name files, functions and tests that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import FLOORS
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["CONTRIBUTING.md", "docs/design.md", "README.md"]
+
+FILE = re.compile(r"(?:packer|tests|benchmarks|examples|docs|\.ci|\.github)/[\w./-]*\w/?")
+
+
+def quoted(page: str) -> list[str]:
+    """Everything between backticks on a line: `packer/pipeline/packing.py::pack`."""
+    return re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
+
+
+def names_in(path: Path) -> set[str]:
+    """Names that a module defines at the top, and those of its classes as Class.name."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+            if isinstance(node, ast.ClassDef):
+                found |= {f"{node.name}.{member.name}" for member in node.body if isinstance(member, ast.FunctionDef)}
+                found |= {
+                    f"{node.name}.{member.target.id}"
+                    for member in node.body
+                    if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
+                }
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_functions_on_the_page_exist(page):
+    missing = []
+    for text in quoted(page):
+        path, _, name = text.partition("::")
+        if not FILE.fullmatch(path) or re.search(r"\bNAME\b|\b[xy]\b|test_[xy]\b", path):  # placeholders
+            continue
+        is_there = (ROOT / path).exists()
+        if not is_there or (name and name not in names_in(ROOT / path)):
+            missing.append(text)
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_within_the_repository_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / page).read_text()):
+        if "://" not in target:
+            assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_the_floors_on_the_page_are_those_that_are_enforced():
+    text = (ROOT / "docs/design.md").read_text()
+    floors = {}
+    for floor, parts in re.findall(r"^\| (\d) \| ([^|]*) \|", text, re.MULTILINE):
+        for part in re.findall(r"`(?:packer/)?(\w+)(?:\.py)?`", parts):
+            floors[part] = int(floor)
+    assert floors == FLOORS
+
+
+def test_the_fast_lane_names_test_files():
+    for line in (ROOT / "tests/fast.txt").read_text().splitlines():
+        path, _, name = line.removeprefix("--deselect=").partition("::")
+        assert (ROOT / path).is_file(), line
+        assert not name or name in names_in(ROOT / path), line

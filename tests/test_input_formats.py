@@ -1,0 +1,159 @@
+"""Formats of input files: how they are recognised, and a new one that is a file and a line in the registry."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import packer
+from packer.algorithms import ALGORITHMS, Algorithm
+from packer.algorithms.best_fit import best_fit_decreasing
+from packer.errors import PackerError
+from packer.sources import open_source
+from packer.sources.documents import Batch, Columns, Input, SourceFile
+from packer.sources.formats import FORMATS, InputFormat, ending_of, format_of, known_formats
+from packer.sources.text_records import RecordReader
+from tests.chat_templates import save_tokenizer
+from tests.test_sources import DOCUMENTS, read_whole, write
+
+NUMBERS = b"NUMBERS\n"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberLines(Input):
+    """A toy format: after the line NUMBERS, a document is a line of numbers."""
+
+    file: SourceFile
+    path: Path
+    has_labels: bool = False
+
+    def batches(self, crew=None) -> Iterator[Batch]:
+        lines = [[int(number) for number in line.split()] for line in self.path.read_bytes().splitlines()[1:]]
+        yield Batch([pa.array(lines, pa.list_(pa.int64()))], None, self.file.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRecords(RecordReader):
+    """The same as text: a record is a line."""
+
+    file: SourceFile
+    path: Path
+    fields: Mapping[str, Any]
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
+        yield self.path.read_bytes(), self.file.bytes
+
+    def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"text": line.decode()} for line in block.splitlines()[1:]]
+
+
+def open_numbers(path: Path, name: str, columns: Columns) -> NumberLines:
+    return NumberLines(SourceFile(name=name, bytes=path.stat().st_size), path)
+
+
+def open_number_records(path: Path, name: str) -> NumberRecords:
+    return NumberRecords(SourceFile(name=name, bytes=path.stat().st_size), path, {"text": ""})
+
+
+@pytest.fixture
+def numbers(monkeypatch, tmp_path) -> Path:
+    """A file of the toy format, which is in the registry."""
+    toy = InputFormat(
+        title="Numbers",
+        endings=(".numbers",),
+        magic=(NUMBERS,),
+        open_tokens=open_numbers,
+        column_names=lambda path, name: ["input_ids"],
+        open_records=open_number_records,
+    )
+    monkeypatch.setitem(FORMATS, "numbers", toy)
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "rows.numbers"
+    path.write_bytes(NUMBERS + b"".join(b" ".join(b"%d" % token for token in d) + b"\n" for d in DOCUMENTS))
+    return path
+
+
+def rows_of(packed: Path) -> list[list[int]]:
+    return [row["input_ids"].tolist() for row in packer.load(packed)]
+
+
+def test_a_format_of_the_registry_is_packed(numbers, tmp_path, monkeypatch):
+    assert read_whole(open_source(numbers.parent).spill(tmp_path / "spill"))[0] == DOCUMENTS
+    packer.pack(numbers.parent, tmp_path / "packed", max_len=64, sync=False)
+    write(tmp_path / "same", "stream", DOCUMENTS)
+    packer.pack(tmp_path / "same.arrow", tmp_path / "expected", max_len=64, sync=False)
+    assert rows_of(tmp_path / "packed") == rows_of(tmp_path / "expected")
+    assert not list(packer.verify(tmp_path / "packed", source=numbers.parent))
+    packer.pack(numbers, max_len=64, sync=False)
+    assert (numbers.parent / "rows-packed-64").is_dir()
+
+
+def test_its_text_is_tokenized(numbers, tmp_path):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    manifest = packer.pack(numbers, tmp_path / "packed", max_len=512, tokenizer=tokenizer, sync=False)
+    assert manifest.totals["documents"] == len(DOCUMENTS)
+
+
+def test_a_file_of_it_is_known_by_its_first_bytes_and_named_in_messages(numbers, tmp_path):
+    numbers.rename(tmp_path / "rows.bin")
+    assert format_of(tmp_path / "rows.bin", "rows.bin").title == "Numbers"
+    (tmp_path / "other.bin").write_bytes(b"something else")
+    with pytest.raises(PackerError, match=r"it begins with b'somethin'\); taken are .* and Numbers \(\.numbers\)$"):
+        format_of(tmp_path / "other.bin", "other.bin")
+
+
+def test_an_algorithm_of_the_registry_packs(monkeypatch, tmp_path):
+    def solve(histogram, max_segments=None, **limits):
+        return best_fit_decreasing(histogram, max_segments)
+
+    monkeypatch.setitem(ALGORITHMS, "toy", Algorithm(name="toy", summary="A toy.", solve=solve))
+    source = write(tmp_path / "rows", "stream", DOCUMENTS)
+    toy = packer.pack(source, tmp_path / "toy", max_len=64, algorithm="toy", sync=False)
+    best = packer.pack(source, tmp_path / "best", max_len=64, algorithm="bfd", sync=False)
+    assert toy.packs == best.packs
+    assert rows_of(tmp_path / "toy") == rows_of(tmp_path / "best")
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("a.arrow", ".arrow"),
+        ("a.feather", ".feather"),
+        ("a.jsonl", ".jsonl"),
+        ("a.b.json.zst", ".json.zst"),
+        (".jsonl.gz", ".jsonl.gz"),
+        ("a.parquet", ".parquet"),
+        ("a.parquet.gz", ""),
+        ("a.gz", ""),
+        ("README.md", ""),
+        ("ajsonl", ""),
+    ],
+)
+def test_names_are_recognised_by_their_endings(name, ending):
+    assert ending_of(name) == ending
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "title"),
+    [
+        ("a.arrow", b"ARROW1\0\0", "Arrow"),
+        ("a", b"\xff\xff\xff\xff\x10", "Arrow"),
+        ("a.arrow", b"damaged", "Arrow"),
+        ("a.arrow", b"PAR1", "Parquet"),
+        ("a.bin", b"PAR1", "Parquet"),
+        ("a.parquet", b"", "Parquet"),
+        ("a.json", b"PAR1", "JSON lines"),
+        ("a.ndjson.gz", b"\x1f\x8b", "JSON lines"),
+    ],
+)
+def test_the_first_bytes_decide_but_for_json(tmp_path, name, start, title):
+    (tmp_path / name).write_bytes(start)
+    assert format_of(tmp_path / name, name).title == title
+
+
+def test_all_formats_are_named():
+    known = "Arrow (.arrow .ipc .feather), Parquet (.parquet) and JSON lines (.jsonl .ndjson .json, also .gz .zst)"
+    assert known_formats() == known

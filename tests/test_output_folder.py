@@ -1,0 +1,634 @@
+"""Killed at any instant: OUT is a complete dataset, or the same command goes on to the same bytes."""
+
+import ctypes
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import packer
+from packer.executors import Stopped, run_tasks
+from packer.notes import NotesInFolder
+from packer.output import output_folder, replace_folder
+from packer.output.output_folder import OutputFolder, claim
+from packer.output.packed_output import PACKED, PackedOutput
+from packer.output.request import Request
+from packer.shards.manifest import is_packed
+from tests.test_pack import hashes, made_documents, save_arrow
+
+pack_module = importlib.import_module("packer.pipeline.packing")
+
+MAX_LEN, SHARDS = 64, 23
+
+
+class Killed(BaseException):
+    """What a kill is to the code that it strikes: nothing catches it but what cleans up."""
+
+
+def pack(source: Path, out: Path, **options):
+    return packer.pack(source, out, **{"max_len": MAX_LEN, "shard_size": "6KB", "workers": 1, **options})
+
+
+@pytest.fixture(params=["source.arrow", "source.jsonl"])
+def source(request, tmp_path: Path) -> Path:
+    """One source that is mapped, and one that is decoded beside the output."""
+    documents, path = made_documents(300), tmp_path / request.param
+    if path.suffix == ".arrow":
+        return save_arrow(path, documents)
+    path.write_text("".join(json.dumps({"input_ids": tokens}) + "\n" for tokens in documents))
+    return path
+
+
+@pytest.fixture
+def undisturbed(source: Path, tmp_path: Path) -> dict[str, str]:
+    pack(source, tmp_path / "undisturbed")
+    return hashes(tmp_path / "undisturbed")
+
+
+def file_hashes(out: Path) -> dict[str, str]:
+    """Hashes of the files alone: a kill may leave the work folder in a complete dataset."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir() if path.is_file()}
+
+
+def shards_in(out: Path) -> dict[str, tuple[int, int]]:
+    """Inode and mtime of every committed shard: a shard that is written again has others."""
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.glob("data-*.arrow")}
+
+
+def kill(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, call: int = 0, after: bool = False) -> None:
+    """Strike at a call of a function, before it does anything or after it has done all; and at every later one."""
+    usual, calls = getattr(owner, name), iter(range(10**6))
+
+    def struck(*arguments, **options):
+        number = next(calls)
+        result = usual(*arguments, **options) if number < call or (number == call and after) else None
+        if number >= call:
+            raise Killed(name)
+        return result
+
+    monkeypatch.setattr(owner, name, struck)
+
+
+INSTANTS = {
+    "before the scan": (pack_module, "read_documents", 0, False),
+    "before the plan": (pack_module, "plan_documents", 0, False),
+    "before a note of the plan": (NotesInFolder, "save", 3, False),
+    "after a note of the plan": (NotesInFolder, "save", 3, True),
+    "when the plan is made": (pack_module, "plan_documents", 0, True),
+    "before any shard": (PackedOutput, "commit", 0, False),
+    "in the midst of the shards": (PackedOutput, "commit", SHARDS // 2, False),
+    "after half of the shards": (PackedOutput, "commit", SHARDS // 2, True),
+    "before the end": (OutputFolder, "finish", 0, False),
+    "after the end": (OutputFolder, "finish", 0, True),
+}
+
+
+@pytest.mark.parametrize("instant", INSTANTS)
+def test_a_pack_that_is_struck_goes_on_to_the_same_bytes(source, undisturbed, tmp_path, monkeypatch, instant):
+    owner, name, call, after = INSTANTS[instant]
+    out = tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill(striking, owner, name, call=call, after=after)
+        with pytest.raises(Killed):
+            pack(source, out)
+    assert is_packed(out) == (instant == "after the end")
+    there = shards_in(out)
+    assert len(there) >= {"in the midst of the shards": SHARDS // 2, "after half of the shards": SHARDS // 2 + 1}.get(
+        instant, 0
+    )
+    kept = any((out / ".packer" / "notes").glob("*-rest-0"))
+    assert kept == (instant not in list(INSTANTS)[:4])
+    with monkeypatch.context() as watching:
+        if kept:
+            watching.setattr("packer.pipeline.partitioning.note_rows", None)  # making it again would fail
+        pack(source, out)
+    assert hashes(out) == undisturbed
+    assert there.items() <= shards_in(out).items()
+    assert list(packer.verify(out, source)) == []
+
+
+WRITTEN = ["state.json", "dataset_info.json", "manifest.json", "request.json", f"data-00003-of-{SHARDS:05d}.arrow.json"]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("step", ["open", "fsync", "rename"])
+def test_a_kill_while_a_small_file_is_written_leaves_no_trace(source, undisturbed, tmp_path, monkeypatch, name, step):
+    out, struck = tmp_path / "out", []
+    write_file = OutputFolder.write_file
+
+    def write(self, path, content):
+        if path.name != name:
+            return write_file(self, path, content)
+        with monkeypatch.context() as striking:
+            owner = {"open": Path, "fsync": os, "rename": Path}[step]
+            kill(striking, owner, step)
+            struck.append(path)
+            return write_file(self, path, content)
+
+    with monkeypatch.context() as striking:
+        striking.setattr(OutputFolder, "write_file", write)
+        with pytest.raises(Killed):
+            pack(source, out)
+    assert struck
+    assert not is_packed(out)
+    monkeypatch.setattr(os, "getpid", lambda: 99999)  # of the process that comes after
+    pack(source, out)
+    assert hashes(out) == undisturbed  # of all files: none with another name was left
+
+
+def test_a_kill_between_the_note_of_a_shard_and_the_shard_has_it_written_again(
+    source, undisturbed, tmp_path, monkeypatch
+):
+    out, write_file = tmp_path / "out", OutputFolder.write_file
+
+    def write(self, path, content):
+        write_file(self, path, content)
+        if path.name.startswith("data-00005"):
+            raise Killed
+
+    with monkeypatch.context() as striking:
+        striking.setattr(OutputFolder, "write_file", write)
+        with pytest.raises(Killed):
+            pack(source, out)
+    (name,) = (path.stem for path in (out / ".packer" / "committed").glob("data-00005*"))
+    assert not (out / name).exists()
+    pack(source, out)
+    assert hashes(out) == undisturbed
+
+
+def test_a_shard_that_was_cut_after_its_commit_is_written_again(source, undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill(striking, OutputFolder, "finish")
+        with pytest.raises(Killed):
+            pack(source, out)
+    os.truncate(min(out.glob("data-*.arrow")), 100)
+    pack(source, out)
+    assert hashes(out) == undisturbed
+
+
+def test_what_a_dead_process_was_writing_is_removed(source, undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill(striking, PackedOutput, "commit", call=3)
+        with pytest.raises(Killed):
+            pack(source, out)
+    left = out / ".packer" / f"data-00007-of-{SHARDS:05d}.arrow.99999"
+    left.write_bytes(b"half a shard")
+    with monkeypatch.context() as striking:
+        kill(striking, OutputFolder, "finish")
+        with pytest.raises(Killed):
+            pack(source, out)
+    assert not left.exists()
+    pack(source, out)
+    assert hashes(out) == undisturbed
+
+
+def test_a_pack_struck_again_and_again_arrives(source, undisturbed, tmp_path, monkeypatch):
+    out, runs = tmp_path / "out", 0
+    while not is_packed(out):
+        there, runs = shards_in(out), runs + 1
+        with monkeypatch.context() as striking:
+            kill(striking, PackedOutput, "commit", call=3)
+            try:
+                pack(source, out)
+            except Killed:
+                assert len(shards_in(out)) == len(there) + 3
+        assert there.items() <= shards_in(out).items()
+    assert runs == SHARDS // 3 + 1
+    assert hashes(out) == undisturbed
+
+
+def test_an_unfinished_pack_that_was_half_given_up_is_not_taken_for_the_new_one(source, undisturbed, tmp_path):
+    """--overwrite of an unfinished pack was itself killed, after the request was gone and before the rest was."""
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as striking:
+        kill(striking, OutputFolder, "finish")
+        with pytest.raises(Killed):
+            pack(source, out, max_len=32, shard_size="3KB", seed=5)
+    assert len(shards_in(out)) > SHARDS
+    (out / ".packer" / "request.json").unlink()
+    pack(source, out)
+    assert hashes(out) == undisturbed
+
+
+def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source, undisturbed, tmp_path):
+    """The kill struck as the plan was being removed; then the command that had been given up is repeated after all."""
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as striking:
+        kill(striking, OutputFolder, "finish")
+        with pytest.raises(Killed):
+            pack(source, out)
+    with pytest.MonkeyPatch.context() as striking:
+
+        def half(folder, **options):
+            min(folder.iterdir()).unlink()
+            raise Killed
+
+        striking.setattr(shutil, "rmtree", half)
+        with pytest.raises(Killed):
+            pack(source, out, seed=5, overwrite=True)
+    pack(source, out)
+    assert hashes(out) == undisturbed
+
+
+def test_a_swap_in_two_renames_whose_second_fails_takes_the_first_back(source, old, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
+    rename = Path.rename
+
+    def failing(self, target):
+        if self.name.endswith("packer-new"):
+            raise PermissionError(13, "Permission denied", str(self))
+        return rename(self, target)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Path, "rename", failing)
+        with pytest.raises(packer.PackerError, match="Permission denied"):
+            pack(source, out, overwrite=True)
+    assert hashes(out) == old
+
+
+def test_a_file_system_without_locks_is_not_taken_for_one_in_use(source, tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(output_folder.fcntl, "flock", refuse)
+    with pytest.raises(packer.PackerError, match="Function not implemented"):
+        pack(source, tmp_path / "out")
+
+
+def test_a_complete_dataset_is_tidied_of_what_a_kill_left_and_not_touched(source, undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill(striking, OutputFolder, "finish", after=True)
+        with pytest.raises(Killed):
+            pack(source, out)
+    assert (out / ".packer").is_dir()
+    assert len(packer.load(out)) == pack(source, out).packs
+    assert hashes(out) == undisturbed
+
+
+# --overwrite
+
+
+@pytest.fixture
+def old(source: Path, tmp_path: Path) -> dict[str, str]:
+    """The hashes of a complete dataset at tmp_path/out that is about to be replaced."""
+    pack(source, tmp_path / "out", seed=9)
+    return hashes(tmp_path / "out")
+
+
+REPLACING = INSTANTS | {
+    "before the swap": (replace_folder, "swap", 0, False),
+    "after the swap": (replace_folder, "swap", 0, True),
+    "after the exchange": (replace_folder, "exchange", 0, True),
+    "before the old one is removed": (replace_folder, "_retire", 0, False),
+}
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
+@pytest.mark.parametrize("instant", REPLACING)
+def test_a_complete_dataset_survives_a_kill_during_its_replacement(
+    source, undisturbed, old, tmp_path, monkeypatch, instant, exchanges
+):
+    owner, name, call, after = REPLACING[instant]
+    out = tmp_path / "out"
+    if not exchanges:
+        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
+    with monkeypatch.context() as striking:
+        kill(striking, owner, name, call=call, after=after)
+        with pytest.raises(Killed):
+            pack(source, out, overwrite=True)
+    replaced = (instant in ("after the exchange",) and exchanges) or instant in (
+        "after the swap",
+        "before the old one is removed",
+    )
+    assert file_hashes(out) == (undisturbed if replaced else old)
+    assert len(packer.load(out)) > 0
+    pack(source, out, overwrite=True)
+    assert hashes(out) == undisturbed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", source.name, "undisturbed"]
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
+def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
+    source, undisturbed, old, tmp_path, monkeypatch, exchanges
+):
+    out = tmp_path / "out"
+    if not exchanges:
+        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
+    with monkeypatch.context() as striking:
+        rmtree = shutil.rmtree
+
+        def half(folder, **options):
+            if Path(folder).name.endswith("-old"):
+                assert not is_packed(folder)  # what is half deleted does not look whole
+                min(folder.glob("data-*")).unlink()
+                raise Killed
+            rmtree(folder, **options)
+
+        striking.setattr(shutil, "rmtree", half)
+        with pytest.raises(Killed):
+            pack(source, out, overwrite=True)
+    assert file_hashes(out) == undisturbed
+    assert len(list(tmp_path.iterdir())) == 4
+    pack(source, out, seed=9, overwrite=True)
+    assert hashes(out) == old
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", source.name, "undisturbed"]
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
+    with monkeypatch.context() as striking:
+        rename, moved = Path.rename, []
+
+        def struck(self, target):
+            if self == out:
+                moved.append(target)
+            elif moved:
+                raise Killed
+            return rename(self, target)
+
+        striking.setattr(Path, "rename", struck)
+        with pytest.raises(Killed):
+            pack(source, out, overwrite=True)
+    assert not out.exists()
+    assert hashes(moved[0]) == old
+    replace_folder.restore(out, PACKED)
+    assert hashes(out) == old
+    pack(source, out, overwrite=True)
+    assert hashes(out) == undisturbed
+
+
+def test_an_old_dataset_that_was_half_removed_does_not_come_back(source, undisturbed, tmp_path):
+    out, leftover = tmp_path / "out", tmp_path / ".out.packer-old"
+    leftover.mkdir()
+    (leftover / f"data-00001-of-{SHARDS:05d}.arrow").write_bytes(b"half")
+    pack(source, out)
+    assert not leftover.exists()
+    assert hashes(out) == undisturbed
+
+
+def test_swap_puts_one_folder_in_the_place_of_another(tmp_path):
+    for name, content in (("out", "old"), ("new", "new")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"shards": [{"file": "content"}], "files": {}}))
+        (tmp_path / name / "content").write_text(content)
+    replace_folder.swap(tmp_path / "out", tmp_path / "new", PACKED, sync=True)
+    assert (tmp_path / "out" / "content").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_swap_without_renameat2_takes_two_renames(tmp_path, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())  # a C library without it
+    assert replace_folder.exchange(tmp_path / "one", tmp_path / "other") is False
+    test_swap_puts_one_folder_in_the_place_of_another(tmp_path)
+
+
+def test_a_swap_whose_replacement_is_gone_leaves_the_dataset(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text("{}")
+    with pytest.raises(FileNotFoundError):
+        replace_folder.swap(tmp_path / "out", tmp_path / "gone", PACKED, sync=True)
+    assert (tmp_path / "out").is_dir()
+
+
+def test_a_linked_output_is_replaced_where_it_is(source, undisturbed, old, tmp_path):
+    (tmp_path / "link").symlink_to("out")
+    pack(source, tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert hashes(tmp_path / "out") == undisturbed
+
+
+# fsync: what a power cut leaves
+
+
+def watched(monkeypatch) -> list[tuple[str, set[int]]]:
+    """What is synced and renamed from now on, by inode: ("rename", what it is, and what is in it), ("sync", ...)."""
+    done: list[tuple[str, set[int]]] = []
+    fsync, rename, unlink = os.fsync, Path.rename, Path.unlink
+
+    def syncing(descriptor):
+        fsync(descriptor)
+        done.append(("sync", {os.fstat(descriptor).st_ino}))
+
+    def renaming(self, target):
+        inside = self.iterdir() if self.is_dir() else ()
+        done.append(("rename", {path.stat().st_ino for path in (self, *inside)}))
+        done.append(("into", {target.parent.stat().st_ino}))
+        return rename(self, target)
+
+    def unlinking(self, **options):
+        done.append((f"remove {self.name}", set()))
+        unlink(self, **options)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(Path, "rename", renaming)
+    monkeypatch.setattr(Path, "unlink", unlinking)
+    return done
+
+
+def test_what_is_renamed_is_synced_before_and_its_folder_right_after(source, tmp_path, monkeypatch):
+    save = NotesInFolder.save  # most notes are not synced: one that is not whole is made again
+    monkeypatch.setattr(
+        NotesInFolder, "save", lambda self, name, note, lasting=False: save(self, name, note, lasting=True)
+    )
+    done = watched(monkeypatch)
+    pack(source, tmp_path / "out")
+    renames = [number for number, (what, _) in enumerate(done) if what == "rename"]
+    assert len(renames) >= 2 * SHARDS + 5  # shards and notes, the request, the plan, three small files
+    for number in renames:
+        (_, inodes), (_, folder) = done[number : number + 2]
+        assert inodes <= set().union(*(synced for what, synced in done[:number] if what == "sync"))
+        assert done[number + 2] == ("sync", folder)
+    synced = [inodes for what, inodes in done if what == "sync"]
+    assert synced[-2:] == [{path.stat().st_ino} for path in (tmp_path / "out", tmp_path)]
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
+def test_a_replacement_is_synced_before_the_old_one_goes(source, old, tmp_path, monkeypatch, exchanges):
+    if not exchanges:
+        monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
+    done = watched(monkeypatch)
+    pack(source, tmp_path / "out", overwrite=True)
+    steps = [what if inodes != {tmp_path.stat().st_ino} else f"{what} here" for what, inodes in done]
+    removed = steps.index("remove manifest.json")
+    assert steps[removed - 3 : removed] == ["rename", "into here", "sync here"]
+
+
+def test_nothing_is_synced_where_that_is_not_asked_for(source, tmp_path, monkeypatch):
+    pack(source, tmp_path / "out", sync=False)
+    done = watched(monkeypatch)
+    pack(source, tmp_path / "out", sync=False, overwrite=True)
+    assert {what for what, _ in done} >= {"rename", "remove manifest.json"}
+    assert "sync" not in {what for what, _ in done}
+
+
+# The lock
+
+
+def test_only_one_process_works_in_a_folder(tmp_path):
+    out, request = tmp_path / "out", Request(options={}, files=(), texts={})
+    with (
+        claim(out, PACKED, request, sync=False, overwrite=False) as claimed,
+        pytest.raises(packer.PackerError, match="in use by another packer"),
+        claim(out, PACKED, request, sync=False, overwrite=True),
+    ):
+        pass
+    assert claimed.work.is_dir()
+    with claim(out, PACKED, request, sync=False, overwrite=False):
+        pass
+
+
+def test_whoever_waited_while_another_finished_is_told(tmp_path, monkeypatch):
+    flock, out = fcntl.flock, tmp_path / "out"
+
+    def finishing(lock, operation):
+        (out / "manifest.json").write_text("{}")
+        flock(lock, operation)
+
+    monkeypatch.setattr(output_folder.fcntl, "flock", finishing)
+    claiming = claim(out, PACKED, Request(options={}, files=(), texts={}), sync=False, overwrite=True)
+    with pytest.raises(packer.PackerError, match="finished by another packer just now"), claiming:
+        pass
+    assert [path.name for path in out.iterdir()] == ["manifest.json"]
+
+
+def test_two_packs_of_the_same_at_once_end_in_one_dataset(source, undisturbed, tmp_path):
+    command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(tmp_path / "out")]
+    command += ["--max-len", str(MAX_LEN), "--shard-size", "6KB"]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    assert 0 in [process.returncode for process in both]
+    for process, error in zip(both, errors, strict=True):
+        assert process.returncode == 0 or "another packer" in error
+    assert hashes(tmp_path / "out") == undisturbed
+
+
+def test_after_an_error_tasks_that_have_not_begun_are_given_up():
+    begun = []
+
+    def task(number: int, go_on) -> None:
+        begun.append(number)
+        time.sleep(0.01)
+        raise packer.PackerError(f"task {number}")
+
+    with pytest.raises(packer.PackerError, match="task 0"):
+        list(run_tasks(task, range(100), 1))
+    assert len(begun) < 10
+
+
+def test_after_an_error_tasks_that_have_begun_are_stopped():
+    begun, stopped = threading.Event(), threading.Event()
+
+    def task(number: int, go_on) -> None:
+        if number == 0:
+            begun.wait(60)
+            raise MemoryError
+        begun.set()
+        try:
+            while True:
+                go_on()
+                time.sleep(0.001)
+        except Stopped:
+            stopped.set()
+            raise
+
+    with pytest.raises(MemoryError):
+        list(run_tasks(task, range(2), 2))
+    assert stopped.is_set()
+
+
+# Real kills
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """A source whose pack takes long enough to be struck in the midst."""
+    folder = tmp_path_factory.mktemp("large")
+    return save_arrow(folder / "source.arrow", made_documents(40_000, longest=400))
+
+
+def strike(source: Path, out: Path, number: int, *, at: Path, more: tuple[str, ...] = ()) -> tuple[int, str]:
+    """Run the command in another process, wait for its first shards in `at`, send a signal; (exit code, stderr).
+
+    Where the machine is so busy that the process is done before, it is run again.
+    """
+    command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "512"]
+    command += ["--shard-size", "400KB", "--workers", "2", *more]
+    for _ in range(5):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while len(list(at.glob("data-*.arrow"))) < 3 and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        process.send_signal(number)
+        error = process.communicate(timeout=60)[1]
+        if process.returncode:
+            break
+        if at == out:
+            shutil.rmtree(out)
+    return process.returncode, error
+
+
+@pytest.fixture(scope="module")
+def large_hashes(large: Path) -> dict[str, str]:
+    packer.pack(large, large.parent / "undisturbed", max_len=512, shard_size="400KB")
+    return hashes(large.parent / "undisturbed")
+
+
+def finish(source: Path, out: Path) -> None:
+    packer.pack(source, out, max_len=512, shard_size="400KB")
+
+
+def test_a_killed_process_leaves_what_the_same_command_finishes(large, large_hashes, tmp_path):
+    out = tmp_path / "out"
+    code, error = strike(large, out, signal.SIGKILL, at=out)
+    assert (code, error) == (-signal.SIGKILL, "")
+    there, all_shards = shards_in(out), [name for name in large_hashes if name.startswith("data-")]
+    assert 3 <= len(there) < len(all_shards)  # it struck in the midst
+    with pytest.raises(packer.PackerError, match="unfinished"):
+        packer.load(out)
+    finish(large, out)
+    assert hashes(out) == large_hashes
+    assert there.items() <= shards_in(out).items()
+
+
+def test_an_interrupted_process_says_so_in_one_line_and_is_resumed(large, large_hashes, tmp_path):
+    out = tmp_path / "out"
+    code, error = strike(large, out, signal.SIGINT, at=out)
+    assert code == 130
+    assert error == "packer: interrupted; the same command goes on where it stopped\n"
+    there = shards_in(out)
+    assert 3 <= len(there) < len(large_hashes) - 3
+    assert not list((out / ".packer").glob("data-*"))  # shards under way were finished or removed
+    finish(large, out)
+    assert hashes(out) == large_hashes
+    assert there.items() <= shards_in(out).items()
+
+
+def test_a_complete_dataset_outlives_a_process_killed_while_replacing_it(large, large_hashes, tmp_path):
+    out = tmp_path / "out"
+    finish(large, out)
+    code, _ = strike(large, out, signal.SIGKILL, at=tmp_path / ".out.packer-new", more=("--seed", "3", "--overwrite"))
+    assert code == -signal.SIGKILL
+    assert hashes(out) == large_hashes
+    assert len(packer.load(out)) > 0
+    there = shards_in(tmp_path / ".out.packer-new")
+    assert there
+    packer.pack(large, out, max_len=512, shard_size="400KB", seed=3, overwrite=True)
+    assert there.items() <= shards_in(out).items()
+    assert list(packer.verify(out, large)) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
