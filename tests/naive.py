@@ -434,7 +434,7 @@ def slopes(columns, damping, amounts, counts, weights):
     ]
 
 
-# ---- text: one document at a time, the trained characters found one message after the other ----
+# ---- text: one document at a time ----
 
 
 def text_tokens(tokenizer, text):
@@ -443,27 +443,6 @@ def text_tokens(tokenizer, text):
     adds_bos = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
     front = [tokenizer.bos_token_id] if adds_bos and ids[0] != tokenizer.bos_token_id else []
     return front + ids + ([tokenizer.eos_token_id] if ids[-1] != tokenizer.eos_token_id else [])
-
-
-def assistant_characters(render, messages):
-    """For every character of a chat whether the assistant wrote it; None where a rendering contradicts another."""
-    whole, trained = "", []
-    for turn, message in enumerate(messages):
-        given = render(messages[:turn], prompt=True) if message["role"] == "assistant" else None
-        after = render(messages[: turn + 1], prompt=False)
-        if not after.startswith(whole) or (given is not None and not after.startswith(given)):
-            return None
-        trained += [False] * (len(given) - len(whole) if given is not None else len(after) - len(whole))
-        trained += [True] * (len(after) - len(trained))
-        whole = after
-    return trained
-
-
-def tokens_of_characters(tokenizer, text, wanted):
-    """Tokens of a text, and which of them hold a wanted character."""
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    offsets = encoded["offset_mapping"]
-    return encoded["input_ids"], [at for at, (start, end) in enumerate(offsets) if any(wanted[start:end])]
 
 
 # ---- encoders: rows -> one batch, and masks ----

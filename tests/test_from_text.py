@@ -29,7 +29,7 @@ from packer.sources import text_records as records_module
 from packer.sources.hugging_face import REPORT
 from packer.sources.text import TextInput
 from packer.text import TRAIN_ON, open_tokenizer
-from tests import naive
+from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, save_tokenizer, trained
 from tests.test_spill import with_free
 
@@ -118,15 +118,9 @@ def documents_of(packed: Path) -> dict[int, tuple[list[int], list[int]]]:
 def alone(tokenizer, record, template):
     """What a document alone gives: its tokens, and the positions that are trained."""
     if "messages" in record:
-
-        def render(messages, *, prompt):
-            (text,) = tokenizer.apply_chat_template(
-                [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt
-            )
-            return text
-
-        wanted = naive.assistant_characters(render, record["messages"])
-        return naive.tokens_of_characters(tokenizer, render(record["messages"], prompt=False), wanted)
+        render = naive_chats.renderer(tokenizer, template)
+        wanted = naive_chats.assistant_characters(render, record["messages"])
+        return naive_chats.tokens_of_characters(tokenizer, render(record["messages"], prompt=False), wanted)
     prompt = record.get("prompt", "")
     text = record["text"] if "text" in record else prompt + record["completion"]
     adds = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]

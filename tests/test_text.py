@@ -173,7 +173,7 @@ def test_chunks_do_not_show(opened, monkeypatch):
     _, _, encoder = opened
     records = [{"prompt": "fox" * n, "completion": " dogs" * (n % 3)} for n in range(20)]
     whole = encoder.encode(records)
-    monkeypatch.setattr("packer.text.encoder._CHARACTERS", 7)
+    monkeypatch.setattr("packer.text.text_encoder._CHARACTERS", 7)
     assert encoder.encode(records) == whole
     assert encoder.encode([]).input_ids.to_pylist() == []
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
-from packer.text.marks import marks_in_place, with_marks, without_marks
-from tests import naive
+from packer.text.message_ends.generation_tags import mark_generated, tags_stand_alone, without_generation_marks
+from tests import naive_chats
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
     END,
@@ -23,7 +23,7 @@ from tests.chat_templates import (
     save_tokenizer,
     trained_at,
 )
-from tests.test_text_loops import TOOLS
+from tests.test_text_message_ends import TOOLS
 
 pytest.importorskip("transformers")
 
@@ -75,20 +75,12 @@ def text_of(tokenizer, ids):
 @pytest.mark.parametrize("template", EXACT.values(), ids=EXACT)
 @given(conversation=conversations)
 def test_what_is_trained_is_what_the_twin_finds_message_by_message(encoders, tokenizer, template, conversation):
-    def render(messages, *, prompt):
-        (text,) = tokenizer.apply_chat_template(
-            [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt
-        )
-        return text
-
-    try:
-        wanted = naive.assistant_characters(render, conversation)
-    except Exception:  # a rendering of no messages at all
-        wanted = None
+    render = naive_chats.renderer(tokenizer, template)
+    wanted = naive_chats.assistant_characters(render, conversation)
     if wanted is None:
         return
     ids, labels, encoded = encode(encoders(template), conversation)
-    assert (ids, trained_at(labels)) == naive.tokens_of_characters(
+    assert (ids, trained_at(labels)) == naive_chats.tokens_of_characters(
         tokenizer, render(conversation, prompt=False), wanted
     )
     assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
@@ -121,18 +113,18 @@ OUT_OF_PLACE = {
 @pytest.mark.parametrize("template", MARKED.values(), ids=MARKED)
 @given(conversation=conversations)
 def test_marks_in_place_change_nothing_else(tokenizer, template, conversation):
-    assert marks_in_place(template)
+    assert tags_stand_alone(template)
     texts = [
         tokenizer.apply_chat_template([conversation], chat_template=source, tokenize=False)[0]
-        for source in (template, with_marks(template))
+        for source in (template, mark_generated(template))
     ]
-    assert without_marks(texts[1]) == texts[0]
+    assert without_generation_marks(texts[1]) == texts[0]
 
 
 @pytest.mark.parametrize("name", OUT_OF_PLACE)
 def test_marks_out_of_place_are_rendered_with_and_without(encoders, tokenizer, name):
     template = OUT_OF_PLACE[name]
-    assert not marks_in_place(template)
+    assert not tags_stand_alone(template)
     given = tokenizer.apply_chat_template(DIALOGUE, chat_template=template, tokenize=False)
     (ids,) = lists(encoders(template, "all").encode([{"messages": DIALOGUE}]).input_ids)
     assert ids == tokenizer(given, add_special_tokens=False)["input_ids"]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
-from packer.text.chats import Chat, ChatTemplate
-from tests import naive
+from packer.text.message_ends import ChatTemplate
+from packer.text.rendering import Chat
+from tests import naive_chats
 from tests.chat_templates import EXACT, MARKED, lists, trained_at
 
 zstandard = pytest.importorskip("zstandard")
@@ -76,16 +77,11 @@ def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, templat
     records = read(shared_data, corpus)[::4]
     _, found, labels = encode(tokenizer, records, chat_template=template)
 
-    def render(messages, *, prompt):
-        given = tokenizer.apply_chat_template(
-            [messages], chat_template=template, tokenize=False, add_generation_prompt=prompt
-        )
-        return given[0]
-
+    render = naive_chats.renderer(tokenizer, template)
     for record, ids, row in zip(records, found, labels, strict=True):
-        wanted = naive.assistant_characters(render, record["messages"])
+        wanted = naive_chats.assistant_characters(render, record["messages"])
         text = render(record["messages"], prompt=False)
-        assert (ids, trained_at(row)) == naive.tokens_of_characters(tokenizer, text, wanted)
+        assert (ids, trained_at(row)) == naive_chats.tokens_of_characters(tokenizer, text, wanted)
 
 
 def test_qwen3_takes_single_turns_and_refuses_several(shared_data):
@@ -188,13 +184,10 @@ def test_templates_with_trls_marks_train_what_the_originals_do_turn_by_turn(shar
         pair = [ChatTemplate(qwen3, path.read_text()) for path in (folder / f"{name}.jinja", marked)]
         for chat in chats:
             try:
-                one, other = (template.render([chat], telling=True) for template in pair)
-                by_turns, by_marks = (
-                    template.spans(rendered, "assistant") for template, rendered in zip(pair, (one, other), strict=True)
-                )
+                by_turns, by_tags = (template.locate(chat, "assistant") for template in pair)
             except TextError:
                 continue
-            if one[0].text == other[0].text:
-                (agreed if by_turns == by_marks else different).add(name)
+            if by_turns.text == by_tags.text:
+                (agreed if by_turns == by_tags else different).add(name)
     assert len(agreed - different) >= 8
     assert different <= MARKS_ELSEWHERE

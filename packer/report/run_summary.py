@@ -10,7 +10,7 @@ from packer.report.dataset_report import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, number, percent, render_table
 from packer.shards.manifest import Manifest
 from packer.stats import PackedStats
-from packer.text.records import TEMPLATE_KWARGS, TOOLS
+from packer.text.text_columns import TEMPLATE_KWARGS, TOOLS
 
 Fact = list[str]
 """A line of a summary: name, number and note."""

@@ -33,7 +33,7 @@ from packer.sources.source import Source
 from packer.sources.streams import COLUMNS
 from packer.sources.text_records import RecordReader
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
-from packer.text.records import OF_CHATS
+from packer.text.text_columns import OF_CHATS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

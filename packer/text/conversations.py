@@ -1,7 +1,7 @@
 """Records to conversations: system prompt, tools, template arguments, and the messages that are context only.
 
-A message says itself whether it is trained: by `weight`, 0 or 1, in OpenAI's fine-tuning format and in ShareGPT, and by
-`train`, true or false, in Axolotl's. Without either it is trained as --train-on says.
+A message may say whether it is trained: by `weight`, 0 or 1, in OpenAI's fine-tuning format and in ShareGPT, and by
+`train`, true or false, in Axolotl's. Otherwise, --train-on decides.
 """
 
 from __future__ import annotations
@@ -11,30 +11,22 @@ from itertools import chain
 from typing import Any
 
 from packer.options.choices import TrainOn
-from packer.text.records import (
-    SYSTEM,
-    TEMPLATE_KWARGS,
-    TOOLS,
-    Message,
-    TextError,
-    messages_of,
-    text_of,
-    tools_of,
-)
+from packer.text.messages import Message, TextError, messages_of, text_of, tools_of
 from packer.text.rendering import Chat
+from packer.text.text_columns import SYSTEM, TEMPLATE_KWARGS, TOOLS
 
 
 def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, row: int) -> Chat:
     """Make a conversation of a record.
 
     Args:
-        record: its values, as Python objects.
-        columns: those with messages: one, or the prompt's and the completion's.
+        record: values by column, as Python objects.
+        columns: columns with messages: one, or the prompt's and the completion's.
         train_on: what is trained by default.
-        row: the document's, for errors.
+        row: number of the document, for errors.
 
     Raises:
-        TextError: a value is wrong, or a message asks for what `train_on` does not do.
+        TextError: a value is wrong, or a message contradicts `train_on`.
     """
     parts = [messages_of(record[column], column, row) for column in columns]
     masked = _masked_messages([*zip(columns, parts, strict=True)], train_on, row)
@@ -53,10 +45,10 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
 
 
 def _system_message(parts: Sequence[Sequence[Message]], system: Any, row: int) -> list[Message]:
-    """The system prompt that stands beside a conversation, as in ShareGPT; "" and null are none.
+    """Return the system prompt of a column beside the messages, as in ShareGPT; "" and null mean that there is none.
 
     Raises:
-        TextError: it is no text, or the conversation begins with another one.
+        TextError: it is no text, or the conversation begins with another system prompt.
     """
     first = next(chain.from_iterable(parts), None)
     if system is None or first is None or not (system := text_of(system, f"'{SYSTEM}'", row)):
@@ -71,15 +63,15 @@ def _system_message(parts: Sequence[Sequence[Message]], system: Any, row: int) -
 
 
 def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: TrainOn, row: int) -> frozenset[int]:
-    """The messages of a conversation that are context only, by their numbers in the whole.
+    """Return the numbers of the messages that are context only, counted through the whole conversation.
 
     Args:
-        parts: columns and their messages: one, or the prompt and the completion.
+        parts: columns and their messages: one, or the prompt's and the completion's.
         train_on: what is trained by default.
-        row: the document's, for errors.
+        row: number of the document, for errors.
 
     Raises:
-        TextError: a weight is neither 0 nor 1, or asks for what `train_on` does not do.
+        TextError: a weight is neither 0 nor 1, or contradicts `train_on`.
     """
     masked, number = [], 0
     for column, messages in parts:
@@ -96,7 +88,7 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
 
 
 def _is_trained(message: Message, where: str, row: int) -> bool | None:
-    """Whether a message says that it is trained; None where it does not say."""
+    """Whether a message says that it is trained; None if it says nothing."""
     weight, train = message.get("weight"), message.get("train")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         raise TextError(row, f"{where} has the weight {weight!r}, where 0 (context only) or 1 (trained) is expected")
@@ -108,7 +100,7 @@ def _is_trained(message: Message, where: str, row: int) -> bool | None:
 
 
 def _check(message: Message, where: str, row: int, trained: bool | None, train_on: TrainOn, *, in_prompt: bool) -> None:
-    """Refuse what does not go together with what is trained by default."""
+    """Refuse a message that contradicts what is trained by default."""
     said = f"weight {message['weight']!r}" if message.get("weight") is not None else f"train {str(trained).lower()}"
     if trained is False and train_on == "all":
         raise TextError(

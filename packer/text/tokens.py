@@ -1,16 +1,13 @@
-"""Texts to tokens, in batches on all cores, and where in the tokens a character begins."""
+"""Texts to tokens, in batches on all cores; and the tokens in which given characters lie."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.errors import PackerError
 from packer.system_errors import shortage
-from packer.text.records import TextError
-from packer.text.spelling import Spelling, can_be_spelled
+from packer.text.messages import TextError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,26 +16,29 @@ _PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
 
 
 class Place(NamedTuple):
-    """Where in a text's tokens a character begins."""
+    """Where among a text's tokens a character begins."""
 
     token: int
-    """The first token that holds the character or a later one; the number of tokens where there is none."""
+    """The first token that holds the character or a later one; the number of tokens if none does."""
     inside: bool
     """Whether that token holds characters before it, too."""
 
 
 class TextTokens:
-    """A tokenizer at work: it adds nothing by itself, and says what it would have added.
+    """A tokenizer that adds nothing by itself, and tells what it would have added.
 
     Args:
-        tokenizer: ours alone: what it adds, pads and truncates is switched off in place.
+        tokenizer: changed in place: it no longer adds tokens, pads or truncates.
+
+    Raises:
+        PackerError: it refuses plain sentences, or adds other tokens than a fixed beginning and end.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._slow = tokenizer
         try:
             self._backend = _backend(tokenizer)
-            self.prefix, self.suffix = _added(tokenizer)
+            self.prefix, self.suffix = _added(tokenizer)  # before and after every text: BOS, [CLS], [SEP]
         except BaseException as error:
             if isinstance(error, PackerError) or not _is_refusal(error):
                 raise
@@ -46,30 +46,24 @@ class TextTokens:
             raise PackerError(
                 f"{name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes any text"
             ) from error
-        """Tokens that the tokenizer puts before and after every text: BOS, [CLS], [SEP]."""
         if self._backend is not None:
             self._backend.no_padding()
             self._backend.no_truncation()
             # it would add those tokens, and in byte-level models hide leading spaces from the offsets
             self._backend.post_processor = None
 
-    @cached_property
-    def _spelling(self) -> Spelling | None:
-        """None where the tokenizer must say where its tokens lie."""
-        return Spelling(self._backend) if can_be_spelled(self._backend) else None
-
     def encode(
         self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None, first_row: int = 0
     ) -> list[tuple[list[int], list[Place]]]:
-        """Tokenize texts; say for every text where in its tokens the characters at its cuts begin.
+        """Tokenize texts, and find the places of characters among the tokens.
 
         Args:
-            texts: valid Unicode.
-            cuts: for each text character offsets, each from 0 to the text's length; None where none are asked for.
-            first_row: the number of the first text, for errors.
+            texts: texts without lone surrogates.
+            cuts: for each text, character offsets from 0 to its length; None for no offsets.
+            first_row: number of the first text, for errors.
 
         Returns:
-            For every text the token ids, nothing added, and a place for every cut.
+            For every text its token ids, with nothing added, and a place for every offset.
 
         Raises:
             TextError: the tokenizer refuses a text.
@@ -80,7 +74,7 @@ class TextTokens:
             if not _is_refusal(error):
                 raise
         encoded = []
-        for number, text in enumerate(texts):  # some one of them
+        for number, text in enumerate(texts):  # find the one
             try:
                 encoded += self._encode([text], None if cuts is None else [cuts[number]])
             except BaseException as error:
@@ -96,12 +90,6 @@ class TextTokens:
             return [self._encode_slowly(text, at) for text, at in zip(texts, cuts or [()] * len(texts), strict=True)]
         if cuts is None:
             return [(encoding.ids, []) for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
-        if self._spelling is not None:
-            ids = [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
-            found = self._spelling.places(texts, ids, cuts)
-            if found is not None:
-                places = map(Place, *found)
-                return [(tokens, [*islice(places, len(at))]) for tokens, at in zip(ids, cuts, strict=True)]
         encodings = self._backend.encode_batch(texts, add_special_tokens=False)
         return [
             (encoding.ids, [_place(encoding, cut, len(text)) for cut in at])
@@ -109,13 +97,13 @@ class TextTokens:
         ]
 
     def _encode_slowly(self, text: str, cuts: Sequence[int]) -> tuple[list[int], list[Place]]:
-        """A tokenizer in Python knows no offsets: a cut is where the tokens of the text before it end."""
+        """Tokenize with a tokenizer in Python, without offsets: the tokens of the text before a cut end there."""
         ids = _plain(self._slow, text)
         return ids, [_common(_plain(self._slow, text[:cut]), ids) for cut in cuts]
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether it comes from a tokenizer: tokenizers raises plain Exception, and where Rust panics, no Exception."""
+    """Whether a tokenizer raised this: tokenizers raises plain Exception and, if Rust panics, a BaseException."""
     is_known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
     return is_known and shortage(error) is None
 
@@ -133,7 +121,7 @@ def _place(encoding: Any, cut: int, length: int) -> Place:
 
 
 def _common(before: list[int], ids: list[int]) -> Place:
-    """Where the tokens of a text's beginning end in those of the text: [5, 6] in [5, 6, 7] at 2, in [5, 8] at 1."""
+    """Where tokens of a text's beginning end among those of the text: [5, 6] in [5, 6, 7] at 2, in [5, 8] at 1."""
     token = next((at for at, (one, other) in enumerate(zip(before, ids, strict=False)) if one != other), len(before))
     return Place(min(token, len(ids)), token < len(before))
 
@@ -143,7 +131,7 @@ def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """The Rust tokenizer, or None where there is none or the class around it does more than call it."""
+    """The tokenizer in Rust; None if there is none, or if the class around it does more than call it."""
     if not tokenizer.is_fast:
         return None
     backend = tokenizer.backend_tokenizer
@@ -152,10 +140,10 @@ def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
 
 
 def _added(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """What a tokenizer puts before and after a text.
+    """Return the tokens that a tokenizer puts before and after every text.
 
     Raises:
-        PackerError: it does more than that.
+        PackerError: what it adds depends on the text.
     """
     found = set()
     for probe in _PROBES:

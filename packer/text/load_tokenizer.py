@@ -14,20 +14,18 @@ from packer.paths import expanded
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_PATIENCE = 10  # seconds in which the Hub must answer
-_NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # leaves out `warning_advice` of its log, and nothing else
+_TIMEOUT = 10  # seconds within which the Hub must answer
+_NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` and nothing else
 
 
 def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
     """Open a tokenizer by path (a folder or tokenizer.json) or Hub id.
 
-    A tokenizer.json with a tokenizer_config.json beside it is opened as the folder: only the latter names the
-    end-of-sequence token and the chat template.
-
-    Code that comes with a tokenizer (`auto_map`) is never run.
+    A tokenizer.json with a tokenizer_config.json beside it is opened as the folder, because only the configuration
+    names the end-of-sequence token and the chat template. Code that comes with a tokenizer (`auto_map`) is never run.
 
     Raises:
-        PackerError: there is none, or it needs code of its own.
+        PackerError: there is no such tokenizer, or it needs code of its own.
     """
     path_or_id = expanded(path_or_id)
     path = Path(path_or_id)
@@ -42,7 +40,7 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
             _look_up(path_or_id)
         # None, the default, would ask on stdin whether to run code that comes with the tokenizer
         opened = transformers.AutoTokenizer.from_pretrained(folder_or_id, trust_remote_code=False)
-    except Exception as error:  # of several HTTP libraries, by version
+    except Exception as error:  # several HTTP libraries raise their own, depending on versions
         if "trust_remote_code" in str(error):
             raise PackerError(
                 f"{path_or_id} comes with code of its own (auto_map), which packer does not run: if its tokenizer.json "
@@ -57,10 +55,10 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
 
 
 def open_decoder(path_or_id: str) -> Callable[[Any], str]:
-    """Open a tokenizer by path (a folder or tokenizer.json) or Hub id; return ids -> text.
+    """Open a tokenizer by path (a folder or tokenizer.json) or Hub id; return the function that decodes token ids.
 
     Raises:
-        PackerError: there is none.
+        PackerError: there is no such tokenizer.
     """
     path = Path(expanded(path_or_id))
     if path.is_file():  # without transformers, whose import takes seconds
@@ -71,7 +69,7 @@ def open_decoder(path_or_id: str) -> Callable[[Any], str]:
 
 
 def _transformers() -> Any:
-    """Import transformers without its line that torch is not there, for which tokenizers have no need."""
+    """Import transformers without its warning that torch is missing, which tokenizers do not need."""
     usual = os.environ.get(_NO_ADVICE)
     os.environ[_NO_ADVICE] = "1"
     try:
@@ -94,10 +92,10 @@ def _read(path: Path) -> Any:
 
 
 def _check_templates(config: Path) -> None:
-    """Say what is wrong with a list of chat templates, for which transformers raises a `KeyError` or `TypeError`.
+    """Check a list of chat templates, for which transformers raises a bare `KeyError` or `TypeError`.
 
     Raises:
-        PackerError: it has other items than objects with a name and a template.
+        PackerError: an item is not an object with a name and a template.
     """
     try:
         templates = json.loads(config.read_bytes()).get("chat_template")
@@ -112,8 +110,8 @@ def _check_templates(config: Path) -> None:
 
 
 def _look_up(hub_id: str) -> None:
-    """Ask the Hub once whether it has this tokenizer: transformers alone retries for half a minute."""
+    """Ask the Hub once whether it has this tokenizer; transformers itself would retry for half a minute."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
     if not constants.HF_HUB_OFFLINE and try_to_load_from_cache(hub_id, "tokenizer_config.json") is None:
-        HfApi().model_info(hub_id, timeout=_PATIENCE)
+        HfApi().model_info(hub_id, timeout=_TIMEOUT)

@@ -1,4 +1,4 @@
-"""What shapes the tokens, as a manifest can keep it: no paths, and the same for a folder and its copy on the Hub."""
+"""What shapes the tokens, for a manifest: without paths, and the same for a folder and its copy on the Hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from packer.facts import TextIdentity
-from packer.text.marks import lexed
+from packer.text.rendering import template_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def text_identity(
     tokenizer: PreTrainedTokenizerBase, *, columns: Sequence[str], train_on: str, eos: bool
 ) -> TextIdentity:
-    """Identify the tokens of text without a chat template; arguments as the fields of `TextIdentity`."""
+    """Identify the tokens of text without a chat template; the arguments are fields of `TextIdentity`."""
     import tokenizers
     import transformers
 
@@ -37,10 +37,10 @@ def text_identity(
 
 
 def with_templates(identity: TextIdentity, sources: dict[str, str]) -> TextIdentity:
-    """Add a hash of the chat templates and, if one of them writes it, today's date."""
+    """Add a hash of the chat templates, and today's date if one of them writes it."""
     import jinja2
 
-    writes_date = any(("name", "strftime_now") in lexed(source) for source in sources.values())
+    writes_date = any(("name", "strftime_now") in template_tokens(source) for source in sources.values())
     today = datetime.date.today().isoformat() if writes_date else None
     return replace(identity, chat_template=_hash(_sorted(sources)), jinja2=jinja2.__version__, today=today)
 

@@ -1,4 +1,4 @@
-"""Templates that write one message after the other are told from their syntax, and nothing else is."""
+"""One rendering tells the ends of messages for templates whose syntax allows it, and for no others."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.text import open_tokenizer
-from packer.text.loops import ends_of, with_ends, without_ends
-from packer.text.marks import has_marks, with_marks, without_marks
+from packer.text.message_ends.generation_tags import has_generation_tags, mark_generated, without_generation_marks
+from packer.text.message_ends.message_marks import ends_of, mark_ends, without_end_marks
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
     BODY,
@@ -50,11 +50,12 @@ ONE_AFTER_THE_OTHER = {
     "{{ seen.count }}" + BODY + END + PROMPT,
     "another list": LLAMA,
     "without the first": "{% set first = messages[0].content %}{% set messages = messages[1:] %}{{ first }}"
-    + LOOP + "{{ messages[0].content }}{{ loop.index }}" + BODY + END + PROMPT,
+    + LOOP + "{{ loop.index }}" + BODY + END + PROMPT,
+    "a list set within the loop": LOOP + "{% set all = messages %}{{ all[0].content }}" + BODY + END + PROMPT,
     "without it in one of three cases": "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}"
     "{% elif messages[0].role == 'tool' %}{% if 1 > 2 %}{% endif %}{% set all = messages %}{% set rest = all %}"
     "{% else %}{% set rest = messages %}{% endif %}{{ messages[0].role }}{% for message in rest %}"
-    "{{ messages[0].content }}{{ rest[0].content }}" + BODY + END + PROMPT,
+    "{{ messages[0].content }}" + BODY + END + PROMPT,
     "white space before it": "  {{ bos_token }}\n  {% set messages = messages[1:] %}\n\n"
     "  {%- for message in messages -%}\n"
     "  {{ message.content }}\n  {%- endfor -%}\n" + PROMPT,
@@ -104,33 +105,21 @@ LOOKING_AHEAD = {
     "the first of those left": "{% set messages = messages[1:] %}{{ messages[0].content }}" + LOOP + BODY + END,
     "the first of those left, in a loop over all": "{% set rest = messages[1:] %}" + LOOP
     + "{{ rest[0].content }}" + BODY + END,
-    "left in one case": "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% endif %}"
-    "{% for message in rest %}" + BODY + END,
     "some left by the loop": "{% set messages = messages[1:] %}" + LOOP
     + "{% if message.role == 'tool' %}{% continue %}{% endif %}" + BODY + END,
     "those left in a macro": "{% macro first() %}{{ messages[0].content }}{% endmacro %}"
     "{% set messages = messages[1:] %}{{ first() }}" + LOOP + BODY + END,
     "set within the loop": LOOP + "{% set messages = messages[1:] %}{{ messages[0].content }}" + BODY + END,
-    "a list set within the loop": LOOP + "{% set all = messages %}{{ all[0].content }}" + BODY + END,
+    "the first of those left, in a loop over them": "{% set messages = messages[1:] %}" + LOOP
+    + "{{ messages[0].content }}" + BODY + END,
     "set by another loop": "{% for x in [1] %}{% set messages = messages[1:] %}{{ messages[0].content }}{% endfor %}"
     + LOOP + BODY + END,
     "each by the list's name": "{% set rest = messages %}{% for rest in rest %}{{ rest[0].content }}" + END,
     "the end's token": "{% set eos_token = messages[0].content %}" + LOOP + BODY + END
     + "{% if add_generation_prompt %}{{ eos_token }}{% endif %}",
-    **{f"noted {name}": "{% set ns = namespace(x='', c=cycler('a', 'b')) %}{% for m in messages" + test + " %}" + body
-       + "{% endfor %}{{ ns.x }}{{ ns.c.current }}" + LOOP + BODY + END
-       for name, test, body in (
-           ("and written", "", "{% set ns.x = m.content %}!"),
-           ("and read", "", "{{ m.content }}"),
-           ("of the last", "", "{% if loop.last %}{% set ns.x = m.content %}{% endif %}"),
-           ("of some", " if m.role == 'system'", "{% set ns.x = m.content %}"),
-           ("from the end", " | reverse", "{% set ns.x = m.content %}"),
-           ("of all but the first", "[1:]", "{% set ns.x = m.content %}"),
-           ("in a loop within", "", "{% for x in [1, 2] %}{% set ns.x = m.content %}{% endfor %}"),
-           ("by a call", "", "{% set x = ns.c.next() %}"),
-           ("by use", "", "{% if 'a' in ns.c %}{% endif %}"),
-           ("by a filter", "", "{% if ns.c | first %}{% endif %}"),
-       )},
+    "noted before": "{% set ns = namespace(x='') %}{% for m in messages %}{% set ns.x = m.content %}{% endfor %}"
+    "{{ ns.x }}" + LOOP + BODY + END,
+    "systems before": EXACT["systems before"],
     "noted of all but the first, by a name": "{% set ns = namespace(x='') %}{% set rest = messages[1:] %}"
     "{% for m in rest %}{% set ns.x = m.content %}{% endfor %}{{ ns.x }}" + LOOP + BODY + END,
     "set again, at the end": "{% set ns = namespace(x=1) %}" + LOOP + "{% set ns = namespace(x=0) %}" + BODY + END
@@ -193,7 +182,7 @@ def render(tmp_path_factory):
 @given(conversation=conversations, other=conversations)
 def test_one_rendering_tells_what_one_for_each_beginning_does(render, template, conversation, other):
     whole = render(template, conversation)
-    ends = ends_of(render(with_ends(template), conversation), len(conversation))
+    ends = ends_of(render(mark_ends(template), conversation), len(conversation))
     beginnings = [render(template, conversation[:turn]) for turn in range(1, len(conversation) + 1)]
     assert [whole[:end] for end in ends] == beginnings
     prompt = render(template, other, prompt=True).removeprefix(render(template, other))
@@ -203,15 +192,15 @@ def test_one_rendering_tells_what_one_for_each_beginning_does(render, template, 
 
 @pytest.mark.parametrize("template", LOOKING_AHEAD.values(), ids=LOOKING_AHEAD)
 def test_a_template_that_may_look_ahead_is_rendered_for_each_beginning(template):
-    assert with_ends(template) is None
+    assert mark_ends(template) is None
 
 
 @pytest.mark.parametrize("role", IN_CASES)
 @given(conversation=conversations)
 def test_a_template_says_when_it_looked_ahead(render, role, conversation):
     template = IN_CASES[role]
-    whole, marked = render(template, conversation), render(with_ends(template), conversation)
-    assert without_ends(marked) == whole
+    whole, marked = render(template, conversation), render(mark_ends(template), conversation)
+    assert without_end_marks(marked) == whole
     ends = ends_of(marked, len(conversation))
     if any(message["role"] == role and message["content"] for message in conversation):
         assert ends is None
@@ -222,42 +211,30 @@ def test_a_template_says_when_it_looked_ahead(render, role, conversation):
         assert render(template, conversation[:turn], prompt=True).startswith(whole[:end])
 
 
-NOTED = {
-    "systems before": EXACT["systems before"],
-    "until one is found": "{% set ns = namespace(system=false) %}{% for message in messages %}"
-    "{% if message['role']|lower == 'system' %}{% set ns.system = message['content'] %}{% break %}{% endif %}"
-    "{% endfor %}[{{ ns.system }}]" + LOOP + BODY + END + PROMPT,
-    "without the first": "{% set ns = namespace(system='') %}{% for m in messages %}{% set role = m.role %}"
-    "{% if role == 'system' and not ('' == m.content) %}{% set ns.system = m.content ~ '' %}{% endif %}{% endfor %}"
-    "{% set messages = messages[1:] %}{{ ns.system }}" + LOOP + BODY + END + "{% if not ns.last %}{{ eos_token "
-    "if add_generation_prompt }}{% endif %}",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("template", NOTED.values(), ids=NOTED)
-@given(conversation=conversations)
-def test_what_is_noted_of_the_first_message_alone_is_the_same_for_every_beginning(render, template, conversation):
-    told = ends_checked(render, template, conversation)
-    roles = [message["role"] for message in conversation]
-    later = [message for message in conversation[1:] if message["role"] == "system" and message["content"]]
-    if later and not (template == NOTED["until one is found"] and roles[0] == "system"):
-        assert told is None
-    if {"system", "tool"}.isdisjoint(roles[1:]) and roles[0] != "tool":
-        assert told is not None
-
-
 @given(conversation=conversations)
 def test_more_left_out_than_the_first_message_is_rendered_for_each_beginning(render, conversation):
     twice = "{% set messages = messages[1:] %}{% set messages = messages[1:] %}" + LOOP + BODY + END + PROMPT
     assert (ends_checked(render, twice, conversation) is None) == (len(conversation) > 1)
 
 
+@given(conversation=conversations)
+def test_a_list_that_is_set_in_one_case_only_is_told_in_that_case(render, conversation):
+    template = (
+        "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% endif %}{% for message in rest %}"
+        + BODY
+        + END
+        + PROMPT
+    )
+    told = ends_checked(render, template, conversation) is not None
+    assert told == (conversation[0]["role"] == "system" or len(conversation) == 1)
+
+
 def ends_checked(render, template, conversation, **kwargs):
     """Where messages end, held against the rendering of each beginning; None where it is not told."""
-    marking = with_marks(template) if has_marks(template) else template
-    whole, told = render(template, conversation, **kwargs), render(with_ends(marking), conversation, **kwargs)
-    assert without_marks(without_ends(told)) == whole
-    ends = ends_of(without_marks(told), len(conversation))
+    marking = mark_generated(template) if has_generation_tags(template) else template
+    whole, told = render(template, conversation, **kwargs), render(mark_ends(marking), conversation, **kwargs)
+    assert without_generation_marks(without_end_marks(told)) == whole
+    ends = ends_of(without_generation_marks(told), len(conversation))
     prompts = set()
     for turn, end in enumerate(ends or [], 1):
         assert render(template, conversation[:turn], **kwargs) == whole[:end]
@@ -269,8 +246,7 @@ def ends_checked(render, template, conversation, **kwargs):
 
 
 PUBLISHED = [
-    *("cohere", "cohere2", "cohere_training"),
-    *("deepseek_r1_distill", "deepseekv3", "deepseekv3_training"),
+    *("cohere", "cohere_training"),
     *("gemma3", "gemma3_training"),
     *("lfm2", "lfm2_training", "lfm2_v2"),
     *("llama3", "llama3_1", "llama3_2"),
@@ -311,8 +287,7 @@ def test_published_templates_tell_what_one_rendering_for_each_beginning_does(ren
         return
     told = ends_checked(render, template, conversation, tools=tools)
     first, *roles = [message["role"] for message in conversation]
-    leaves_out = name == "cohere2" and first == "system"
-    if not tools and {"system", "tool"}.isdisjoint(roles) and first != "tool" and not leaves_out:
+    if not tools and {"system", "tool"}.isdisjoint(roles) and first != "tool":
         assert told is not None
 
 
@@ -320,7 +295,7 @@ def test_what_ends_otherwise_is_told(render):
     chat = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     left = [LOOP + BODY + tag + END for tag in ("{% continue %}", "{% break %}")]
     for template in (ALWAYS_PROMPTING, REWRITING[AT_THE_END], *left):
-        assert ends_of(render(with_ends(template), chat), 2) is None
+        assert ends_of(render(mark_ends(template), chat), 2) is None
     chat[0]["content"] = "\U000f5afd"
     template = EXACT["chatml"]
-    assert ends_of(render(with_ends(template), chat), 2) is None
+    assert ends_of(render(mark_ends(template), chat), 2) is None

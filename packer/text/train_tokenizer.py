@@ -1,4 +1,4 @@
-"""A tokenizer of one's own, trained in place: for the demonstration and for tests without data."""
+"""A small byte-level BPE tokenizer, trained in place: for the demonstration, and for tests without data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records to tokens and labels: what `packer` packs when it is given text."""
+"""Records to tokens and labels: what `packer` packs if the source holds text."""
 
 from __future__ import annotations
 
@@ -16,62 +16,64 @@ from packer.errors import PackerError
 from packer.labels import NO_LOSS
 from packer.options.choices import TrainOn
 from packer.plan.threads import result_of
-from packer.text.chats import ChatTemplate
 from packer.text.conversations import chat_of
-from packer.text.identity import text_identity, with_templates
-from packer.text.opening import open_tokenizer
-from packer.text.records import TRAIN_ON, Records, column_values, text_of
+from packer.text.load_tokenizer import open_tokenizer
+from packer.text.message_ends import ChatTemplate
+from packer.text.messages import text_of
+from packer.text.text_columns import TRAIN_ON, Records, column_values
+from packer.text.tokenizer_identity import text_identity, with_templates
 from packer.text.tokens import Place, TextTokens
 
-_CHARACTERS = 1 << 20  # of a chunk: one call of the tokenizer, which takes hundreds of bytes per token
+# at most in one call of the tokenizer, which needs hundreds of bytes per token
+_CHARACTERS = 1 << 20
 _DOCUMENTS = 1 << 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextOptions:
-    """What shapes the tokens."""
+    """Options that shape the tokens."""
 
     tokenizer: str
     """A folder, a tokenizer.json, or a Hub id."""
     train_on: TrainOn | None = None
-    """None: the assistant's turns of chats, completions of prompts, all of a text."""
+    """What is trained; None: the assistant's turns in chats, completions of prompts, every token of plain text."""
     chat_template: str | None = None
     """A Jinja template in place of the tokenizer's own."""
     eos: bool = True
-    """End texts and completions with the end-of-sequence token, so that a model learns to stop."""
+    """Whether to end texts and completions with the end-of-sequence token, so that a model learns to stop."""
     mixed: bool = False
-    """Of a mixture: `train_on` is for the records that it fits, others are trained as by default."""
+    """Whether this is one source of a mixture: if `train_on` does not fit its records, the default applies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """Documents as tokens, in the order of their records; a record of nothing has no tokens."""
+    """Documents as tokens, in the order of their records; an empty record has no tokens."""
 
     input_ids: pa.ListArray
     """list<int32>"""
     labels: pa.ListArray | None
-    """list<int32>, not shifted, -100 where nothing is trained; None where everything is."""
+    """list<int32>, not shifted, -100 at tokens that are not trained; None if all tokens are."""
     straddling: tuple[int, ...]
-    """Rows of documents in which a token holds characters on both sides of where training begins or ends."""
+    """Numbers of documents in which a token holds characters on both sides of where training begins or ends."""
     untrained: tuple[int, ...]
-    """Rows of documents that have tokens, none of them trained."""
+    """Numbers of documents that have tokens, none of them trained."""
     turn_starts: pa.ListArray | None = None
-    """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None where not asked for."""
+    """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None if not asked for."""
 
 
 class _Chunk(NamedTuple):
-    """Texts that are tokenized at once."""
+    """Texts that are tokenized in one call."""
 
     first_row: int
     texts: list[str]
     cuts: list[list[int]] | None
-    """For each text where training begins and ends, in turn; None where everything is trained."""
+    """For each text, where training begins and ends, alternately; None if everything is trained."""
     turns: list[list[int]] | None = None
-    """For each text where turns begin; None where that is not asked for."""
+    """For each text, where turns begin; None if not asked for."""
 
     @property
     def places(self) -> list[list[int]] | None:
-        """For each text the characters of both, one after the other."""
+        """For each text, the characters of both, one list after the other."""
         if self.cuts is None or self.turns is None:
             return self.cuts if self.turns is None else self.turns
         return [cuts + turns for cuts, turns in zip(self.cuts, self.turns, strict=True)]
@@ -80,18 +82,17 @@ class _Chunk(NamedTuple):
 class Encoder:
     """Turns batches of records into tokens and labels, on all cores.
 
-    Text is tokenized whole: a document's tokens are those of `tokenizer(text)`, with its end-of-sequence token, and
-    those of a chat are what `apply_chat_template` gives. A token that begins before and ends after the place where
-    training begins (or ends) is trained, and the document counted as straddling. A turn begins with the token that
-    holds its first character.
+    Text is tokenized whole: a document's tokens are those of `tokenizer(text)` with an end-of-sequence token, and those
+    of a chat are what `apply_chat_template` gives. A token that reaches across the place where training begins or ends
+    is trained, and its document is counted as straddling. A turn begins with the token that holds its first character.
 
     Args:
-        options: what shapes the tokens.
-        records: what the documents are.
-        turns: tell where the turns of chats begin, too.
+        options: options that shape the tokens.
+        records: the columns that make a document.
+        turns: find where the turns of chats begin, too.
 
     Raises:
-        PackerError: the tokenizer cannot be opened, lacks a template or an end token, or the option does not fit the
+        PackerError: the tokenizer cannot be opened, has no chat template or end token, or `train_on` does not fit the
             records.
     """
 
@@ -131,26 +132,26 @@ class Encoder:
 
     @property
     def has_labels(self) -> bool:
-        """Whether `encode` gives labels: some tokens are not trained."""
+        """Whether `encode` returns labels, because some tokens are not trained."""
         return self.train_on != "all"
 
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
         """Encode a batch of fewer than 2**31 tokens: an Arrow batch, or records as Python objects.
 
         Args:
-            batch: has at least the columns `records.needed`.
-            first_row: the number of its first record, for errors and counts.
+            batch: records with at least the columns `records.needed`.
+            first_row: number of its first record, for errors and counts.
 
         Raises:
-            TextError: a record is wrong, or the chat template does not allow to tell what is trained on.
+            TextError: a record is wrong, or what is trained cannot be located exactly.
         """
         columns = {column: column_values(batch, column) for column in self.records.needed}
         ids: list[Sequence[int]] = []
         trained: list[list[tuple[int, int]]] = []
         straddling: list[int] = []
         turns: list[list[int]] = []
-        with ThreadPoolExecutor(1) as pool:  # the tokenizer works outside the interpreter's lock while we go on
-            for chunk, encoding in _ahead(pool, self._chunks(columns, first_row), self._tokens):
+        with ThreadPoolExecutor(1) as pool:  # it renders on while the tokenizer works without the interpreter's lock
+            for chunk, encoding in _one_ahead(pool, self._chunks(columns, first_row), self._tokens):
                 for row, (tokens, places) in enumerate(result_of(encoding), chunk.first_row):
                     front, back = self._around(tokens)
                     ids += (front, tokens, back)
@@ -166,7 +167,7 @@ class Encoder:
         return replace(encoded, turn_starts=pa.array(turns, pa.list_(pa.int32()))) if self._turns else encoded
 
     def _around(self, tokens: list[int]) -> tuple[list[int], list[int]]:
-        """What goes before and after the tokens of a text: what the tokenizer adds, unless the text has it itself."""
+        """Tokens to add before and after those of a text: what the tokenizer adds, unless the text has them itself."""
         prefix, ending = self._tokens.prefix, self._ending
         if self._template is not None or not tokens:  # a template writes both as text
             return [], []
@@ -188,7 +189,7 @@ class Encoder:
             start = stop
 
     def _written(self, columns: dict[str, list[Any]], first_row: int) -> _Chunk:
-        """Texts as they are, or prompts and completions joined; those of the Alpaca format by empty lines."""
+        """Make a chunk of texts as they are, or of prompts joined with completions; Alpaca joins by empty lines."""
         parts = [
             [text_of(value, f"'{column}'", row) for row, value in enumerate(columns[column], first_row)]
             for column in self.records.columns
@@ -202,28 +203,22 @@ class Encoder:
         return _Chunk(first_row, texts, [[len(prompt)] for prompt in parts[0]] if self.has_labels else None)
 
     def _rendered(self, columns: dict[str, list[Any]], first_row: int) -> _Chunk:
-        """Conversations, rendered by the chat template; a conversation without messages is empty."""
+        """Make a chunk of conversations, rendered by the chat template; one without messages is empty."""
         assert self._template is not None
         chats = [
             chat_of(dict(zip(columns, values, strict=True)), self.records.columns, self.train_on, row)
             for row, values in enumerate(zip(*columns.values(), strict=True), first_row)
         ]
-        telling = self._turns or self.train_on == "assistant" or any(chat.masked for chat in chats)
-        full = self._template.render([chat for chat in chats if chat.messages], telling=telling)
-        rendered = {one.chat.row: one.text for one in full}
-        texts = [text_of(rendered.get(chat.row, ""), "the rendered conversation", chat.row) for chat in chats]
-        turns = None
-        if self._turns:
-            starts = dict(zip(rendered, self._template.turn_starts(full), strict=True))
-            turns = [starts.get(chat.row, []) for chat in chats]
-        if not self.has_labels:
-            return _Chunk(first_row, texts, None, turns)
-        spans = dict(zip(rendered, self._template.spans(full, self.train_on), strict=True))
-        return _Chunk(first_row, texts, [[*chain.from_iterable(spans.get(chat.row, ()))] for chat in chats], turns)
+        located = [self._template.locate(chat, self.train_on, turns=self._turns) for chat in chats]
+        for one, chat in zip(located, chats, strict=True):
+            text_of(one.text, "the rendered conversation", chat.row)
+        trained = [[*chain.from_iterable(one.trained or ())] for one in located] if self.has_labels else None
+        turns = [one.turn_starts or [] for one in located] if self._turns else None
+        return _Chunk(first_row, [one.text for one in located], trained, turns)
 
 
 def _size(value: Any) -> int:
-    """About how many characters a value has; what is wrong with it, others say."""
+    """About how many characters a value has, whatever its type."""
     if type(value) is str:
         return len(value)
     if not isinstance(value, list | dict):
@@ -234,10 +229,10 @@ def _size(value: Any) -> int:
     return size
 
 
-def _ahead(
+def _one_ahead(
     pool: ThreadPoolExecutor, chunks: Iterator[_Chunk], tokens: TextTokens
 ) -> Iterator[tuple[_Chunk, Future[Any]]]:
-    """Yield chunks and their tokens to come, one chunk later than they are begun."""
+    """Yield chunks with their tokens as futures, each when the next chunk is made and submitted."""
     before = None
     for chunk in chunks:
         begun = chunk, pool.submit(tokens.encode, chunk.texts, chunk.places, chunk.first_row)
@@ -249,9 +244,9 @@ def _ahead(
 
 
 def _ranges(places: list[Place], shift: int, length: int) -> list[tuple[int, int]]:
-    """Turn places where training begins and ends, in turn, into ranges of tokens; one that does not end goes on.
+    """Turn places where training begins and ends, alternately, into ranges of tokens; the last may have no end.
 
-    A token that holds characters of both sides belongs to what is trained.
+    A token that holds characters on both sides is trained.
     """
     starts = [place.token + shift for place in places[::2]]
     ends = [place.token + place.inside + shift for place in places[1::2]]
@@ -261,7 +256,7 @@ def _ranges(places: list[Place], shift: int, length: int) -> list[tuple[int, int
 def _assemble(
     ids: list[Sequence[int]], trained: list[list[tuple[int, int]]] | None, straddling: list[int], first_row: int
 ) -> Encoded:
-    """Join what belongs to each document: three lists, before, its own and after."""
+    """Join the three lists of each document: added before, its own, and added after."""
     sizes = np.fromiter(map(len, ids), np.int64, len(ids)).reshape(-1, 3).sum(axis=1)
     bounds = np.concatenate([[0], np.cumsum(sizes)])
     assert bounds[-1] < 2**31, "a batch of too many tokens"

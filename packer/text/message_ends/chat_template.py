@@ -1,0 +1,259 @@
+"""Where the messages of a chat begin and end in its rendering, and which characters are trained.
+
+If the template marks answers by {% generation %}, what is marked is trained. Otherwise, an answer begins where the
+rendering of the messages before it ends, with the generation prompt, and ends where the rendering of the messages up
+to it ends. That is what a model is given and what it has to write: the token that ends its turn is trained, and a
+newline that the template writes behind that, too. The text is never searched: if one of these renderings is not the
+beginning of the whole, the chat is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from packer.options.choices import TrainOn
+from packer.text.message_ends.generation_prompts import GenerationPrompts, question_for
+from packer.text.message_ends.generation_tags import (
+    has_generation_tags,
+    mark_generated,
+    misplaced,
+    split_at_marks,
+)
+from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
+from packer.text.messages import TextError
+from packer.text.rendering import Chat, Templates
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Span = tuple[int, int]
+
+_REMEDY = "use a template that marks its answers with {% generation %} (--chat-template FILE) or --train-on all"
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedChat:
+    """A chat as text, with the places of its messages, in characters."""
+
+    text: str
+    trained: list[Span] | None
+    """What is trained, in order; None if everything is."""
+    turn_starts: list[int] | None
+    """Where messages begin, ascending from 0; None if not asked for. What precedes the first message belongs to it."""
+
+
+class ChatTemplate:
+    """A tokenizer's chat template, or one given in its place.
+
+    Raises:
+        PackerError: there is no template.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> None:
+        self.templates = Templates(tokenizer, source)
+        self._prompts = GenerationPrompts(self.templates)
+        self._prompts_behind_ends: dict[str, str] = {}
+
+    def locate(self, chat: Chat, train_on: TrainOn, *, turns: bool = False) -> LocatedChat:
+        """Render a chat; find the characters that are trained and, if asked for, where its messages begin.
+
+        Args:
+            chat: the conversation.
+            train_on: "assistant", "completion" (all that follows the first `chat.first` messages) or "all"; messages
+                in `chat.masked` are not trained.
+            turns: find where messages begin. A message begins where the rendering of those before it ends, if that is
+                the beginning of the whole. Otherwise it begins no turn: the template writes it into what comes before
+                (answers of several tools, a system prompt), or rewrites that.
+
+        Raises:
+            TextError: the template refuses the chat, or the places cannot be found exactly.
+        """
+        if not chat.messages:
+            return LocatedChat("", None if train_on == "all" else [], [] if turns else None)
+        if turns or train_on == "assistant" or chat.masked:
+            one = render_with_ends(self.templates, chat)
+        else:
+            one = RenderedChat(chat, self.templates.render(chat))
+        starts = self._turn_starts(one) if turns else None
+        if train_on == "all":
+            return LocatedChat(one.text, None, starts)
+        if train_on == "completion":
+            trained = self._completion(one)
+        elif has_generation_tags(self.templates.source_of(chat)):
+            trained = self._tagged(one)
+        else:
+            trained = self._answers(one)
+        return LocatedChat(one.text, trained, starts)
+
+    def _turn_starts(self, one: RenderedChat) -> list[int]:
+        chat, text, starts = one.chat, one.text, [0]
+        if one.ends is not None:
+            starts += one.ends[:-1]
+        elif not self._prompts.of(chat).always:  # a prompt behind every beginning would count as a part of it
+            for count in range(1, len(chat.messages)):
+                before = self.templates.attempt(chat, chat.messages[:count])
+                if isinstance(before, str) and text.startswith(before) and starts[-1] < len(before):
+                    starts.append(len(before))
+        return sorted({*starts} - {len(text)}) or [0]
+
+    def _tagged(self, one: RenderedChat) -> list[Span]:
+        """Find what the template's tags enclose, behind the prompt."""
+        chat, spans = one.chat, one.generated
+        if spans is None:
+            marked = self.templates.render(chat, source=mark_generated(self.templates.source_of(chat)))
+            text, spans = split_at_marks(chat.row, marked)
+            if text != one.text:
+                raise misplaced(chat.row)
+        if chat.first:
+            start = _end_of(self._rendered_prompt(chat, chat.first), one, chat.first)
+            spans = [(max(start, begin), end) for begin, end in spans if end > start]
+        if not spans and any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
+            raise TextError(
+                chat.row, "the chat template's generation marks hold nothing of the assistant's turns; mend them"
+            )
+        return _without(spans, self._masked(one, answers_only=True)) if spans else []
+
+    def _answers(self, one: RenderedChat) -> list[Span]:
+        """Find the assistant's messages from `first` on that are not context only."""
+        chat, text = one.chat, one.text
+        turns = [
+            turn
+            for turn in range(chat.first, len(chat.messages))
+            if turn not in chat.masked and chat.messages[turn]["role"] == "assistant"
+        ]
+        if (spans := self._answers_by_ends(one, turns)) is not None:
+            return spans
+        if turns:
+            self._refuse_prompts(chat)
+        spans = []
+        for turn in turns:
+            before, end = self._rendered_prompt(chat, turn), len(text)
+            if turn + 1 < len(chat.messages):
+                end = _end_of(self.templates.render(chat, turn + 1), one, turn)
+            start = _end_of(before, one, turn, is_prompt=True)
+            if turn + 1 == len(chat.messages):
+                self._check_end(one, before)
+            if end < start:
+                raise TextError(chat.row, f"the chat template renders {chat.name_of(turn)} as nothing; {_REMEDY}")
+            spans.append((start, end))
+        return spans
+
+    def _answers_by_ends(self, one: RenderedChat, turns: list[int]) -> list[Span] | None:
+        """Find answers without further renderings; None if that is not possible.
+
+        A template that tells `ends` writes the same generation prompt behind every message of every chat, and nothing
+        behind the last message without a request.
+        """
+        chat, text, ends = one.chat, one.text, one.ends
+        if ends is None or 0 in turns:
+            return None
+        source = self.templates.source_of(chat)
+        if source not in self._prompts_behind_ends:
+            prompted = RenderedChat(chat, self.templates.render(chat, prompt=True))
+            self._prompts_behind_ends[source] = prompted.text[_end_of(text, prompted, len(chat.messages)) :]
+        prompt = self._prompts_behind_ends[source]
+        spans = [(ends[turn - 1] + len(prompt), ends[turn]) for turn in turns]
+        is_exact = all(text.startswith(prompt, ends[turn - 1]) for turn in turns) and all(a <= b for a, b in spans)
+        return spans if is_exact else None
+
+    def _completion(self, one: RenderedChat) -> list[Span]:
+        """Find everything behind the prompt, which is rendered with the generation prompt."""
+        chat = one.chat
+        before = self._rendered_prompt(chat, chat.first)
+        start = _end_of(before, one, chat.first, is_prompt=True)
+        if len(chat.messages) - 1 not in chat.masked:
+            self._check_end(one, before)
+        return _without([(start, len(one.text))], self._masked(one))
+
+    def _masked(self, one: RenderedChat, *, answers_only: bool = False) -> list[Span]:
+        """Find the messages that are context only, with what the template writes before each.
+
+        Args:
+            one: the chat.
+            answers_only: leave out messages of other roles if they need further renderings.
+        """
+        chat = one.chat
+        turns = [turn for turn in sorted(chat.masked) if turn >= chat.first]
+        if one.ends is not None:
+            ends = dict(enumerate([0, *one.ends]))
+            return [(ends[turn], ends[turn + 1]) for turn in turns]
+        turns = [turn for turn in turns if not answers_only or chat.messages[turn]["role"] == "assistant"]
+        ends = {0: 0, len(chat.messages): len(one.text)}
+        for count in sorted({count for turn in turns for count in (turn, turn + 1)} - {*ends}):
+            ends[count] = _end_of(self.templates.render(chat, count), one, count - 1)
+        return [(ends[turn], ends[turn + 1]) for turn in turns]
+
+    def _rendered_prompt(self, chat: Chat, count: int) -> str:
+        """Render the first messages with the generation prompt: what the model is given before it writes."""
+        if count == 0 and isinstance(self.templates.attempt(chat, [], prompt=True), Exception):
+            raise _without_beginning(chat)
+        return self.templates.render(chat, count, prompt=True)
+
+    def _check_end(self, one: RenderedChat, before: str) -> None:
+        """Check that the whole does not end in a generation prompt that nobody asked for.
+
+        If the template appends a prompt on request only, the prompt is known from `before`, what the model was given.
+        Otherwise, a further message must leave the text as it is, because it would replace a prompt.
+        """
+        chat, text = one.chat, one.text
+        self._refuse_prompts(chat)
+        prompt, asked = self._prompts.of(chat), self._prompts.of(chat).requested
+        if prompt.always is False and asked and before.endswith(asked) and not text.endswith(asked):
+            return
+        longer = replace(chat, messages=[*chat.messages, question_for(chat)])
+        if not self.templates.render(longer, len(longer.messages)).startswith(text):
+            raise TextError(
+                chat.row,
+                "the chat template renders the last turn differently when another follows, and always or never "
+                f"appends a generation prompt, so that the turn's end is not known; {_REMEDY}",
+            )
+
+    def _refuse_prompts(self, chat: Chat) -> None:
+        """Refuse a template that appends a generation prompt, or a part of one, without a request."""
+        if self._prompts.of(chat).always:
+            raise TextError(
+                chat.row,
+                "the chat template appends a generation prompt, or a part of one, also where none is asked for, so "
+                f"that the end of a turn is not known; {_REMEDY}",
+            )
+
+
+def _end_of(part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False) -> int:
+    """Where in the whole a rendering of its beginning ends.
+
+    Args:
+        part: the rendering.
+        one: the whole chat.
+        turn: number of the message that the rendering is for, for errors.
+        is_prompt: whether it is what the model is given before it writes this message.
+
+    Raises:
+        TextError: the whole begins otherwise.
+    """
+    if one.text.startswith(part):
+        return len(part)
+    if is_prompt and turn == 0:
+        raise _without_beginning(one.chat)
+    raise TextError(
+        one.chat.row,
+        f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
+        f"follows, so that what the assistant wrote cannot be told exactly; {_REMEDY}",
+    )
+
+
+def _without(spans: list[Span], masked: list[Span]) -> list[Span]:
+    """Take masked spans out of spans: [(2, 9)] without [(4, 6)] is [(2, 4), (6, 9)]."""
+    for start, stop in masked:
+        pieces = [piece for begin, end in spans for piece in ((begin, min(end, start)), (max(begin, stop), end))]
+        spans = [(begin, end) for begin, end in pieces if begin < end]
+    return spans
+
+
+def _without_beginning(chat: Chat) -> TextError:
+    """The error for a trained first message, if the template needs a message before it."""
+    return TextError(
+        chat.row,
+        f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not tell "
+        f"where that begins; begin the chat with another, give that one weight 0, or {_REMEDY}",
+    )

@@ -1,0 +1,117 @@
+"""Checks of a record's values: text, messages and tools; and the messages of ShareGPT as those of OpenAI."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from packer.errors import SourceError
+from packer.text.text_columns import TOOLS
+
+Message = dict[str, Any]
+
+_SHAREGPT = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+}
+_ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")}
+
+
+class TextError(SourceError):
+    """A record is wrong: the document's number, and what is wrong with it."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(f"document {row:,}: {message}")
+        self.row = row
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[TextError], tuple[int, str]]:
+        return type(self), (self.row, self.message)  # to pass between processes
+
+
+def text_of(value: Any, where: str, row: int) -> str:
+    """Check that a value is text that can be written as UTF-8.
+
+    Raises:
+        TextError: it is not.
+    """
+    if type(value) is not str:
+        what = "null" if value is None else f"a {type(value).__name__}"
+        raise TextError(row, f"{where} is {what} where a string is expected; filter the row out or write ''")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            code = ord(value[error.start])
+            raise TextError(
+                row, f"{where} has a lone surrogate U+{code:04X} at character {error.start}; no UTF-8 can hold it"
+            ) from None
+    return value
+
+
+def is_utf8(text: str) -> bool:
+    """Whether text can be written as UTF-8: it holds no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def messages_of(value: Any, column: str, row: int) -> list[Message]:
+    """Check a conversation and give every message a `role` and, unless it has none, a `content`.
+
+    The fields `from` and `value` of ShareGPT become `role` and `content`; `human` is the user and `gpt` the assistant.
+    All other fields are left for the chat template.
+
+    Raises:
+        TextError: it is no list of messages, or a role is unknown.
+    """
+    if not isinstance(value, list):
+        what = "null" if value is None else f"a {type(value).__name__}"
+        raise TextError(row, f"'{column}' is {what} where a list of messages is expected")
+    return [_message(message, column, number, row) for number, message in enumerate(value)]
+
+
+def _message(message: Any, column: str, number: int, row: int) -> Message:
+    where = f"'{column}' message {number}"
+    if not isinstance(message, dict):
+        raise TextError(row, f"{where} is a {type(message).__name__} where an object with a role is expected")
+    # apply_chat_template does so from transformers 5 on; otherwise templates write "None"
+    message = {key: value for key, value in message.items() if value is not None}
+    if "role" in message:
+        role, known = message["role"], _ROLES
+    elif "from" in message:
+        role, known = message.pop("from"), _SHAREGPT
+        if "value" in message:
+            message["content"] = message.pop("value")
+    else:
+        raise TextError(row, f"{where} has no 'role' (found: {', '.join(message) or 'none'})")
+    if not isinstance(role, str) or role not in known:
+        raise TextError(row, f"{where} has the role {role!r}, which is none of {', '.join(known)}")
+    content = message.get("content", "")
+    if isinstance(content, str):
+        text_of(content, f"the content of {where}", row)
+    elif not isinstance(content, list):
+        raise TextError(row, f"{where} has a content of type {type(content).__name__} where text is expected")
+    return {**message, "role": known[role]}
+
+
+def tools_of(value: Any, row: int) -> list[Any] | None:
+    """Return the tools of a conversation, which are a list or JSON of one; None if there are no tools.
+
+    Raises:
+        TextError: the value is neither.
+    """
+    try:
+        tools = json.loads(value) if isinstance(value, str) and value else value or None
+    except ValueError as error:
+        raise TextError(row, f"'{TOOLS}' is not valid JSON: {error}") from None
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise TextError(row, f"'{TOOLS}' is a {type(tools).__name__} where a list of objects is expected")
+    return tools or None

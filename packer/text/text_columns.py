@@ -1,0 +1,150 @@
+"""Columns that hold the text: a text, a prompt and its completion, or a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from packer.errors import PackerError
+from packer.options.choices import TrainOn
+
+Kind = Literal["text", "prompt+completion", "chat"]
+
+TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
+    "text": ("all",),
+    "prompt+completion": ("completion", "assistant", "all"),
+    "chat": ("assistant", "all"),
+}
+"""Values of `train_on` for each kind of document; the first is the default."""
+
+SYSTEM, TOOLS, TEMPLATE_KWARGS = "system", "tools", "chat_template_kwargs"
+OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
+"""Columns that are read beside messages."""
+
+ALPACA, ALPACA_INPUT = ("instruction", "output"), "input"
+"""Columns of the Alpaca format; the prompt is the instruction followed by the input, if there is one."""
+
+_KNOWN: dict[tuple[str, ...], Kind] = {
+    ("text",): "text",
+    ("prompt", "completion"): "prompt+completion",
+    ALPACA: "prompt+completion",
+    ("messages",): "chat",
+    ("conversations",): "chat",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Records:
+    """The columns that make a document."""
+
+    kind: Kind
+    columns: tuple[str, ...]
+    """One column, or the prompt's and the completion's."""
+    template_columns: tuple[str, ...] = ()
+    """Those of `system`, `tools` and `chat_template_kwargs` that exist; they go to the chat template."""
+    conversational: bool = False
+    """Whether the columns hold lists of messages rather than strings."""
+    input_column: str | None = None
+    """Column of the Alpaca format that follows the instruction in the prompt; its values may be null or missing."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """All columns to read."""
+        return (*self.columns, *((self.input_column,) if self.input_column is not None else ()), *self.template_columns)
+
+
+def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
+    """Tell what kind of documents a source holds, by the names and types of its columns.
+
+    Args:
+        fields: the schema, or a first record.
+        name: name of the source, for errors.
+        text_column: the column to take, or two joined by a comma: the prompt's and the completion's, which follow each
+            other without a separator. Without it, the columns are `text`; `prompt` and `completion`; `instruction`,
+            `input` and `output` as in the Alpaca format; `messages`; or `conversations`.
+
+    Raises:
+        PackerError: none or several of these exist, or a column holds neither strings nor lists of messages.
+    """
+    shapes = _shapes(fields)
+    columns = _known_columns(shapes, name) if text_column is None else _named_columns(shapes, name, text_column)
+    held = {shapes[column] for column in columns} - {"null"}
+    if len(held) > 1 or not held <= {"string", "list"}:
+        shown = " and ".join(f"'{column}' is a {shapes[column]}" for column in columns)
+        raise PackerError(f"{name}: {shown}; strings or lists of messages are expected (name others by --text-column)")
+    conversational = held == {"list"} if held else _KNOWN.get(columns) == "chat"
+    if text_column is None and len(columns) == 1 and conversational != (_KNOWN[columns] == "chat"):
+        what = "a list" if conversational else "a string"
+        raise PackerError(
+            f"{name}: '{columns[0]}' is {what}; if it is the text to take, say --text-column {columns[0]}"
+        )
+    if columns == ALPACA and conversational:
+        raise PackerError(f"{name}: 'instruction' and 'output' are lists; name lists of messages prompt and completion")
+    return Records(
+        kind="prompt+completion" if len(columns) == 2 else "chat" if conversational else "text",
+        columns=columns,
+        template_columns=tuple(column for column in OF_CHATS if column in shapes) if conversational else (),
+        conversational=conversational,
+        input_column=ALPACA_INPUT if columns == ALPACA else None,
+    )
+
+
+def column_values(batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], column: str) -> list[Any]:
+    """Return the values of a column as Python objects.
+
+    Arrow gives every message and tool the fields of all others, with nulls; these nulls are left out.
+    """
+    if not isinstance(batch, pa.RecordBatch | pa.Table):
+        return [record.get(column) for record in batch]
+    values: list[Any] = batch.column(column).to_pylist()
+    return values if _arrow_shape(batch.schema.field(column).type) == "string" else [_without_nulls(v) for v in values]
+
+
+def _named_columns(shapes: Mapping[str, str], name: str, text_column: str) -> tuple[str, ...]:
+    columns = tuple(text_column.split(","))
+    if set(columns) == {*ALPACA, ALPACA_INPUT}:
+        columns = ALPACA
+    missing = next((column for column in columns if column not in shapes), None)
+    if missing is not None or len(columns) > 2:
+        what = f"no column '{missing}'" if missing is not None else f"{len(columns)} columns named where two can be"
+        found = ", ".join(shapes) or "none"
+        raise PackerError(f"{name}: {what} (found: {found}); name one, or a prompt's and a completion's")
+    return columns
+
+
+def _known_columns(shapes: Mapping[str, str], name: str) -> tuple[str, ...]:
+    fitting = [columns for columns in _KNOWN if set(columns) <= set(shapes)]
+    if len(fitting) != 1:
+        wanted = "'text', 'prompt' and 'completion', 'instruction' and 'output', 'messages' or 'conversations'"
+        several = " and ".join(f"'{'+'.join(columns)}'" for columns in fitting)
+        found = ", ".join(shapes) or "none"
+        what = f"{several} are both there" if fitting else f"no column {wanted} (found: {found})"
+        raise PackerError(f"{name}: {what}; name the one that holds the text, as in --text-column content")
+    return fitting[0]
+
+
+def _shapes(fields: pa.Schema | Mapping[str, Any]) -> dict[str, str]:
+    """What each column holds, by name: "string", "list", "null" if nothing is known yet, or another type's name."""
+    if isinstance(fields, pa.Schema):
+        return {field.name: _arrow_shape(field.type) for field in fields}
+    names = {str: "string", list: "list", type(None): "null", dict: "struct"}
+    return {column: names.get(type(value), type(value).__name__) for column, value in fields.items()}
+
+
+def _arrow_shape(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "string"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "list"
+    return "null" if pa.types.is_null(kind) else "struct" if pa.types.is_struct(kind) else str(kind)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,170 @@
+"""Published chat templates on real chats: the fast way finds what the slow twin finds, token by token."""
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from packer.text.message_ends import chat_template as chat_template_module
+from packer.text.message_ends.message_marks import RenderedChat, copy_with_marks, render_with_ends
+from packer.text.rendering import Chat, Templates
+from tests import naive_chats
+from tests.chat_templates import EXACT, MARKED, REWRITING, lists, trained_at
+from tests.test_text_corpora import read
+
+pytest.importorskip("zstandard")
+pytest.importorskip("transformers")
+
+TOOLS = [{"type": "function", "function": {"name": "find", "description": "Finds it.", "parameters": {}}}]
+SYSTEM = {"role": "system", "content": "Be brief, Zoë."}
+
+
+def templates():
+    """Those made here, those of the benchmarks, and those that TRL ships."""
+    found = {**EXACT, **MARKED, **REWRITING, "the tokenizer's own": None}
+    benchmarks = Path(__file__).parent.parent / "benchmarks" / "chat_templates"
+    found |= {f"benchmark's {path.stem}": path.read_text() for path in benchmarks.glob("*.jinja")}
+    trl = find_spec("trl")
+    if trl is not None and trl.origin is not None:
+        folder = Path(trl.origin).parent / "chat_templates"
+        found |= {f"TRL's {path.stem}": path.read_text() for path in folder.glob("*.jinja")}
+    return found
+
+
+TEMPLATES = templates()
+REFUSALS = (
+    "appends a generation prompt, or a part of one",
+    "renders the last turn differently when another follows",
+    "generation marks hold nothing",
+)
+"""Why chats are refused in which no rendering of a beginning contradicts the whole."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(shared_data):
+    return open_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer):
+    options = TextOptions(tokenizer=tokenizer.name_or_path)
+    return Encoder(options, recognise({"messages": [], "tools": []}, "chats"), turns=True)
+
+
+@cache
+def chats(shared_data):
+    """Single and several turns, some with a system prompt, tools, a tool's answer, or answers that are context only."""
+    dialogues = [record["messages"][: 6 + at] for at, record in enumerate(read(shared_data, "sgd_multiturn")[::110])]
+    made = [{"messages": record["messages"]} for record in read(shared_data, "gsm8k")[::100]]
+    for number, messages in enumerate(dialogues):
+        answers = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
+        made.append({"messages": messages})
+        made.append({"messages": messages[: 2 + number % 4]})
+        made.append({"messages": [SYSTEM, *messages]})
+        made.append({"messages": messages, "tools": TOOLS})
+        masked = [
+            {**message, "weight": 0} if turn in answers[::2] else message for turn, message in enumerate(messages)
+        ]
+        made.append({"messages": masked})
+        made.append({"messages": [*messages[:2], {"role": "tool", "content": '{"a": 1}'}, *messages[2:]]})
+    return made
+
+
+def expected(tokenizer, template, record):
+    """(tokens, trained tokens, tokens where turns begin) by the twin; trained is None if it cannot be told."""
+    messages, tools = record["messages"], record.get("tools")
+    render = naive_chats.renderer(tokenizer, template, tools)
+    masked = {turn for turn, message in enumerate(messages) if message.get("weight") == 0}
+    whole = render(messages, prompt=False)
+    starts = naive_chats.tokens_of_starts(tokenizer, whole, naive_chats.turn_starts(render, messages))
+    wanted = naive_chats.assistant_characters(render, messages, masked)
+    ids, trained = naive_chats.tokens_of_characters(tokenizer, whole, wanted or [False] * len(whole))
+    return ids, None if wanted is None else trained, starts
+
+
+def attempt(encoder, record):
+    """A record as tokens, or why it is refused."""
+    try:
+        return encoder.encode([record]), ""
+    except TextError as error:
+        return None, error.message
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, name):
+    template = TEMPLATES[name]
+    encoder._template = chat_template_module.ChatTemplate(tokenizer, template)  # opening a tokenizer takes a second
+    source = template or tokenizer.chat_template
+    for record in chats(shared_data):
+        if naive_chats.renderer(tokenizer, template, record.get("tools"))(record["messages"], prompt=False) is None:
+            with pytest.raises(TextError, match="does not render"):
+                encoder.encode([record])
+            continue
+        ids, trained, starts = expected(tokenizer, template, record)
+        encoded, refused = attempt(encoder, record)
+        if encoded is None:
+            assert trained is None or any(reason in refused for reason in REFUSALS)
+            continue
+        assert lists(encoded.input_ids) == [ids]
+        assert lists(encoded.turn_starts) == [starts]
+        found = trained_at(lists(encoded.labels)[0])
+        if "{% generation %}" not in source and "{%- generation" not in source:
+            assert found == trained
+        elif record["messages"][-1].get("weight") is None and all("weight" not in m for m in record["messages"]):
+            theirs = tokenizer.apply_chat_template(
+                record["messages"],
+                tools=record.get("tools"),
+                chat_template=template,
+                return_dict=True,
+                return_assistant_tokens_mask=True,
+            )
+            assert found == [at for at, trained_here in enumerate(theirs["assistant_masks"]) if trained_here]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_shortcut_changes_no_place(shared_data, tokenizer, name, monkeypatch):
+    """One rendering with marks tells what renderings of the beginnings tell, or leaves it to them."""
+    if copy_with_marks(TEMPLATES[name] or tokenizer.chat_template) is None:
+        pytest.skip("there is no shortcut for this template")
+    records = chats(shared_data)
+    template = chat_template_module.ChatTemplate(tokenizer, TEMPLATES[name])
+    plain = chat_template_module.ChatTemplate(tokenizer, TEMPLATES[name])
+    fast = [located(template, record) for record in records]
+    monkeypatch.setattr(
+        chat_template_module, "render_with_ends", lambda templates, chat: RenderedChat(chat, templates.render(chat))
+    )
+    assert fast == [located(plain, record) for record in records]
+
+
+def located(template, record):
+    masked = frozenset(turn for turn, message in enumerate(record["messages"]) if "weight" in message)
+    chat = Chat(0, record["messages"], tools=record.get("tools"), masked=masked)
+    found = []
+    for train_on in ("assistant", "all"):
+        try:
+            found.append(template.locate(chat, train_on, turns=True))
+        except TextError as error:
+            found.append(error.message)
+    return found
+
+
+def test_the_shortcut_tells_the_ends_of_most_templates(shared_data, tokenizer):
+    """Templates of the usual forms need one rendering of a chat without tools and system prompts."""
+    usual = [
+        "benchmark's chatml",
+        "chatml",
+        "trims",
+        "TRL's llama3_1",
+        "TRL's gemma3",
+        "TRL's qwen2_5",
+        "TRL's cohere",
+        "TRL's lfm2",
+    ]
+    chat = Chat(0, read(shared_data, "sgd_multiturn")[0]["messages"])
+    for name in usual:
+        if name in TEMPLATES:
+            one = render_with_ends(Templates(tokenizer, TEMPLATES[name]), chat)
+            render = naive_chats.renderer(tokenizer, TEMPLATES[name])
+            assert one.ends == naive_chats.message_ends(render, chat.messages), name
