@@ -50,6 +50,7 @@ def test_files_and_functions_on_the_page_exist(page):
         if not is_there or (name and name not in names_in(ROOT / path)):
             missing.append(text)
     assert not missing
+    assert "@@" not in (ROOT / page).read_text()
 
 
 @pytest.mark.parametrize("page", PAGES)
