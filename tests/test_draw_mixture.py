@@ -20,7 +20,8 @@ from packer.pipeline.read_documents import open_sources, read_documents
 from packer.plan import hash_sample, mixture_shares
 from packer.plan.hash_sample import HashSample
 from packer.plan.mixture_shares import Take
-from packer.plan.permute import MIXTURE, key_of
+from packer.plan.permute import key_of
+from packer.random_purposes import MIXTURE
 from packer.sources import draw_mixture as draw_module
 from packer.sources import mixture_order
 from packer.sources.draw_mixture import draw_mixture

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.plan.hash_sample import BLOCK, HashSample, WeightCounter
-from packer.plan.permute import MIXTURE, key_of
+from packer.plan.permute import key_of
+from packer.random_purposes import MIXTURE
 from tests import naive
 
 POPULATIONS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5]
