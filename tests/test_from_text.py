@@ -339,7 +339,7 @@ def test_only_what_was_tokenized_in_the_same_way_is_taken_up(tmp_path, tokenizer
         return report, [path.read_bytes() for path in sorted(out.glob("*.arrow"))]
 
     whole, other = run(tmp_path / "whole"), run(tmp_path / "other", eos=False)
-    assert whole[0]["documents_untrained"] == 0
+    assert whole[0].documents_untrained == 0
     for options, wanted, same in (({}, whole, True), ({"eos": False}, other, False)):
         with monkeypatch.context() as patch:
             dies_after(patch, 10)

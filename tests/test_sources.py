@@ -250,7 +250,7 @@ def test_a_saved_indices_mapping_is_honoured(tmp_path, monkeypatch):
     assert read_tables(source)[0] == [DOCUMENTS[i] for i in indices]
     assert read_whole(source)[0] == [DOCUMENTS[i] for i in indices]
     identity = scan(source).identity
-    assert [(file["rows"], file["tokens"]) for file in identity["files"]] == [(2, 3), (3, 102)]
+    assert [(file.rows, file.tokens) for file in identity.files] == [(2, 3), (3, 102)]
     assert source.describe(2) == "document 2 (more.arrow row 2)"
 
 

@@ -260,8 +260,7 @@ def test_a_tokenizer_in_python_gives_the_same(opened, monkeypatch):
 
 def test_identity_says_what_shapes_the_tokens(path, tmp_path):
     one = Encoder(TextOptions(tokenizer=path), TEXT).identity
-    assert json.loads(json.dumps(one)) == one
-    assert str(path) not in json.dumps(one)
+    assert str(path) not in json.dumps(one.to_dict())
     assert Encoder(TextOptions(tokenizer=path, eos=False), TEXT).identity != one
     assert Encoder(TextOptions(tokenizer=path), PAIR).identity != one
     other = Encoder(TextOptions(tokenizer=save_tokenizer(tmp_path, adds_eos=True)), TEXT).identity

@@ -148,7 +148,7 @@ def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
     assert message.startswith(
         "document 31 (rows.jsonl line 32): 'weight' holds \"heavy\", where documents before it hold"
     )
-    assert tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), sync=False).report["source"]
+    assert tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), sync=False).report.source.documents
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
