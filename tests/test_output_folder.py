@@ -596,7 +596,8 @@ def finish(source: Path, out: Path) -> None:
 def test_a_killed_process_leaves_what_the_same_command_finishes(large, large_hashes, tmp_path):
     out = tmp_path / "out"
     code, error = strike(large, out, signal.SIGKILL, at=out)
-    assert (code, error) == (-signal.SIGKILL, "")
+    assert code == -signal.SIGKILL
+    assert "packer: " not in error
     there, all_shards = shards_in(out), [name for name in large_hashes if name.startswith("data-")]
     assert 3 <= len(there) < len(all_shards)  # it struck in the midst
     with pytest.raises(packer.PackerError, match="unfinished"):
@@ -610,7 +611,8 @@ def test_an_interrupted_process_says_so_in_one_line_and_is_resumed(large, large_
     out = tmp_path / "out"
     code, error = strike(large, out, signal.SIGINT, at=out)
     assert code == 130
-    assert error == "packer: interrupted; the same command goes on where it stopped\n"
+    assert error.endswith("packer: interrupted; the same command goes on where it stopped\n")  # behind bars, if slow
+    assert error.count("packer: ") == 1
     there = shards_in(out)
     assert 3 <= len(there) < len(large_hashes) - 3
     assert not list((out / ".packer").glob("data-*"))  # shards under way were finished or removed
