@@ -57,7 +57,7 @@ def test_text_is_found_behind_blank_lines(tmp_path):
     assert records.fields == {"text": "a"}
     found = [record for block, _ in records.blocks(["text"]) for record in records.records(block, ["text"])]
     assert [record["text"] for record in found] == ["a", "b"]
-    assert records.place(1) == "a.jsonl.gz line 8000002"
+    assert records.places.place(1) == "a.jsonl.gz line 8000002"
 
 
 @pytest.mark.parametrize(

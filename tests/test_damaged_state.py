@@ -18,7 +18,7 @@ FILES = [
     "notes/source",
     "notes/solved",
     "notes/drawn-*-1",
-    "notes/drawn-*-region-0",
+    "notes/drawn-*-level1-0",
     "notes/drawn-*-rest-0",
     "spill/00000-00000.arrow",
     "spill/00000-00000.json",

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 
 import pytest
@@ -162,8 +163,14 @@ def test_an_empty_template_file_is_a_usage_error(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("value", "what"), [("", "empty"), ("\n", "empty"), (5, "a int"), ({"default": "x"}, "a dict")]
+    ("value", "message"),
+    [
+        ("", "chat_template is empty: give the content of a Jinja template"),
+        ("\n", "chat_template is empty: give the content of a Jinja template"),
+        (5, "--chat-template is 5: it must be a string"),
+        ({"default": "x"}, "--chat-template is {'default': 'x'}: it must be a string"),
+    ],
 )
-def test_an_empty_template_is_refused_in_python(value, what):
-    with pytest.raises(PackerError, match=f"chat_template is {what}: give the content of a Jinja template"):
+def test_what_is_no_template_is_refused_in_python(value, message):
+    with pytest.raises(PackerError, match=re.escape(message)):
         PackOptions(max_len=8, tokenizer="x", chat_template=value)

@@ -46,7 +46,7 @@ class Content(UserPath):
         except (OSError, ValueError) as error:
             self.fail(f"{path} cannot be read: {error}", param, ctx)
         if not content.strip():
-            self.fail(f"{path} is empty", param, ctx)
+            self.fail(f"{path} is empty: it must hold a Jinja template", param, ctx)
         return content
 
 

@@ -186,7 +186,7 @@ class _Planner:
             pool.add(stage, self.run(stage, len(below), task, silently=True))
             stream += len(below)
             below = self._regions(stage, len(below))
-        stage = f"{drawn}-{'proved-rest' if proves else 'rest'}"
+        stage = f"{drawn}-{'proved' if proves else 'rest'}"
         task = partial(solve_rest, self.options, below, stream, proves=proves)
         pool.add(stage, self.run(stage, 1, task, silently=True))
         return pool

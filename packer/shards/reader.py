@@ -47,6 +47,8 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest.from_dict(content)
     except (KeyError, TypeError) as error:
         raise PackerError(f"{path} is damaged ({_reason(error)}): {remedy}") from error
+    except PackerError as error:
+        raise PackerError(f"{path} is damaged ({error}): {remedy}") from error
     for name in (*(entry.file for entry in manifest.shards), *manifest.files):
         _is_file_of_its_own(folder / name)  # one that is missing is reported by what needs it
     return manifest
