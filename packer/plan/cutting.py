@@ -70,7 +70,7 @@ def cut_documents(
     parts = in_threads(surveyed, range(threads), threads)
     counts = np.sum([counted for counted, _ in parts], axis=0)
     long_documents, long_tokens, empty_documents = (
-        sum(facts) for facts in zip(*(part[1] for part in parts), strict=True)
+        int(sum(facts)) for facts in zip(*(part[1] for part in parts), strict=True)
     )
     if long == "error" and long_documents:
         first = int(np.argmax(lengths > max_len))
