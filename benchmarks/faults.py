@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,9 @@ class Strike:
 
     instant: int | None = None
     """The number of the instant at which it does."""
+
+    operation: str | None = None
+    """The operation at whose first instant it does, where threads may change the numbers."""
 
     seconds: float | None = None
     """How long after the start a signal comes from outside, where no instant is given."""
@@ -139,6 +142,8 @@ class Instants:
             return
         if strike.kind == "ENOSPC" and self._full and needs_room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if strike.operation == operation:
+            strike = replace(strike, instant=number)
         if strike.instant is None or number not in range(strike.instant, strike.instant + 1 + strike.repeats):
             return
         self._report({"struck": (stage, operation)})
