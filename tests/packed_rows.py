@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import packer
 from packer.loader import NO_LOSS
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 
 MAX_LEN = 12
 LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2]

@@ -16,8 +16,8 @@ import packer
 from packer import PackerError
 from packer.loader import dataset as loader_module
 from packer.progress import silent
+from packer.shards.check_shards import verify_packed
 from packer.shards.reader import open_shard
-from packer.shards.verify import verify_packed
 from packer.sources import open_source, scan
 from tests import fuzzing
 

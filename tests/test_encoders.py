@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import packer
 from packer.loader import NO_LOSS
-from packer.shards.columns import PADDING
 from packer.shards.manifest import MANIFEST
+from packer.shards.row_format import PADDING
 from tests import naive
 from tests.packed_rows import make
 from tests.test_formats import drawn_rows, lists, many_rows

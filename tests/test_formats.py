@@ -12,7 +12,7 @@ import packer
 from packer import PackerError
 from packer.loader import NO_LOSS
 from packer.loader.batch_formats import FORMATS
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 from tests import naive
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, labels_of, make, segments_of, tokens_of
 

@@ -27,7 +27,7 @@ from packer.shards import read_manifest
 from packer.sources import spill as spill_module
 from packer.sources import text_records as records_module
 from packer.sources.hugging_face import REPORT
-from packer.sources.text import TextInput
+from packer.sources.text_source import TextInput
 from packer.text import TRAIN_ON, open_tokenizer
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, save_tokenizer, trained

@@ -21,7 +21,7 @@ from packer.gather import (
     mask_context,
     restart_positions,
 )
-from packer.gather.columns import VALUE_TYPES
+from packer.gather.token_column import VALUE_TYPES
 from packer.labels import NO_LOSS
 from tests import naive
 

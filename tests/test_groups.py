@@ -18,7 +18,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.choices import GroupMode
 from packer.pipeline.group_plan import plan_groups
-from packer.pipeline.planning import cut_by_policy
+from packer.pipeline.packable_segments import cut_by_policy
 from packer.plan import (
     NO_GROUP,
     Plan,

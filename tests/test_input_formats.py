@@ -31,7 +31,7 @@ class NumberLines(Input):
     path: Path
     has_labels: bool = False
 
-    def batches(self, crew=None) -> Iterator[Batch]:
+    def batches(self, pool=None) -> Iterator[Batch]:
         lines = [[int(number) for number in line.split()] for line in self.path.read_bytes().splitlines()[1:]]
         yield Batch([pa.array(lines, pa.list_(pa.int64()))], None, self.file.bytes)
 

@@ -4,6 +4,8 @@ import ast
 import json
 import subprocess
 import sys
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,43 @@ def test_imports_point_down(path):
     part = part_of(path)
     upward = {name for name in imported_parts(path) if name != part and FLOORS[name] > FLOORS[part]}
     assert not upward, f"{part} (floor {FLOORS[part]}) imports {upward}"
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imported_at_once(path: Path) -> set[str]:
+    """The modules of the package that a module imports while it is itself imported."""
+    found, waiting = set(), list(ast.parse(path.read_text()).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+    return found & set(MODULES)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Packages count by their modules: a package imports its own modules, and they not the package."""
+    graph = {name: imported_at_once(path) for name, path in MODULES.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_two_modules_have_one_name():
+    names = Counter(path.name for path in MODULES.values() if path.name != "__init__.py")
+    assert max(names.values()) == 1, names.most_common(3)
 
 
 def modules_after(statement: str) -> set[str]:

@@ -15,7 +15,7 @@ import packer
 from packer import PackerError
 from packer.loader import NO_LOSS
 from packer.loader.row_segments import token_loss_weights
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 from tests import naive
 from tests.packed_rows import make
 

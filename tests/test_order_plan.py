@@ -14,8 +14,8 @@ import packer
 from packer.errors import PackerError
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
+from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.order_plan import plan_in_order
-from packer.pipeline.plans import plan_lengths
 from packer.pipeline.segment_reader import LengthsReader
 from tests import naive
 from tests.packings import write

@@ -13,8 +13,8 @@ from packer.errors import PackerError
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline import partitioning
+from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.partitioning import plan_partitions
-from packer.pipeline.plans import plan_lengths
 from packer.pipeline.regions import Regions
 from packer.pipeline.segment_reader import LengthsReader
 from packer.pipeline.surveying import survey

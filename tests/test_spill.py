@@ -29,7 +29,7 @@ from packer.pipeline import disk_space, pack
 from packer.sources import jsonl as jsonl_module
 from packer.sources import open_source, scan
 from packer.sources import spill as spill_module
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.sources.lines import next_line
 from packer.sources.row_groups import RowGroup, RowGroups
 from tests.test_sources import KINDS, MAPPED, read_whole, write
@@ -235,7 +235,7 @@ def test_a_damaged_note_has_its_stream_made_again(tmp_path, damage):
     assert json.loads(note.read_bytes())["counts"] == {"straddling": 0, "untrained": 0}
 
 
-# the crew
+# the pool
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -255,12 +255,12 @@ def test_no_more_work_at_once_than_there_are_workers(workers, readers):
 
     found = {}
 
-    def read(reader: int, crew: Crew) -> None:
-        with crew.working():
-            found[reader] = list(crew.in_order(square, range(40)))
+    def read(reader: int, pool: DecodePool) -> None:
+        with pool.working():
+            found[reader] = list(pool.in_order(square, range(40)))
 
-    with closing(Crew(workers)) as crew:
-        threads = [threading.Thread(target=read, args=(reader, crew)) for reader in range(readers)]
+    with closing(DecodePool(workers)) as pool:
+        threads = [threading.Thread(target=read, args=(reader, pool)) for reader in range(readers)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -280,8 +280,8 @@ def test_no_more_is_taken_than_a_few_results_ahead(workers):
             taken += 1
             yield taken
 
-    with closing(Crew(workers)) as crew, crew.working():
-        for given in crew.in_order(abs, items()):
+    with closing(DecodePool(workers)) as pool, pool.working():
+        for given in pool.in_order(abs, items()):
             assert taken < given + (1 if workers == 1 else workers + 2)
 
 
@@ -297,8 +297,8 @@ def test_errors_come_in_their_turn(workers):
         raise ValueError
 
     for function, results, error in ((work, 5, KeyError), (abs, 8, ValueError)):
-        with closing(Crew(workers)) as crew, crew.working():
-            stream = crew.in_order(function, items())
+        with closing(DecodePool(workers)) as pool, pool.working():
+            stream = pool.in_order(function, items())
             assert [next(stream) for _ in range(results)] == list(range(results))
             with pytest.raises(error):
                 next(stream)

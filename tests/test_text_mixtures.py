@@ -15,7 +15,7 @@ from packer.pipeline.tokenizing import tokenize
 from packer.report import render_manifest_summary
 from packer.sources import spill as spill_module
 from packer.sources import text_records as records_module
-from packer.sources.text import TextInput
+from packer.sources.text_source import TextInput
 from packer.text.load_tokenizer import open_tokenizer
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.packed_rows import rows_on_disk

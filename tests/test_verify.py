@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 import packer
 from packer import PackerError
-from packer.shards.columns import PADDING
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest
 from packer.shards.reader import read_manifest
+from packer.shards.row_format import PADDING
 from tests.packed_rows import MAX_LEN, make, write_source
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3]

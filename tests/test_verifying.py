@@ -254,7 +254,7 @@ class Lists:
     has_labels = True
     mapped = False
 
-    def batches(self, crew=None):
+    def batches(self, pool=None):
         first = 0
         for size in [*self.sizes, len(self.values)]:
             lists = pa.array(self.values[first : first + size], pa.list_(pa.int32()))

@@ -1,13 +1,13 @@
 """Tokens in mapped Arrow memory, and the kernels that copy them into rows.
 
-`columns.py` describes a list column by memory addresses, `gather_kernels.py` copies spans of it with the primitives of
-`memory.py`, and `derived.py` fills in padding, labels and positions. The columns of the source and those of packed
-shards are described in the same way, so that one kernel packs and reads back to verify.
+`token_column.py` describes a list column by memory addresses, `gather_kernels.py` copies spans of it with the
+primitives of `memory.py`, and `derived.py` fills in padding, labels and positions. The columns of the source and those
+of packed shards are described in the same way, so that one kernel packs and reads back to verify.
 """
 
-from packer.gather.columns import TokenColumn, list_lengths
 from packer.gather.derived import RowLayout, any_trained, count_trained, fill_gaps, mask_context, restart_positions
 from packer.gather.gather_kernels import Spans, gather, gather_bytes, lengths_of
+from packer.gather.token_column import TokenColumn, list_lengths
 
 __all__ = [
     "RowLayout",

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.gather.columns import Addresses
 from packer.gather.memory import array_at, copy_bytes, prefetch
+from packer.gather.token_column import Addresses
 
 
 class Spans(NamedTuple):

@@ -26,7 +26,7 @@ from packer.loader.row_segments import (
     shift_left,
     token_loss_weights,
 )
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 
 Format = Literal["hf", "hf_rows", "encoder", "trl", "torchtitan", "torchtune", "megatron", "segment_ids"]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 
 _REMEDY = "call static_shape(dataset, rows=...) with the number of rows per batch"
 

@@ -19,9 +19,9 @@ from packer.errors import PackerError
 from packer.labels import NO_LOSS
 from packer.paths import expanded
 from packer.progress import silent
-from packer.shards.columns import PADDING
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
+from packer.shards.row_format import PADDING
 
 Row = dict[str, NDArray[Any]]
 _T = TypeVar("_T")
@@ -195,7 +195,7 @@ def load(path: str | Path, *, verify: bool = False) -> PackedDataset:
 
 
 def _verify(path: Path) -> None:
-    from packer.shards.verify import verify_packed  # imports Numba, which loading does not need
+    from packer.shards.check_shards import verify_packed  # imports Numba, which loading does not need
 
     fault = next(verify_packed(path, silent), None)
     if fault is not None:

@@ -23,7 +23,7 @@ from packer.loader.row_segments import (
     token_loss_weights,
 )
 from packer.loader.token_masks import mask_tokens
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 
 TOKEN_TYPES = "token_type_ids"
 

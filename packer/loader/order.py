@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer.loader.dataset import PackedDataset
 from packer.loader.draws import check_range, draws, stream_key
 from packer.random_purposes import ROW_ORDER
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 
 
 def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 
 LossWeights = Literal["sequence", "document"]
 Rows = Sequence[Mapping[str, NDArray[Any]]]

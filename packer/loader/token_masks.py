@@ -11,7 +11,7 @@ from packer.loader.draws import draws, mixed, stream_key
 from packer.loader.masking import MaskedLM
 from packer.loader.row_segments import cu_seqlens_of, restart_positions
 from packer.random_purposes import MASKS
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 
 _HASH_BITS = 32  # high bits of a draw that order units; a constant, so that ties do not depend on the batch
 _REPLACE = np.uint64(0x5851F42D4C957F2D)  # turns the draw that chose a token into an independent one

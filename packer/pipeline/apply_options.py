@@ -16,7 +16,7 @@ from packer.options import PackOptions
 from packer.plan.cutting import cut_documents
 from packer.plan.items import cut_pairs
 from packer.plan.segments import Segments
-from packer.shards.columns import RowFormat
+from packer.shards.row_format import RowFormat
 
 
 def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:

@@ -10,7 +10,7 @@ from packer.errors import PackerError
 from packer.facts import SourceIdentity
 from packer.options import PackOptions, byte_size
 from packer.output.packed_output import PackedOutput
-from packer.shards.columns import RowFormat
+from packer.shards.row_format import RowFormat
 from packer.sources import Source
 from packer.sources.mixture import Mixture
 

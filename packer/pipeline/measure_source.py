@@ -12,7 +12,7 @@ from packer.facts import MixturePart
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.grouping import document_groups
-from packer.pipeline.plans import makes_own_rows
+from packer.pipeline.make_plan import makes_own_rows
 from packer.pipeline.read_documents import Given, open_sources
 from packer.progress import Progress, silent
 from packer.sources import scan

@@ -13,7 +13,7 @@ from packer.options import PackOptions
 from packer.output.request import Request, RequestedFile
 from packer.sources import TURN_STARTS, Source, open_source, open_text
 from packer.sources.mixture import Mixture
-from packer.sources.opening import column_names
+from packer.sources.tokenized_source import column_names
 from packer.text import TextOptions
 
 if TYPE_CHECKING:

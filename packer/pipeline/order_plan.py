@@ -18,7 +18,7 @@ from packer.algorithms.sequential import OpenRow, OrderedRows
 from packer.facts import Account, PlanTotals
 from packer.notes import Note, Notes
 from packer.options import PackOptions
-from packer.pipeline.planning import account_of, require_segments
+from packer.pipeline.packable_segments import account_of, require_segments
 from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
 from packer.plan import Segments, items_of
 from packer.plan.ordered import OrderedSegments, lengths_to_arrange, row_places, rows_from

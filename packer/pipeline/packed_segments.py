@@ -16,10 +16,10 @@ from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
 from packer.gather import TokenColumn
 from packer.pipeline.segment_buckets import Buckets, distributed
-from packer.shards.columns import PADDING
-from packer.shards.kept import values_at
+from packer.shards.kept_columns import values_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
+from packer.shards.row_format import PADDING
 from packer.sources import Source
 from packer.sources.mixture_order import TakenInOrder
 

@@ -20,14 +20,14 @@ from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference, names_and_sizes
 from packer.paths import expanded, output_path
+from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
-from packer.pipeline.finding_complete import changed_since, check_files
+from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.open_inputs import request_of, with_texts
-from packer.pipeline.plans import makes_own_rows, plan_documents
 from packer.pipeline.read_documents import Given, open_sources, read_documents
 from packer.pipeline.shard_maker import ShardMaker, write_shards
 from packer.pipeline.verifying import compare_opened
-from packer.pipeline.watching import Watch
+from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest

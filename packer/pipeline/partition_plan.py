@@ -11,9 +11,9 @@ from packer.notes import Notes
 from packer.pipeline.partition_rows import PartitionJob
 from packer.pipeline.pattern_shares import Shares
 from packer.pipeline.regions import load
-from packer.plan.deal import even_cuts
 from packer.plan.permute import key_of, permute_all
 from packer.plan.pieces import PieceRows, ShardRows
+from packer.plan.whole_plan import even_cuts
 from packer.random_purposes import POOL_ROWS
 
 

@@ -15,12 +15,12 @@ from packer.errors import SourceError
 from packer.facts import Account, MixturePart, SourceIdentity
 from packer.options import PackOptions
 from packer.pipeline.group_plan import group_totals
+from packer.pipeline.packable_segments import account_of
 from packer.pipeline.packed_segments import PackedSegments
-from packer.pipeline.planning import account_of
 from packer.pipeline.segment_reader import lists_of
 from packer.plan import Segments, cut_documents, together_bound
 from packer.shards.figures import differences
-from packer.shards.kept import KeptValues
+from packer.shards.kept_columns import KeptValues
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.sources import TokenTable

@@ -17,7 +17,7 @@ from packer.options import PackOptions
 from packer.pipeline.packed_segments import PackedSegments
 from packer.pipeline.segment_reader import lists_of
 from packer.plan import Segments
-from packer.shards.kept import KeptValues, same_values, tokens_at
+from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.sources import Source, TokenTable
 from packer.sources.column_types import cast, join
 from packer.sources.mixture_order import TakenInOrder

@@ -15,13 +15,13 @@ from packer.executors import run_tasks
 from packer.labels import NO_LOSS
 from packer.output.packed_output import PackedOutput
 from packer.pipeline.segment_reader import MappedDocuments, lists_of
-from packer.pipeline.watching import Watch
+from packer.pipeline.watch_source import Watch
 from packer.plan.pieces import Located, ShardRows
 from packer.plan.segments import context_of
 from packer.progress import Progress
-from packer.shards.columns import RowFormat
-from packer.shards.kept import KeptValues
+from packer.shards.kept_columns import KeptValues
 from packer.shards.manifest import ShardEntry, shard_name
+from packer.shards.row_format import RowFormat
 from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
 from packer.sources import TokenTable, value_message
 from packer.sources.origins import Origins

@@ -12,8 +12,8 @@ from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.paths import expanded
+from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_source import measure
-from packer.pipeline.plans import plan_lengths
 from packer.pipeline.read_documents import Given
 from packer.plan import Segments
 from packer.progress import Progress, silent

@@ -20,11 +20,11 @@ from packer.output.replace_folder import restore
 from packer.output.request import Request, difference
 from packer.output.tokenize_report import TokenizedShard, TokenizeReport
 from packer.paths import expanded, output_path, tokenizer_name
+from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_tokenizing
-from packer.pipeline.finding_complete import changed_since, check_files
 from packer.pipeline.open_inputs import open_with, request_of
 from packer.pipeline.packing import name_after, refuse_inside
-from packer.pipeline.watching import Watch
+from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import datasets_files, shard_name
 from packer.sources import Source, identify

@@ -13,7 +13,7 @@ from packer.errors import SourceError
 from packer.gather import list_lengths
 from packer.options import PackOptions
 from packer.plan import Segments, cuts_between
-from packer.shards.kept import KeptValues
+from packer.shards.kept_columns import KeptValues
 from packer.sources import TURN_STARTS, TokenTable
 
 

@@ -15,10 +15,10 @@ from packer.pipeline.open_inputs import with_texts
 from packer.pipeline.read_documents import Given, open_sources
 from packer.pipeline.recounting import identity_faults
 from packer.progress import Progress, silent
+from packer.shards.check_shards import verify_packed
 from packer.shards.figures import differences
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
-from packer.shards.verify import verify_packed
 from packer.sources import IdentityCounter, Source
 from packer.sources.draw_mixture import draw_mixture
 from packer.sources.mixture import Mixture

@@ -14,10 +14,10 @@
 from packer.plan.account import count_documents
 from packer.plan.apart import keep_apart
 from packer.plan.cutting import cut_documents, cuts_between
-from packer.plan.deal import Plan, deal
 from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
 from packer.plan.items import cut_pairs, items_of, with_both_of_each
 from packer.plan.segments import Segments
+from packer.plan.whole_plan import Plan, deal
 
 __all__ = [
     "NO_GROUP",

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.plan.apart_kernels import find_runs, mark_clashes, spread_runs
-from packer.plan.deal import Plan
 from packer.plan.groups import NO_GROUP, apart_bound_of_extents, by_group, collected, groups_of_numbers
 from packer.plan.segments import Segments
+from packer.plan.whole_plan import Plan
 
 SPARE = 0.006
 """Rows to spare with which packing anew begins, as a share of the rows dissolved: full rows leave no choice."""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.patterns import Patterns
-from packer.plan.deal import Plan, even_cuts
 from packer.plan.group_kernels import (
     GroupedSegments,
     bound_of_groups,
@@ -21,6 +20,7 @@ from packer.plan.group_kernels import (
 )
 from packer.plan.row_kernels import sort_by_extent
 from packer.plan.segments import Segments
+from packer.plan.whole_plan import Plan, even_cuts
 
 NO_GROUP = -1
 """The group of documents that belong to none."""

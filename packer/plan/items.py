@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.options.choices import LongPolicy, TruncateSide
 from packer.plan.cutting import cut_documents
-from packer.plan.deal import Plan
 from packer.plan.segments import Segments
+from packer.plan.whole_plan import Plan
 
 
 def cut_pairs(

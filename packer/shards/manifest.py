@@ -13,8 +13,8 @@ from typing import Any
 from packer.facts import Facts, SourceIdentity, Totals, kinds_of
 from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields
 from packer.options import PackOptions
-from packer.shards.columns import RowFormat
 from packer.shards.option_kinds import OPTIONS
+from packer.shards.row_format import RowFormat
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

@@ -15,7 +15,7 @@ from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
 from packer.options import PackOptions
 from packer.plan import NO_GROUP
-from packer.shards.columns import PADDING
+from packer.shards.row_format import PADDING
 
 
 class Chunks(Protocol):

@@ -8,8 +8,8 @@ import pyarrow as pa
 from packer.arrow import as_numpy
 from packer.column_names import ROLE
 from packer.options import PackOptions
-from packer.shards.columns import PADDING, RowFormat
 from packer.shards.manifest import Manifest
+from packer.shards.row_format import PADDING, RowFormat
 
 
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:

@@ -24,10 +24,10 @@ from packer.gather import (
     restart_positions,
 )
 from packer.labels import NO_LOSS
-from packer.shards.columns import PADDING, RowFormat
 from packer.shards.files import HashingFile
-from packer.shards.kept import KeptValues, tokens_at
+from packer.shards.kept_columns import KeptValues, tokens_at
 from packer.shards.manifest import ShardEntry
+from packer.shards.row_format import PADDING, RowFormat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,32 +1,37 @@
-"""Where documents come from: Hugging Face datasets, Arrow, Parquet and JSONL, read in one fixed order.
+"""Documents read in a fixed order from Hugging Face datasets, Arrow, Parquet, JSON lines and text.
 
-    source = open_source("data/", split=None)     what is there, which columns, which files
-    source = open_text("data/", options)          the same of text, with a tokenizer
-    source.spill_size(folder)                     what that is going to take on disk
-    source = source.spill(folder, progress)       decode once what cannot be mapped
-    counts = scan(source, progress)               every length, the token total, the identity
-    table = source.table(counts.lengths)          all documents by address, for the gather kernels
+    source = open_source("data/", split=None)     find files and columns; no document is read yet
+    source = open_text("data/", options)          the same for text, with a tokenizer
+    source.spill_size(folder)                     estimate the disk space that decoding takes
+    source = source.spill(folder, progress)       decode once what cannot be memory-mapped
+    survey = source.survey(progress)              check every document; lengths and identity of the source
+    table = source.table(survey.lengths())        all documents by address, for the gather kernels
 
-`opening.py` finds the files (`file_search.py`: in folders and globs; `split_names.py`: of a split); `ipc.py`,
-`parquet.py` and `jsonl.py` hold one input class each (`row_groups.py` and `lines.py`: what is in such a file, whatever
-it holds). `mapped_lists.py` is what needs no decoding, in record batches of a mapped file (`record_batches.py`) or of a
-table in memory (`table_in_memory.py`), with values beside the tokens (`value_column.py`); `hugging_face.py` opens saved
-datasets, `datasets.Dataset` objects and the Hub. `documents.py` and `checking.py` check what they yield,
-`column_checks.py` its columns, `column_types.py` and `column_values.py` find the types that hold the values of other
-columns (`json_blocks.py`: those of JSON lines), `source.py` strings it together and `scanning.py` counts it. `spill.py`
-decodes pieces of the inputs side by side (`crew.py`: the threads), `streams.py` writes them and `sizing.py` foresees
-their size. `length_counts.py` reads a histogram in place of documents. `text.py` tokenizes what `records.py` and
-`arrow_records.py` read, and `pairs.py` reads the two lists of a preference pair as two documents.
-`mixture.py` opens several sources as one, `draw_mixture.py` decides what is taken of each, `origins.py` says which
-document is which, and `mixture_order.py` puts them in the order of their sources for a check.
-A new input is one class with the attributes of `Input` and one line in `opening.py`.
+Modules by subject:
+
+- Finding files: `tokenized_source.py`, `file_search.py` (folders and globs), `split_names.py`, `hugging_face.py` (saved
+  datasets, `datasets.Dataset` objects, the Hub), `regular_files.py`, and `formats.py`, the registry of formats.
+- Formats: `ipc.py`, `parquet.py` and `jsonl.py` have one input class each; `row_groups.py` and `lines.py` read such
+  files for tokens and text alike.
+- Documents that stay where they are: `mapped_lists.py` over the record batches of a mapped file (`record_batches.py`)
+  or of a table in memory (`table_in_memory.py`); `value_column.py` looks up values beside the tokens.
+- Checks: `documents.py` (what an input yields), `checking.py`, `lengths.py`, `masks.py`; `column_checks.py`,
+  `column_types.py` and `column_values.py` for names, types and values of columns (`json_blocks.py` for JSON lines).
+- Sources: `source.py`, `pairs.py` (preference pairs) and `mixture.py` (several sources) satisfy the protocol in
+  `open_documents.py`; `survey.py` counts a source, `draw_mixture.py` decides what a mixture takes, `origins.py` says
+  which document of a mixture is which, `source_order.py` reads documents in the order of the files for verification.
+- Decoding: `spill.py` decodes pieces of inputs side by side on a `decode_pool.py`, `decoded_streams.py` writes them,
+  `decoded_size.py` estimates their size.
+- Text: `text_source.py` tokenizes what `text_records.py`, `json_records.py`, `parquet_records.py` and
+  `arrow_records.py` read.
+- Histograms instead of documents: `length_counts.py`.
 """
 
 from packer.sources.documents import TURN_STARTS, SourceFile, TokenTable, value_message
-from packer.sources.opening import open_source
-from packer.sources.scanning import IdentityCounter, Scan, identify, scan
 from packer.sources.source import Source
-from packer.sources.text import open_text
+from packer.sources.survey import IdentityCounter, Scan, identify, scan
+from packer.sources.text_source import open_text
+from packer.sources.tokenized_source import open_source
 
 __all__ = [
     "TURN_STARTS",

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DocumentError, Input, reading
 from packer.sources.lengths import document_lengths, fault_of_row
 
 
-def checked(given: Input, columns: Columns, crew: Crew | None = None) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
+def checked(
+    given: Input, columns: Columns, pool: DecodePool | None = None
+) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
     """Yield the batches of an input with the lengths of their documents, shape (documents,).
 
     Raises:
@@ -20,7 +22,7 @@ def checked(given: Input, columns: Columns, crew: Crew | None = None) -> Iterato
         SourceError: the file is truncated or corrupt.
     """
     row = 0
-    batches = given.batches(crew)
+    batches = given.batches(pool)
     try:
         while True:
             with reading(given.file.name):

@@ -16,7 +16,7 @@ from packer.errors import PackerError, SourceError
 from packer.facts import TextIdentity
 from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.system_errors import shortage
 
 if TYPE_CHECKING:
@@ -237,11 +237,11 @@ class Input(Protocol):
         """
         return (self,)
 
-    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents in order, within bounded memory; may raise `DocumentError` with a row of this input.
 
         Args:
-            crew: may help; the thread that iterates is working in it.
+            pool: may help; the thread that iterates is working in it.
         """
 
     def place(self, row: int) -> str:

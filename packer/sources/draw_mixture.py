@@ -31,8 +31,8 @@ from packer.sources.documents import DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.mixture import Mixture, Recipe, of_source, progress_in
 from packer.sources.origins import Origins
-from packer.sources.scanning import IdentityCounter, empty_source, scan
 from packer.sources.source import Source
+from packer.sources.survey import IdentityCounter, empty_source, scan
 
 LOOKED_UP = 1 << 18
 """Documents whose lengths are looked up together."""

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from packer.errors import SourceError
 from packer.gather import TokenColumn
-from packer.gather.columns import ColumnBuilder
+from packer.gather.token_column import ColumnBuilder
 from packer.sources.column_checks import find_columns
 from packer.sources.column_types import plain_type
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import (
     Batch,
     Columns,
@@ -40,7 +40,7 @@ class CompressedIpc(Input):
     has_labels: bool
     columns: Columns
 
-    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield one batch for each record batch."""
         buffer = map_file(self.path)
         wanted = self.columns.wanted(has_labels=self.has_labels)

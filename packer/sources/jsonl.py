@@ -20,7 +20,7 @@ from packer.errors import PackerError
 from packer.sources.column_checks import check_per_token, require_column
 from packer.sources.column_types import join
 from packer.sources.column_values import infer, shown
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import (
     MASKS,
     Batch,
@@ -77,22 +77,22 @@ class JsonLines(Input):
             for start, stop in pairwise(sorted(bounds))
         ]
 
-    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents of one block after the other; blocks are parsed side by side.
 
         Raises:
             DocumentError: a line is wrong.
         """
-        if crew is not None:
-            yield from self._batches(crew)
+        if pool is not None:
+            yield from self._batches(pool)
             return
-        with closing(Crew(_THREADS)) as own, own.working():
+        with closing(DecodePool(_THREADS)) as own, own.working():
             yield from self._batches(own)
 
-    def _batches(self, crew: Crew) -> Iterator[Batch]:
+    def _batches(self, pool: DecodePool) -> Iterator[Batch]:
         row = line = 0
         types = dict(self.types)  # of the values so far; parsing is fast while they hold what follows
-        for block, done, found in crew.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
+        for block, done, found in pool.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
             if isinstance(found, pa.ArrowException):
                 raise self._find_fault(block, row, line, str(found))
             if isinstance(found, DocumentError):

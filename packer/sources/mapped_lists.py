@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.gather import TokenColumn
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile
 from packer.sources.record_batches import BatchStore
 
@@ -79,7 +79,7 @@ class MappedLists(Input):
         for store in self.stores:
             yield from store.read(range(len(store.ends)), names)
 
-    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield runs of up to a million documents or so: small chunks together, a huge chunk in slices."""
         names = Columns(self.input_ids, self.labels or "", self.extra).wanted(has_labels=self.labels is not None)
         parts: list[list[pa.Array]] = [[] for _ in names]

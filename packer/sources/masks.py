@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.gather import list_lengths
 from packer.labels import NO_LOSS
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import (
     ATTENTION,
     MASKS,
@@ -79,7 +79,7 @@ class Masked(Input):
         """Cut where the input is cut."""
         return [replace(self, given=piece) for piece in self.given.cut(size)]
 
-    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents as the masks leave them.
 
         Raises:
@@ -87,7 +87,7 @@ class Masked(Input):
                 stands between tokens.
         """
         row = 0
-        for batch in self.given.batches(crew):
+        for batch in self.given.batches(pool):
             lengths = document_lengths(batch.input_ids, batch.labels, batch.per_token(self.columns))
             wrong = np.flatnonzero(lengths < 0)
             good = int(wrong[0]) if len(wrong) else len(lengths)

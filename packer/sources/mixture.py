@@ -15,8 +15,8 @@ from packer.errors import SourceError
 from packer.options.choices import MixUnit
 from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
+from packer.sources.decoded_size import SpillSize
 from packer.sources.documents import Input, Tokenized
-from packer.sources.sizing import SpillSize
 from packer.sources.source import Source
 
 

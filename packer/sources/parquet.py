@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.sources.column_checks import find_columns
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile, reading
 from packer.sources.row_groups import RowGroup, RowGroups
 
@@ -58,7 +58,7 @@ class ParquetFile(Input):
         pieces = self.groups.cut(lambda group: self._decoded(group).bytes >= size)
         return [replace(self, groups=piece) for piece in pieces]
 
-    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the rows in order."""
         at_once = int(min(max(_VALUES / self.groups.size_of_a_row, 1), _ROWS))
         for batch, done in self.groups.batches(self.columns.wanted(has_labels=self.has_labels), at_once):

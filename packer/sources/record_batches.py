@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.gather import TokenColumn
-from packer.gather.columns import Addresses
+from packer.gather.token_column import Addresses
 from packer.sources.documents import reading
 
 MAGIC = b"ARROW1"

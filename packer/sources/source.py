@@ -16,10 +16,10 @@ from packer.progress import Progress, silent
 from packer.sources.checking import checked
 from packer.sources.column_checks import check_indices, one_type
 from packer.sources.column_types import join_by_name
+from packer.sources.decoded_size import SpillSize, spill_size
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.lengths import document_lengths, fault_of_row
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.sizing import SpillSize, spill_size
 from packer.sources.spill import spill_inputs
 from packer.sources.value_column import ValueColumn
 

@@ -29,11 +29,11 @@ from packer.shards.files import hash_file
 from packer.shards.manifest import checksum
 from packer.sources.checking import checked
 from packer.sources.column_values import join_with
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
+from packer.sources.decoded_streams import COLUMNS, appearing, rewrite, stream_types, write_stream
 from packer.sources.documents import Batch, DocumentError, Input
 from packer.sources.ipc import open_ipc
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.streams import COLUMNS, appearing, rewrite, stream_types, write_stream
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
@@ -187,8 +187,8 @@ class _Decoding:
     def run(self, workers: int) -> None:
         if not self._pieces:
             return
-        with closing(Crew(workers)) as crew, ThreadPoolExecutor(min(workers, len(self._pieces))) as pool:
-            futures = {number: pool.submit(self._decode, number, crew) for number in range(len(self._pieces))}
+        with closing(DecodePool(workers)) as pool, ThreadPoolExecutor(min(workers, len(self._pieces))) as threads:
+            futures = {number: threads.submit(self._decode, number, pool) for number in range(len(self._pieces))}
             try:
                 for number, future in futures.items():
                     try:
@@ -243,15 +243,15 @@ class _Decoding:
                 fault.place = self._pieces[number].given.place(fault.row)
                 raise fault.in_source(self._document(number, fault.row)) from None
 
-    def _decode(self, number: int, crew: Crew) -> None:
+    def _decode(self, number: int, pool: DecodePool) -> None:
         piece = self._pieces[number]
         try:
-            with crew.working():
+            with pool.working():
                 if piece.is_intact():
                     self._tell(number, piece.given.file.bytes)
                     return
                 counts = dict.fromkeys(_COUNTED, 0)
-                batches = self._told(number, crew, counts)
+                batches = self._told(number, pool, counts)
                 has_labels = bool(piece.given.has_labels)
                 columns = self._source.columns_of(piece.number)
                 with closing(batches):
@@ -264,9 +264,9 @@ class _Decoding:
             self._stop(number)
             raise
 
-    def _told(self, number: int, crew: Crew, counts: dict[str, int]) -> Generator[Batch, None, None]:
+    def _told(self, number: int, pool: DecodePool, counts: dict[str, int]) -> Generator[Batch, None, None]:
         piece = self._pieces[number]
-        for batch, _ in checked(piece.given, self._source.columns_of(piece.number), crew):
+        for batch, _ in checked(piece.given, self._source.columns_of(piece.number), pool):
             if number > self._first_fault:
                 raise _Abandoned
             for name in _COUNTED:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.gather import TokenColumn
-from packer.gather.columns import ColumnBuilder
+from packer.gather.token_column import ColumnBuilder
 from packer.sources.column_types import as_plain, plain_type
 from packer.sources.record_batches import FileState, ends_of
 

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 _AHEAD = 2  # results that may wait beyond one for each worker
 
 
-class Crew:
+class DecodePool:
     """A fixed number of permits to work, and threads that help whoever holds one while others are spare.
 
     Files decode side by side, a permit each. Where there are fewer of them than workers, as with one big compressed

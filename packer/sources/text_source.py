@@ -16,7 +16,8 @@ from packer.sources.arrow_records import open_arrow_records, select_arrow_record
 from packer.sources.column_checks import check_types, refuse_twins
 from packer.sources.column_types import as_plain
 from packer.sources.column_values import infer
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
+from packer.sources.decoded_streams import COLUMNS
 from packer.sources.documents import (
     TURN_STARTS,
     Batch,
@@ -28,10 +29,9 @@ from packer.sources.documents import (
 )
 from packer.sources.formats import format_of
 from packer.sources.hugging_face import Found
-from packer.sources.opening import find, refuse_masks
 from packer.sources.source import Source
-from packer.sources.streams import COLUMNS
 from packer.sources.text_records import RecordReader
+from packer.sources.tokenized_source import find, refuse_masks
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
 from packer.text.text_columns import OF_CHATS
 
@@ -74,16 +74,16 @@ class TextInput(Input):
         """Cut as the reader does."""
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
-    def batches(self, crew: Crew | None = None) -> Iterator[Batch]:
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents of one stretch of records after the other; stretches are tokenized side by side.
 
         Raises:
             DocumentError: a record is wrong.
         """
-        if crew is not None:
-            yield from self._batches(crew)
+        if pool is not None:
+            yield from self._batches(pool)
             return
-        with closing(Crew(_THREADS)) as own, own.working():
+        with closing(DecodePool(_THREADS)) as own, own.working():
             yield from self._batches(own)
 
     @property
@@ -97,9 +97,9 @@ class TextInput(Input):
         """What names the documents."""
         return self.reader.places
 
-    def _batches(self, crew: Crew) -> Iterator[Batch]:
+    def _batches(self, pool: DecodePool) -> Iterator[Batch]:
         row = 0
-        stretches = crew.in_order(self._encode, self.reader.blocks(self._columns))
+        stretches = pool.in_order(self._encode, self.reader.blocks(self._columns))
         with closing(stretches):  # type: ignore[type-var]  # a generator
             while True:
                 try:

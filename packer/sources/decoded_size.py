@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packer.errors import PackerError
 from packer.gather import list_lengths
-from packer.sources.crew import Crew
+from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import DecodedSize, DocumentError, Input, reading
 from packer.sources.spill import cut_source
 
@@ -53,11 +53,11 @@ def spill_size(source: Source, folder: Path) -> SpillSize:
 def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
     """Decode the first block of a few inputs: what came of it, and how many bytes of the files it took."""
     tokens = rows = read = 0
-    crew = Crew(1)
+    pool = DecodePool(1)
     for given in inputs[:: -(-len(inputs) // _SAMPLED)]:
         try:
-            with crew.working(), reading(given.file.name):
-                batch = next(given.batches(crew), None)
+            with pool.working(), reading(given.file.name):
+                batch = next(given.batches(pool), None)
                 found = sum(int(list_lengths(chunk).sum()) for chunk in batch.input_ids) if batch is not None else 0
         except (PackerError, DocumentError):  # to be told when it is decoded, with its place
             continue
@@ -65,7 +65,7 @@ def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
             rows += sum(map(len, batch.input_ids))
             tokens += found
             read += batch.done
-    crew.close()
+    pool.close()
     return DecodedSize.of(tokens, rows, has_labels=any(given.has_labels for given in inputs)), read
 
 

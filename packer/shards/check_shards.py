@@ -18,11 +18,11 @@ from packer.errors import PackerError
 from packer.gather import count_trained
 from packer.labels import NO_LOSS
 from packer.progress import Progress
-from packer.shards.columns import PADDING
 from packer.shards.figures import manifest_faults, row_faults
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
+from packer.shards.row_format import PADDING
 from packer.shards.sharing import row_fault
 from packer.shards.structure import rows_fault
 from packer.shards.writer import Counts

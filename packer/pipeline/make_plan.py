@@ -20,16 +20,16 @@ from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.group_plan import plan_groups
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.order_plan import plan_in_order
+from packer.pipeline.packable_segments import cut_by_policy
 from packer.pipeline.partitioning import plan_partitions
-from packer.pipeline.planning import cut_by_policy
 from packer.pipeline.read_documents import Documents
 from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
 from packer.pipeline.shard_maker import Shards
 from packer.pipeline.surveying import survey
 from packer.plan import Plan, Segments
-from packer.plan.deal import PlannedShards
+from packer.plan.whole_plan import PlannedShards
 from packer.progress import Progress, silent
-from packer.shards.columns import RowFormat
+from packer.shards.row_format import RowFormat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
