@@ -18,7 +18,7 @@ from packer.loader import dataset as loader_module
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
 from packer.shards.reader import open_shard
-from packer.sources import open_source, scan
+from packer.sources import open_source
 from tests import fuzzing
 
 MUTATIONS = int(os.environ.get("PACKER_FUZZ", "500"))  # of every file of the slow tests
@@ -197,7 +197,7 @@ def save(path: Path, *columns: pa.Array, names=("input_ids", "labels")) -> Path:
 
 def refusal(source: Path) -> str:
     with pytest.raises(PackerError) as caught:
-        scan(open_source(source))
+        open_source(source).survey()
     with pytest.raises(PackerError, match=r"[^\n]+"):
         packer.pack(source, source.with_suffix(".packed"), max_len=4, sync=False)
     assert not source.with_suffix(".packed").exists()
@@ -283,7 +283,7 @@ def test_a_document_above_the_longest_is_named(tmp_path):
         with SparseFile(path) as file, pa.ipc.new_stream(pa.PythonFile(file), batch.schema, options=options) as writer:
             writer.write_batch(batch)
         if length is None:
-            assert scan(open_source(path)).lengths.tolist() == [2, 2**31 - 2]
+            assert open_source(path).survey().lengths().tolist() == [2, 2**31 - 2]
         else:
             expected = f"{length} tokens, above the longest document of {length - 1}; split it"
             assert refusal(path) == f"document 1 (a.arrow row 1): {expected}"

@@ -22,11 +22,11 @@ from packer.plan.hash_sample import HashSample
 from packer.plan.mixture_shares import Take
 from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
-from packer.sources import draw_mixture as draw_module
-from packer.sources import mixture_order
+from packer.sources import source_order
+from packer.sources import survey as survey_module
 from packer.sources.draw_mixture import draw_mixture
-from packer.sources.mixture_order import TakenInOrder
 from packer.sources.origins import Origins
+from packer.sources.source_order import MixtureOrder
 from tests import naive
 from tests.test_mixtures import documents_of, save
 
@@ -85,18 +85,24 @@ def test_every_number_is_one_document(sources, seed, reordered, data):
         assert origins[np.array(documents, np.int64)].tolist() == lists
 
 
+def numbers(order, segments):
+    """Numbers of segments that are given as (source_ids, doc_ids, copy)."""
+    columns = np.array(segments).T
+    return order.numbers(dict(zip(("source_ids", "doc_ids", "copy"), columns, strict=True)))
+
+
 def test_documents_are_numbered_in_the_order_of_the_sources(tmp_path, monkeypatch):
-    monkeypatch.setattr(mixture_order, "_TOGETHER", 20)
+    monkeypatch.setattr(source_order, "_TOGETHER", 20)
     sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20), save(tmp_path, 2, 2000)]
     options = PackOptions(max_len=32, weights=(1.5, 2.0, 0.25), mix_unit="epochs")
     drawn = draw_mixture(open_sources(sources, options))
-    taken, every = TakenInOrder(drawn), side_by_side(times_of(drawn.takes))
-    assert taken.numbers(*np.array(every).T).tolist() == list(range(len(every)))
+    taken, every = MixtureOrder(drawn), side_by_side(times_of(drawn.takes))
+    assert numbers(taken, every).tolist() == list(range(len(every)))
     shuffled = np.random.default_rng(0).permutation(len(every))
-    assert taken.numbers(*np.array(every)[shuffled].T).tolist() == shuffled.tolist()
+    assert numbers(taken, np.array(every)[shuffled]).tolist() == shuffled.tolist()
     left_out = int(np.flatnonzero(~drawn.takes[0].sample.contains(0, 50))[0])
     others = [(0, left_out, 1), (0, 0, 2), (1, 0, 2), (1, 20, 0), (3, 0, 0), (0, -1, 0), (0, 0, -1), (-1, 0, 0)]
-    assert taken.numbers(*np.array(others).T).tolist() == [len(every)] * len(others)
+    assert numbers(taken, others).tolist() == [len(every)] * len(others)
     for number, (source, document, copy) in enumerate(every):
         where = f"document {document} (source.arrow row {document}) of source.arrow ({source + 1}), copy {copy}"
         assert taken.describe(number) == where
@@ -117,7 +123,7 @@ def test_the_identity_is_that_of_what_is_taken(tmp_path, monkeypatch):
     options = {"weights": (0.5, 2.25), "mix_unit": "epochs"}
     found = []
     for together, seed in ((1 << 18, 1), (7, 1), (7, 2)):
-        monkeypatch.setattr(draw_module, "LOOKED_UP", together)
+        monkeypatch.setattr(survey_module, "_TOGETHER", together)
         found.append(draw_mixture(open_sources(sources, PackOptions(max_len=64, seed=seed, **options))).identity)
     assert found[0] == found[1]
     assert found[1].lengths_xxh3_128 != found[2].lengths_xxh3_128
@@ -158,7 +164,7 @@ def million(tmp_path_factory):
 @pytest.mark.parametrize("weights", [(0.4, 0.5), (1.3, 60.5)], ids=["samples", "copies"])
 def test_a_million_documents_are_not_held(million, monkeypatch, weights):
     """All that is allocated on the way stays below half a byte for each document: their lengths alone take four."""
-    for module, name in ((draw_module, "LOOKED_UP"), (hash_sample, "_CHUNK"), (segment_reader, "_LOOKED_UP")):
+    for module, name in ((survey_module, "_TOGETHER"), (hash_sample, "_CHUNK"), (segment_reader, "_LOOKED_UP")):
         monkeypatch.setattr(module, name, 1 << 12)
     options = PackOptions(max_len=16, weights=weights, mix_unit="epochs")
     opened = open_sources(million, options)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import PackerError
 from packer.pipeline import segment_differences
-from packer.sources import open_source, scan
+from packer.sources import open_source
 
 WORDS = ["news", "code", None, "books", ""]
 
@@ -257,7 +257,7 @@ def test_masks_that_mask_nothing_leave_the_source_mapped(tmp_path, kind):
 
 def test_lengths_are_those_without_padding(tmp_path):
     columns = {"input_ids": [[0, 0, 5, 6], [7, 0, 0, 0]], "attention_mask": [[0, 0, 1, 1], [1, 0, 0, 0]]}
-    assert scan(open_source(write(tmp_path, "arrow", columns))).lengths.tolist() == [2, 1]
+    assert open_source(write(tmp_path, "arrow", columns)).survey().lengths().tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])

@@ -14,7 +14,7 @@ import pytest
 
 import packer
 from packer.plan import cut_documents
-from packer.sources import open_source, scan
+from packer.sources import open_source
 from tests import naive
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -68,7 +68,7 @@ def test_real_corpora_pack_as_naive_best_fit_does_and_come_back_whole(shared_dat
     assert manifest.totals.documents == documents
     assert list(packer.verify(out, source)) == []
 
-    lengths = scan(open_source(source, split=None), packer.progress.silent).lengths
+    lengths = open_source(source, split=None).survey(packer.progress.silent).lengths()
     assert manifest.packs == naive_packs(lengths, max_len)
     one_shard = packer.pack(source, tmp_path / "one", max_len=max_len, algorithm="bfd", shard_size="4GB")
     assert len(one_shard.shards) == 1 < len(manifest.shards)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from packer.errors import SourceError
 from packer.gather import TokenColumn
-from packer.sources import Source, open_source, open_text, scan
+from packer.sources import Source, open_source, open_text
 from packer.sources.documents import Columns
 from packer.sources.ipc import open_ipc
 from packer.sources.record_batches import MappedFile
@@ -96,15 +96,15 @@ def test_values_are_looked_up_across_files(tmp_path):
 
 GROWTH = """
 import sys
-from packer.sources import open_source, scan
+from packer.sources import open_source
 
 def resident():
     return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
 
-open_source(sys.argv[1]).table(scan(open_source(sys.argv[1])).lengths)  # what is loaded and compiled once
+open_source(sys.argv[1]).table(open_source(sys.argv[1]).survey().lengths())  # what is loaded and compiled once
 before = resident()
 source = open_source(sys.argv[2])
-table = source.table(scan(source).lengths)
+table = source.table(source.survey().lengths())
 print(resident() - before)
 """
 
@@ -128,17 +128,17 @@ def test_a_record_batch_takes_no_kilobyte(tmp_path):
 LOADED = """
 import json, pickle, sys
 sys.path.insert(0, "")
-from tests.test_sources import read_whole, scan
+from tests.test_sources import read_whole
 with open(sys.argv[1], "rb") as file:
     source = pickle.load(file)
-table = source.table(scan(source).lengths)
+table = source.table(source.survey().lengths())
 extra = {name: list(map(str, column.chunks)) for name, column in table.extra.items()}
 print(json.dumps([read_whole(source), extra, source.describe(1), source.name]))
 """
 
 
 def told(source: Source) -> list:
-    table = source.table(scan(source).lengths)
+    table = source.table(source.survey().lengths())
     extra = {name: list(map(str, column.chunks)) for name, column in table.extra.items()}
     return json.loads(json.dumps([read_whole(source), extra, source.describe(1), source.name]))
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from packer.gather import Spans, TokenColumn, gather
 from packer.labels import NO_LOSS
-from packer.sources import Source, TokenTable, open_source, scan
+from packer.sources import Source, TokenTable, open_source
 from packer.sources import jsonl as jsonl_module
 from packer.sources import mapped_lists as mapped_lists_module
 from packer.sources import source as source_module
@@ -49,7 +49,7 @@ def read_tables(source: Source) -> tuple[list[list[int]], list[list[int]] | None
 
 def read_whole(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
     """The same by way of `table`, as the gather does it."""
-    table = source.table(scan(source).lengths)
+    table = source.table(source.survey().lengths())
     labels = lists_of(table.labels, table) if table.labels is not None else None
     return lists_of(table.input_ids, table), labels
 
@@ -117,18 +117,18 @@ def test_every_format_gives_the_same_documents(tmp_path, kind, labels):
     assert spilled.mapped
     assert spilled.files == source.files
     assert read_whole(spilled) == (DOCUMENTS, labels)
-    assert scan(spilled).identity == scan(open_source(path)).identity
+    assert spilled.survey().identity == open_source(path).survey().identity
 
 
 def test_identity_says_which_source_it_is(tmp_path):
     (tmp_path / "d" / "b").mkdir(parents=True)
     write(tmp_path / "d" / "b" / "two", "jsonl", DOCUMENTS[3:])
     write(tmp_path / "d" / "a", "stream", DOCUMENTS[:3])
-    found = scan(open_source(tmp_path / "d"))
+    found = open_source(tmp_path / "d").survey()
     lengths = np.array([len(d) for d in DOCUMENTS], np.int32)
-    assert found.lengths.dtype == np.int32
-    assert found.lengths.tolist() == lengths.tolist()
-    assert found.tokens == 58
+    assert found.lengths().dtype == np.int32
+    assert found.lengths().tolist() == lengths.tolist()
+    assert found.identity.tokens == 58
     sizes = [(tmp_path / "d" / name).stat().st_size for name in ("a.arrow", "b/two.jsonl")]
     assert found.identity.to_dict() == {
         "files": [
@@ -222,7 +222,7 @@ def test_datasets_objects_and_saved_ones(tmp_path, how, where):
     source = open_source(dataset)
     assert read_tables(source)[0] == expected
     assert read_whole(source)[0] == expected
-    assert source.spill(tmp_path / "unused").table(scan(source).lengths).rows is source.indices
+    assert source.spill(tmp_path / "unused").table(source.survey().lengths()).rows is source.indices
     dataset.save_to_disk(tmp_path / "saved")
     assert read_whole(open_source(tmp_path / "saved"))[0] == expected
 
@@ -243,20 +243,20 @@ def save_with_indices(folder: Path, indices: list[int], documents=DOCUMENTS) -> 
 
 
 def test_a_saved_indices_mapping_is_honoured(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_module, "STEP", 3)
+    monkeypatch.setattr(source_module, "_STEP", 3)
     indices = [5, 0, 4, 4, 1]
     save_with_indices(tmp_path / "d", indices)
     source = open_source(tmp_path / "d")
     assert read_tables(source)[0] == [DOCUMENTS[i] for i in indices]
     assert read_whole(source)[0] == [DOCUMENTS[i] for i in indices]
-    identity = scan(source).identity
+    identity = source.survey().identity
     assert [(file.rows, file.tokens) for file in identity.files] == [(2, 3), (3, 102)]
     assert source.describe(2) == "document 2 (more.arrow row 2)"
 
 
 def test_the_order_of_equal_lengths_is_part_of_the_identity():
     dataset = datasets.Dataset.from_dict({"input_ids": [[1], [2], [3]]})
-    identities = [scan(open_source(dataset.select(order))).identity for order in ([2, 0, 1], [1, 0, 2])]
+    identities = [open_source(dataset.select(order)).survey().identity for order in ([2, 0, 1], [1, 0, 2])]
     assert identities[0] != identities[1]
 
 
@@ -309,7 +309,7 @@ def test_describe_names_the_place_in_each_file(tmp_path):
     write(tmp_path / "b", "jsonl", [[3], [4]])
     write(tmp_path / "c", "stream", [[5], [6]])
     source = open_source(tmp_path)
-    scan(source)
+    source.survey()
     for opened in (source, source.spill(tmp_path / ".spill")):
         assert opened.describe(1) == "document 1 (a.parquet row 1)"
         assert opened.describe(3) == "document 3 (b.jsonl line 2)"
@@ -356,7 +356,7 @@ def test_progress_ends_at_its_total(tmp_path):
     told: list[tuple[str, int, int]] = []
     source = open_source(tmp_path)
     spilled = source.spill(tmp_path / ".spill", lambda *news: told.append(news))
-    scan(spilled, lambda *news: told.append(news))
+    spilled.survey(lambda *news: told.append(news))
     sizes = [file.bytes for file in source.files]
     for stage, total in (("decode", sizes[0] + sizes[1]), ("lengths", sum(sizes))):
         news = [(done, end) for name, done, end in told if name == stage]
@@ -391,9 +391,9 @@ def test_any_documents_come_back_from_any_mixture_of_formats(tmp_path_factory, d
 )
 def test_real_data(shared_data, tmp_path, name, rows):
     source = open_source(shared_data / "tokenized" / name).spill(tmp_path / "spill")
-    found = scan(source)
-    assert len(found.lengths) == rows
-    table = source.table(found.lengths)
+    found = source.survey()
+    assert len(found.lengths()) == rows
+    table = source.table(found.lengths())
     path = shared_data / "tokenized" / name
     if path.suffix == ".parquet":
         expected = pq.read_table(path)

@@ -15,8 +15,8 @@ import pytest
 import zstandard
 
 from packer.errors import PackerError, SourceError
+from packer.sources import Source, open_source
 from packer.sources import jsonl as jsonl_module
-from packer.sources import open_source, scan
 
 GOOD = '{"input_ids": [1, 2]}'
 
@@ -24,7 +24,10 @@ GOOD = '{"input_ids": [1, 2]}'
 def refused(source, tmp_path, **options) -> str:
     """Open, scan and spill; the message, which must be one line and the same on both ways."""
     messages = []
-    for read in (scan, lambda opened: opened.spill(tmp_path / ".spill") and scan(opened.spill(tmp_path / ".spill"))):
+    for read in (
+        Source.survey,
+        lambda opened: opened.spill(tmp_path / ".spill") and opened.spill(tmp_path / ".spill").survey(),
+    ):
         with pytest.raises(PackerError) as caught:
             read(open_source(source, **options))
         messages.append(str(caught.value))
@@ -129,9 +132,9 @@ def test_nulls_in_arrow_and_parquet(tmp_path, name, kind):
 def test_nulls_behind_an_indices_mapping():
     dataset = datasets.Dataset.from_dict({"input_ids": [[1], None, [2, None], [3]]})
     with pytest.raises(SourceError, match=r"document 1 \(dataset row 2\): 'input_ids' holds a null at position 1 of 2"):
-        scan(open_source(dataset.select([3, 2, 1])))
+        open_source(dataset.select([3, 2, 1])).survey()
     with pytest.raises(SourceError, match=r"document 2 \(dataset row 1\): 'input_ids' is null"):
-        scan(open_source(dataset.select([3, 0, 1])))
+        open_source(dataset.select([3, 0, 1])).survey()
 
 
 TYPES = {
@@ -220,11 +223,11 @@ def test_truncation_anywhere_is_noticed(tmp_path, kind):
     else:
         save_table(path, table, "zstd" if kind == "stream-zstd" else None)
     whole = path.read_bytes()
-    assert len(scan(open_source(path)).lengths) == 400
+    assert len(open_source(path).survey().lengths()) == 400
     for size in {0, 1, 7, 8, 100, len(whole) // 2, len(whole) - 9, len(whole) - 8, len(whole) - 4, len(whole) - 1}:
         path.write_bytes(whole[:size])
         with pytest.raises(PackerError, match=r"a\.|empty dataset") as caught:
-            scan(open_source(path))
+            open_source(path).survey()
         assert "\n" not in str(caught.value)
 
 
@@ -317,7 +320,7 @@ def test_an_indices_mapping_that_reaches_outside(tmp_path):
 
 def test_a_hub_id_without_a_network_fails_soon(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    code = "from packer.sources import open_source; open_source('no-one-here/no-such-dataset')"
+    code = "from packer.sources import Source, open_source; open_source('no-one-here/no-such-dataset')"
     for offline in ("0", "1"):
         start = time.monotonic()
         done = subprocess.run(

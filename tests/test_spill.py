@@ -27,7 +27,7 @@ from packer.options import PackOptions
 from packer.output.packed_output import PackedOutput
 from packer.pipeline import disk_space, pack
 from packer.sources import jsonl as jsonl_module
-from packer.sources import open_source, scan
+from packer.sources import open_source
 from packer.sources import spill as spill_module
 from packer.sources.decode_pool import DecodePool
 from packer.sources.lines import next_line
@@ -69,7 +69,7 @@ def test_the_streams_are_the_same_for_any_number_of_workers(tmp_path, kind):
         assert len(found[0]) > 10
     source = open_source(path)
     assert read_whole(source.spill(tmp_path / "7", workers=2)) == (documents, documents)
-    assert scan(source.spill(tmp_path / "7")).identity == scan(open_source(path)).identity
+    assert source.spill(tmp_path / "7").survey().identity == open_source(path).survey().identity
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -155,7 +155,7 @@ def test_the_first_faulty_line_is_named_whatever_the_workers(tmp_path, kind, bad
         with pytest.raises(SourceError, match=rf"^document 118 \(a\.{kind} line 121\): ") as caught:
             open_source(path).spill(tmp_path / str(workers), workers=workers)
         with pytest.raises(SourceError) as streamed:
-            scan(open_source(path))
+            open_source(path).survey()
         assert str(caught.value) == str(streamed.value)
         assert not list((tmp_path / str(workers)).glob(".*"))
 

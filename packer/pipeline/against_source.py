@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +20,7 @@ from packer.pipeline.untrained import without_untrained
 from packer.plan import Segments
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
-from packer.sources import Source, TokenTable
-from packer.sources.mixture_order import TakenInOrder
+from packer.sources import SourceOrder, TokenTable
 
 _CUT_TOGETHER = 1 << 17  # documents; even, so that pairs are not separated
 
@@ -29,10 +28,8 @@ _CUT_TOGETHER = 1 << 17  # documents; even, so that pairs are not separated
 def compare_with_source(
     folder: Path,
     manifest: Manifest,
-    source: Source | TakenInOrder,
+    source: SourceOrder,
     progress: Progress,
-    *,
-    on_lengths: Callable[[NDArray[np.int32]], None] = lambda lengths: None,
 ) -> Generator[str, None, bool]:
     """Yield in what the rows differ from the source, a sentence each; nothing where they hold all of it, once.
 
@@ -45,7 +42,6 @@ def compare_with_source(
         manifest: of it.
         source: what was packed; of a mixture, what was taken of it.
         progress: told of "compare" in tokens.
-        on_lengths: callback, called with the lengths of the documents of each table of the source, in order.
 
     Returns:
         Whether the rows and the totals are those of the source.
@@ -80,7 +76,6 @@ def compare_with_source(
                 yield fault
             if differences.in_structure:
                 return False
-            on_lengths(table.lengths)
             tokens += int(table.lengths.sum(dtype=np.int64))
             progress("compare", tokens, manifest.totals.tokens)
         if seen != buckets.count:

@@ -11,8 +11,7 @@ from packer.facts import SourceIdentity
 from packer.options import PackOptions, byte_size
 from packer.output.packed_output import PackedOutput
 from packer.shards.row_format import RowFormat
-from packer.sources import Source
-from packer.sources.mixture import Mixture
+from packer.sources import OpenDocuments, Source
 
 _WORTH_A_LINE = 10**6  # bytes
 _SURELY = 0.8  # a size estimated from a sample of the source is at least this much of the true one
@@ -20,7 +19,7 @@ _SURELY = 0.8  # a size estimated from a sample of the source is at least this m
 log = logging.getLogger(__name__)
 
 
-def check_decoding(claimed: PackedOutput, source: Source | Mixture, options: PackOptions) -> None:
+def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOptions) -> None:
     """Log how much disk space decoding needs and how much is free, unless it is little or all is decoded already.
 
     Raises:

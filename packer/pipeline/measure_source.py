@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,7 @@ from packer.pipeline.grouping import document_groups
 from packer.pipeline.make_plan import makes_own_rows
 from packer.pipeline.read_documents import Given, open_sources
 from packer.progress import Progress, silent
-from packer.sources import scan
-from packer.sources.draw_mixture import Drawn, draw_mixture
-from packer.sources.mixture import Mixture
-from packer.sources.pairs import Pairs, interleaved
+from packer.sources import Survey
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,18 +30,17 @@ class Measured:
     groups: NDArray[np.int32] | None
     """(documents,) group of each document, NO_GROUP for none; None without groups."""
 
-    mixture: tuple[MixturePart, ...] = ()
+    mixture: tuple[MixturePart, ...]
     """Sources of a mixture and what is taken of each; empty for a single source."""
 
-    drawn: Drawn | None = None
-    """The mixture; None for a single source, or if its sources are interleaved already."""
+    survey: Survey
+    """What was found of the source."""
 
     def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
         """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
-        if self.drawn is None or makes_own_rows(options):
+        if self.groups is not None or makes_own_rows(options):
             return self.lengths
-        lengths: NDArray[np.int32] = self.lengths[self.drawn.order(self.lengths)]
-        return lengths
+        return _in_order(self.lengths, self.survey.order(self.lengths))
 
 
 def measure(source: Given | Sequence[Given], options: PackOptions, progress: Progress = silent) -> Measured:
@@ -57,24 +54,15 @@ def measure(source: Given | Sequence[Given], options: PackOptions, progress: Pro
     Raises:
         PackerError: as `pack` before it plans.
     """
-    opened = open_sources(expanded(source), options)
     is_grouped = options.group_by is not None
-    if isinstance(opened, Mixture):
-        return _measure_mixture(draw_mixture(opened, progress, with_extra=is_grouped), options)
-    if isinstance(opened, Pairs) and not opened.mapped:
-        sides = [scan(side, progress, with_extra=is_grouped) for side in opened.sides]
-        lists = interleaved(*opened.sides)
-        lengths = np.concatenate([side.lengths for side in sides])[lists]
-        return Measured(lengths=lengths, groups=document_groups(sides[0].extra, np.repeat(lists[::2], 2), options))
-    scanned = scan(opened, progress, with_extra=is_grouped)
-    return Measured(lengths=scanned.lengths, groups=document_groups(scanned.extra, opened.indices, options))
-
-
-def _measure_mixture(drawn: Drawn, options: PackOptions) -> Measured:
-    lengths, mixture = drawn.lengths(), drawn.identities
+    survey = open_sources(expanded(source), options).survey(progress, with_extra=is_grouped)
+    lengths, mixture = survey.lengths(), survey.identity.mixture
     if options.group_by is None:
-        return Measured(lengths=lengths, groups=None, mixture=mixture, drawn=drawn)
-    order = drawn.order(lengths)
-    lists = drawn.origins(order)[np.arange(len(order))]
-    groups = document_groups({options.group_by: drawn.column(options.group_by)}, lists, options)
-    return Measured(lengths=lengths[order], groups=groups, mixture=mixture)
+        return Measured(lengths=lengths, groups=None, mixture=mixture, survey=survey)
+    order = survey.order(lengths)
+    groups = document_groups({options.group_by: survey.column(options.group_by)}, survey.lists(order), options)
+    return Measured(lengths=_in_order(lengths, order), groups=groups, mixture=mixture, survey=survey)
+
+
+def _in_order(lengths: NDArray[np.int32], order: NDArray[Any] | None) -> NDArray[np.int32]:
+    return lengths if order is None else lengths[order]

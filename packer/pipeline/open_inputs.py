@@ -11,8 +11,7 @@ from packer.errors import PackerError
 from packer.facts import Totals
 from packer.options import PackOptions
 from packer.output.request import Request, RequestedFile
-from packer.sources import TURN_STARTS, Source, open_source, open_text
-from packer.sources.mixture import Mixture
+from packer.sources import TURN_STARTS, OpenDocuments, Source, open_source, open_text
 from packer.sources.tokenized_source import column_names
 from packer.text import TextOptions
 
@@ -79,7 +78,7 @@ def open_with(
     return opened
 
 
-def request_of(opened: Source | Mixture, options: Mapping[str, object]) -> Request:
+def request_of(opened: OpenDocuments, options: Mapping[str, object]) -> Request:
     """Return the request for an output of this source, with these options as the output's record names them."""
     return Request(
         options=options,
@@ -91,16 +90,19 @@ def request_of(opened: Source | Mixture, options: Mapping[str, object]) -> Reque
             )
             for each in opened.inputs
         ),
-        texts={name: tokenized.identity for name, tokenized in opened.texts.items()},
+        texts={
+            name: source.tokenized.identity for name, source in opened.sources.items() if source.tokenized is not None
+        },
     )
 
 
-def with_texts(totals: Totals, opened: Source | Mixture) -> Totals:
+def with_texts(totals: Totals, opened: OpenDocuments) -> Totals:
     """Add what was counted while text was tokenized; a source of tokens adds nothing."""
-    if not opened.texts:
+    texts = [source.tokenized for source in opened.sources.values() if source.tokenized is not None]
+    if not texts:
         return totals
     return replace(
         totals,
-        documents_straddling=sum(text.straddling for text in opened.texts.values()),
-        documents_untrained=sum(text.untrained for text in opened.texts.values()),
+        documents_straddling=sum(text.straddling for text in texts),
+        documents_untrained=sum(text.untrained for text in texts),
     )

@@ -20,8 +20,7 @@ from packer.shards.kept_columns import values_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.shards.row_format import PADDING
-from packer.sources import Source
-from packer.sources.mixture_order import TakenInOrder
+from packer.sources import SourceOrder
 
 BUCKET = 1 << 19
 """Segments of a bucket, about: 12 MB of records, and as much again to sort them."""
@@ -78,7 +77,7 @@ class SegmentBuckets:
 
 
 @contextmanager
-def read_segments(folder: Path, manifest: Manifest, source: Source | TakenInOrder) -> Iterator[SegmentBuckets]:
+def read_segments(folder: Path, manifest: Manifest, source: SourceOrder) -> Iterator[SegmentBuckets]:
     """Read the segments of all rows; documents of a mixture are numbered as `source` does.
 
     More segments than one bucket has are distributed in a temporary file, which takes 24 bytes each, with kept columns
@@ -96,7 +95,7 @@ def read_segments(folder: Path, manifest: Manifest, source: Source | TakenInOrde
 class _Rows:
     """The mapped rows of a packed dataset; arguments as of `read_segments`."""
 
-    def __init__(self, folder: Path, manifest: Manifest, source: Source | TakenInOrder) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, source: SourceOrder) -> None:
         tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
         for table, entry in zip(tables, manifest.shards, strict=True):
             if not table.schema.equals(tables[0].schema):  # values are read by the types of the first
@@ -159,11 +158,8 @@ class _Rows:
         return TokenColumn.from_arrow([batch[name] for batch in self._batches])
 
     def _documents(self, batch: pa.RecordBatch, is_real: NDArray[np.bool_]) -> NDArray[np.int64]:
-        documents: NDArray[np.int64] = as_numpy(batch["doc_ids"].values)[is_real]
-        if not isinstance(self._source, TakenInOrder):
-            return documents
-        sources, copies = (as_numpy(batch[name].values)[is_real] for name in ("source_ids", "copy"))
-        return self._source.numbers(sources, documents, copies)
+        names = [name for name in ("doc_ids", "source_ids", "copy") if name in batch.schema.names]
+        return self._source.numbers({name: as_numpy(batch[name].values)[is_real] for name in names})
 
 
 def _values(column: pa.ChunkedArray, numbers: NDArray[np.int64]) -> pa.Array:

@@ -31,9 +31,8 @@ from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
-from packer.sources import Source
+from packer.sources import OpenDocuments
 from packer.sources.formats import ending_of
-from packer.sources.mixture import Mixture
 from packer.system_errors import system_errors
 
 log = logging.getLogger(__name__)
@@ -138,7 +137,7 @@ def refuse_inside(source: Given, out: Path) -> None:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
 
 
-def _find_complete(out: Path, opened: Source | Mixture, request: Request, progress: Progress) -> PackResult:
+def _find_complete(out: Path, opened: OpenDocuments, request: Request, progress: Progress) -> PackResult:
     """Return what there is of a complete dataset of the same request.
 
     Its source is known by names, sizes and lengths, and by its times; where these do not tell, by every token.
@@ -153,7 +152,7 @@ def _find_complete(out: Path, opened: Source | Mixture, request: Request, progre
     remedy = "choose another --output, or replace it with --overwrite"
     same = there == asked
     if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
-        same = read_documents(opened, progress).identity == manifest.source
+        same = opened.survey(progress).identity == manifest.source
     if not same:
         raise PackerError(f"{out} is complete, packed {difference(there, asked)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
@@ -171,7 +170,7 @@ def _find_complete(out: Path, opened: Source | Mixture, request: Request, progre
 
 def _pack_into(
     claimed: PackedOutput,
-    opened: Source | Mixture,
+    opened: OpenDocuments,
     watch: Watch,
     options: PackOptions,
     workers: int,

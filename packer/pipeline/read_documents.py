@@ -18,8 +18,7 @@ from packer.options import PackOptions
 from packer.pipeline.apply_options import kept_lengths_of
 from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
-from packer.sources import Source, TokenTable, identify, scan
-from packer.sources.draw_mixture import draw_mixture
+from packer.sources import OpenDocuments, Source, TokenTable
 from packer.sources.mixture import Mixture, Recipe, distinct_names
 from packer.sources.origins import Origins
 
@@ -74,7 +73,7 @@ def split_weights(source: Given | Sequence[tuple[Given, float]]) -> tuple[Given 
     return [given for given, _ in pairs], weights
 
 
-def open_sources(source: Given | Sequence[Given], options: PackOptions) -> Source | Mixture:
+def open_sources(source: Given | Sequence[Given], options: PackOptions) -> OpenDocuments:
     """Open a source, or the sources of a mixture, as the options say.
 
     Raises:
@@ -105,7 +104,7 @@ def open_sources(source: Given | Sequence[Given], options: PackOptions) -> Sourc
 
 
 def read_documents(
-    opened: Source | Mixture, progress: Progress = silent, *, hold_lengths: bool = False, interleaved: bool = False
+    opened: OpenDocuments, progress: Progress = silent, *, hold_lengths: bool = False, interleaved: bool = False
 ) -> Documents:
     """Check every document, and decide which documents of a mixture are taken how often.
 
@@ -120,22 +119,12 @@ def read_documents(
         SourceError: a source holds no document, or a document or file is wrong.
         PackerError: a mixture has more documents than can be numbered, or held.
     """
-    if isinstance(opened, Source):
-        if not hold_lengths:
-            return Documents(source=opened, identity=identify(opened, progress), lengths=None, origins=None)
-        scanned = scan(opened, progress)
-        return Documents(source=opened, identity=scanned.identity, lengths=scanned.lengths, origins=None)
-    drawn = draw_mixture(opened, progress)
-    lengths = drawn.lengths() if hold_lengths or interleaved else None
-    order = drawn.order(lengths) if lengths is not None and interleaved else None
+    survey = opened.survey(progress)
+    lengths = survey.lengths() if hold_lengths else None
+    order = survey.order(lengths) if interleaved else None
     if lengths is not None and order is not None:
         lengths = lengths[order]
-    return Documents(
-        source=drawn.source,
-        identity=drawn.identity,
-        lengths=lengths if hold_lengths else None,
-        origins=drawn.origins(order),
-    )
+    return Documents(source=survey.source, identity=survey.identity, lengths=lengths, origins=survey.origins(order))
 
 
 def _refuse_twice(sources: Sequence[Given]) -> None:

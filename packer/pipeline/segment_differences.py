@@ -18,9 +18,8 @@ from packer.pipeline.packed_segments import PackedSegments
 from packer.pipeline.segment_reader import lists_of
 from packer.plan import Segments
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
-from packer.sources import Source, TokenTable
+from packer.sources import SourceOrder, TokenTable
 from packer.sources.column_types import cast, join
-from packer.sources.mixture_order import TakenInOrder
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 
@@ -58,7 +57,7 @@ class TableDifferences:
     the tokens, or of the labels if the tokens are the same.
     """
 
-    def __init__(self, options: PackOptions, source: Source | TakenInOrder) -> None:
+    def __init__(self, options: PackOptions, source: SourceOrder) -> None:
         self._max_len = options.max_len
         self._kept_names = (*options.keep_tokens, *options.kept)
         self._describe = source.describe

@@ -27,7 +27,7 @@ from packer.pipeline.packing import name_after, refuse_inside
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import datasets_files, shard_name
-from packer.sources import Source, identify
+from packer.sources import Source
 from packer.sources.hugging_face import REPORT, STATE
 from packer.sources.spill import Piece, cut_source
 from packer.system_errors import system_errors
@@ -169,7 +169,7 @@ def _write(
     spilled = opened.spill(spill, progress, workers=workers)
     watch.check()
     assert spilled.tokenized is not None
-    identity = identify(spilled)
+    identity = spilled.survey().identity
     report = TokenizeReport(
         tokenizer=tokenizer_name(tokenizer),
         pad_id=opened.pad_id or 0,

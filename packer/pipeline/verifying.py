@@ -19,10 +19,7 @@ from packer.shards.check_shards import verify_packed
 from packer.shards.figures import differences
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
-from packer.sources import IdentityCounter, Source
-from packer.sources.draw_mixture import draw_mixture
-from packer.sources.mixture import Mixture
-from packer.sources.mixture_order import TakenInOrder
+from packer.sources import OpenDocuments, Source
 
 
 def verify(
@@ -74,31 +71,26 @@ def verify(
     yield from compare_opened(folder, manifest, opened, progress)
 
 
-def compare_opened(folder: Path, manifest: Manifest, opened: Source | Mixture, progress: Progress) -> Iterator[str]:
+def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, progress: Progress) -> Iterator[str]:
     """Yield in what the rows differ from an open source, or a mixture of as many as were packed, a sentence each."""
-    if isinstance(opened, Mixture):
-        parts = list(zip(opened.parts, manifest.source.mixture, strict=True))
-        texts = [f"the source {told.name}: {f}" for part, told in parts if (f := _other_text(told, part))]
-        if texts:
-            yield from texts
-            return
-        drawn = draw_mixture(opened)
-        others = [f for pair in zip(drawn.identities, manifest.source.mixture, strict=True) if (f := _other(*pair))]
-        if others:
-            yield from others
-            return
-        is_same = yield from compare_with_source(folder, manifest, TakenInOrder(drawn), progress)
-        identity = drawn.identity if is_same else None
-    else:
-        difference = _other_text(manifest.source, opened)
-        if difference:
-            yield difference
-            return
-        seen = IdentityCounter(opened)
-        is_same = yield from compare_with_source(folder, manifest, opened, progress, on_lengths=seen.add)
-        identity = seen.identity() if is_same else None
-    if identity is not None:
-        yield from identity_faults(manifest.source, identity)
+    packed = manifest.source
+    parts: tuple[SourceIdentity | MixturePart, ...] = packed.mixture or (packed,)
+    faults = [
+        f"the source {part.name}: {fault}" if isinstance(part, MixturePart) else fault
+        for part, source in zip(parts, opened.sources.values(), strict=True)
+        if (fault := _other_text(part, source))
+    ]
+    if faults:
+        yield from faults
+        return
+    order = opened.in_source_order()
+    faults = [fault for pair in zip(order.mixture, packed.mixture, strict=True) if (fault := _other(*pair))]
+    if faults:
+        yield from faults
+        return
+    is_same = yield from compare_with_source(folder, manifest, order, progress)
+    if is_same:
+        yield from identity_faults(packed, order.identity())
         yield from differences(manifest.totals, with_texts(manifest.totals, opened).to_dict(), "the source")
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import SourceError
-from packer.sources import Source
+from packer.sources import OpenDocuments
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.mixture import Mixture
 
 State = tuple[int, int, int]
 
@@ -22,7 +21,7 @@ class Watch:
     """By path: the file's name in the source, and its state (bytes, time of the last write in ns, inode)."""
 
     @classmethod
-    def of(cls, opened: Source | Mixture) -> Watch:
+    def of(cls, opened: OpenDocuments) -> Watch:
         """Watch all files of a source. A dataset in memory has none.
 
         Raises:
@@ -31,7 +30,7 @@ class Watch:
         named = [(each.path, each.file.name) for each in opened.inputs if each.path is not None]
         return cls(states={path: (name, _state(path, name)) for path, name in named})
 
-    def of_mapped(self, spilled: Source | Mixture) -> Watch:
+    def of_mapped(self, spilled: OpenDocuments) -> Watch:
         """Watch only files that are still read, not those that have been decoded."""
         read = {each.path for each in spilled.inputs if not isinstance(each, MappedLists) or each.origin is None}
         return Watch(states={path: state for path, state in self.states.items() if path in read})

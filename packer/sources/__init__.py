@@ -28,21 +28,20 @@ Modules by subject:
 """
 
 from packer.sources.documents import TURN_STARTS, SourceFile, TokenTable, value_message
+from packer.sources.open_documents import OpenDocuments, SourceOrder, Survey
 from packer.sources.source import Source
-from packer.sources.survey import IdentityCounter, Scan, identify, scan
 from packer.sources.text_source import open_text
 from packer.sources.tokenized_source import open_source
 
 __all__ = [
     "TURN_STARTS",
-    "IdentityCounter",
-    "Scan",
+    "OpenDocuments",
     "Source",
     "SourceFile",
+    "SourceOrder",
+    "Survey",
     "TokenTable",
-    "identify",
     "open_source",
     "open_text",
-    "scan",
     "value_message",
 ]

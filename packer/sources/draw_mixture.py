@@ -8,9 +8,11 @@ are held, so that it is decoded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,6 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.facts import MixturePart, SourceIdentity, TakenDocuments
-from packer.gather import lengths_of
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import Take, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.plan.permute import key_of
@@ -27,40 +28,14 @@ from packer.progress import Progress, silent
 from packer.random_purposes import MIXTURE
 from packer.sources.column_checks import one_column
 from packer.sources.column_values import alike
-from packer.sources.documents import DocumentError, Input
+from packer.sources.documents import DocumentError, Input, TokenTable
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.mixture import Mixture, Recipe, of_source, progress_in
 from packer.sources.origins import Origins
 from packer.sources.source import Source
-from packer.sources.survey import IdentityCounter, empty_source, scan
+from packer.sources.survey import LengthsOf, SourceSurvey
 
-LOOKED_UP = 1 << 18
-"""Documents whose lengths are looked up together."""
-
-LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int32]]
-"""Documents of a source -> tokens of each."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Surveyed:
-    """What one pass over a source of a mixture finds."""
-
-    identity: SourceIdentity
-    """Identity of the source, for the manifest."""
-
-    kept: WeightCounter
-    """Tokens that reach the rows, by the hash of their document."""
-
-    lengths_of: LengthsOf
-    """Looks up lengths."""
-
-    extra: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
-    """The other columns, a value per list; none where they were not asked for."""
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[np.int32]]]:
-        """Yield (first document, lengths) of some documents at a time, in order."""
-        for first in range(0, self.kept.population, LOOKED_UP):
-            yield first, self.lengths_of(np.arange(first, min(first + LOOKED_UP, self.kept.population)))
+if TYPE_CHECKING:
+    from packer.sources.mixture import Mixture, Recipe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +45,11 @@ class Drawn:
     mixture: Mixture
     """The sources."""
 
-    surveyed: tuple[Surveyed, ...]
+    surveys: tuple[SourceSurvey, ...]
     """What a pass over each source found."""
+
+    kept: tuple[WeightCounter, ...]
+    """Tokens of each source that reach the rows, by the hash of their document."""
 
     takes: tuple[Take, ...]
     """What is taken of each source."""
@@ -88,20 +66,22 @@ class Drawn:
         """Name, weight and identity of each source, and what is taken of it."""
         names, weights = self.mixture.names, self.mixture.recipe.weights
         return tuple(
-            MixturePart.of(part.identity, name=name, weight=weight, tokens_kept=part.kept.total, taken=taken)
-            for name, weight, part, taken in zip(names, weights, self.surveyed, self.taken, strict=True)
+            MixturePart.of(survey.identity, name=name, weight=weight, tokens_kept=kept.total, taken=taken)
+            for name, weight, survey, kept, taken in zip(
+                names, weights, self.surveys, self.kept, self.taken, strict=True
+            )
         )
 
     @property
     def identity(self) -> SourceIdentity:
         """What the manifest says of the mixture as a source."""
         return SourceIdentity(
-            files=tuple(file for part in self.surveyed for file in part.identity.files),
+            files=tuple(file for survey in self.surveys for file in survey.identity.files),
             documents=sum(taken.documents for taken in self.taken),
             tokens=sum(taken.tokens for taken in self.taken),
             labels=any(part.has_labels for part in self.mixture.parts),
             lengths_xxh3_128=self.lengths_digest,
-            columns=self.surveyed[0].identity.columns,  # the same in all sources
+            columns=self.surveys[0].identity.columns,  # the same in all sources
             mixture=self.identities,
         )
 
@@ -129,19 +109,24 @@ class Drawn:
         """
         refuse_too_many(self.takes, self.mixture.names, self.mixture.recipe.unit, in_order=True)
         parts = [np.zeros(0, np.int32)]
-        for surveyed, take in zip(self.surveyed, self.takes, strict=True):
-            whole = np.concatenate([lengths for _, lengths in surveyed.chunks()])
+        for survey, take in zip(self.surveys, self.takes, strict=True):
+            whole = survey.lengths()
             parts += [whole] * take.copies
             parts.append(whole[take.sample.contains(0, len(whole))])
         return np.concatenate(parts)
 
-    def order(self, lengths: NDArray[np.int32]) -> NDArray[Any]:
+    def order(self, lengths: NDArray[np.int32] | None = None) -> NDArray[Any]:
         """Interleave the sources, so that every stretch has the shares of the whole; see `interleave`.
 
         Args:
-            lengths: (documents,) as `lengths` returns them.
+            lengths: (documents,) as `lengths` returns them, if they are there already.
         """
+        lengths = self.lengths() if lengths is None else lengths
         return interleave(self.mixture.recipe.kept(lengths, 0), self.origins().firsts)
+
+    def lists(self, order: NDArray[Any] | None = None) -> NDArray[np.int64]:
+        """Which list of all sources, one after the other, each document is: shape (documents,)."""
+        return self.origins(order)[np.arange(self.identity.documents)]
 
     def column(self, name: str) -> pa.ChunkedArray:
         """One of the other columns, a value per list of all sources, one after the other.
@@ -149,7 +134,7 @@ class Drawn:
         Raises:
             SourceError: no type holds its values in all of them.
         """
-        lists = [each.extra[name].chunks for each in self.surveyed]
+        lists = [survey.extra[name].chunks for survey in self.surveys]
         try:
             return pa.chunked_array(alike([chunk for chunks in lists for chunk in chunks], name))
         except DocumentError:  # the sources say more than a row
@@ -169,91 +154,88 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
         SourceError: a source is empty, or a document or file is wrong.
         PackerError: there are more documents than can be numbered.
     """
-    recipe, surveyed = mixture.recipe, []
+    recipe, surveys, kept = mixture.recipe, [], []
     for number, part in enumerate(mixture.parts):
         with of_source(mixture.names[number]):
-            kept = WeightCounter(key_of(recipe.seed, MIXTURE, number))
-            told = progress_in(progress, mixture.parts, number)
-            surveyed.append(_surveyed(part, kept, recipe, told, with_extra=with_extra))
-            if not kept.total:
+            counter = WeightCounter(key_of(recipe.seed, MIXTURE, number))
+            overall = progress_in(progress, mixture.parts, number)
+            on_table = partial(_count_kept, recipe, counter)
+            surveys.append(part.survey(overall, with_extra=with_extra, on_table=on_table))
+            kept.append(counter)
+            if not counter.total:
                 raise SourceError(
-                    f"there is nothing to take of {kept.population:,} documents: all are empty or dropped"
+                    f"there is nothing to take of {counter.population:,} documents: all are empty or dropped"
                 )
-    targets = mixture_targets(
-        [found.kept.total for found in surveyed], recipe.weights, unit=recipe.unit, total=recipe.tokens
-    )
+    totals = [counter.total for counter in kept]
+    targets = mixture_targets(totals, recipe.weights, unit=recipe.unit, total=recipe.tokens)
     digest = xxhash.xxh3_128()
     takes, taken = [], []
-    for found, target in zip(surveyed, targets, strict=True):
-        take, tokens_kept = take_documents(found.kept, target, _kept_of(found, recipe))
+    for survey, counter, target in zip(surveys, kept, targets, strict=True):
+        take, tokens_kept = take_documents(counter, target, _kept_of(survey, recipe))
         takes.append(take)
         taken.append(
             TakenDocuments(
                 copies=take.copies,
                 documents=take.documents,
-                tokens=_count_taken(found, take, digest),
+                tokens=_count_taken(survey, take, digest),
                 tokens_kept=tokens_kept,
             )
         )
     refuse_too_many(takes, mixture.names, recipe.unit)
     return Drawn(
         mixture=mixture,
-        surveyed=tuple(surveyed),
+        surveys=tuple(surveys),
+        kept=tuple(kept),
         takes=tuple(takes),
         taken=tuple(taken),
         lengths_digest=digest.hexdigest(),
     )
 
 
-def _surveyed(part: Source, kept: WeightCounter, recipe: Recipe, progress: Progress, *, with_extra: bool) -> Surveyed:
-    """Check a source in one pass and count its tokens; what has to be decoded is held, lengths and columns."""
-    if not part.mapped:
-        scanned = scan(part, progress, with_extra=with_extra)
-        kept.add(recipe.kept(scanned.lengths, 0))
-        lengths = scanned.lengths
-        return Surveyed(identity=scanned.identity, kept=kept, lengths_of=lengths.__getitem__, extra=scanned.extra)
-    seen = IdentityCounter(part)
-    for table in part.tables(progress):
-        seen.add(table.lengths)
-        kept.add(recipe.kept(table.lengths, table.first_document))
-    if not seen.documents:
-        raise empty_source(part)
-    extra = part.extra() if with_extra else {}
-    return Surveyed(identity=seen.identity(), kept=kept, lengths_of=_looked_up(part), extra=extra)
+@contextmanager
+def of_source(name: str) -> Iterator[None]:
+    """Put the name of a source before the message of an error."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(f"{name}: {error}") from error
 
 
-def _looked_up(part: Source) -> LengthsOf:
-    """The lengths of a mapped source, where they lie."""
-    table = part.table(np.zeros(0, np.int32))
+def progress_in(progress: Progress, parts: Sequence[Source], number: int) -> Progress:
+    """Turn progress in one of several sources into progress in all of them, in bytes of the files."""
+    sizes = [sum(file.bytes for file in part.files) for part in parts]
+    before, size, whole = sum(sizes[:number]), sizes[number], sum(sizes)
 
-    def look(documents: NDArray[np.int64]) -> NDArray[np.int32]:
-        lengths = np.empty(len(documents), np.int32)
-        lists = documents if table.rows is None else table.rows[documents].astype(np.int64)
-        lengths_of(table.input_ids.addresses, lists, lengths)
-        return lengths
+    def overall(stage: str, done: int, total: int) -> None:
+        progress(stage, before + size * done // max(total, 1), whole)
 
-    return look
+    return overall
 
 
-def _kept_of(part: Surveyed, recipe: Recipe) -> LengthsOf:
+def _count_kept(recipe: Recipe, counter: WeightCounter, table: TokenTable) -> None:
+    """Count the tokens of documents that reach the rows."""
+    counter.add(recipe.kept(table.lengths, table.first_document))
+
+
+def _kept_of(survey: SourceSurvey, recipe: Recipe) -> LengthsOf:
     """Tokens of documents that reach the rows, looked up."""
 
     def kept_of(documents: NDArray[np.int64]) -> NDArray[np.int32]:
-        return recipe.kept(part.lengths_of(documents), 0)
+        return recipe.kept(survey.lengths_of(documents), 0)
 
     return kept_of
 
 
-def _count_taken(part: Surveyed, take: Take, out_digest: xxhash.xxh3_128) -> int:
+def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) -> int:
     """Count the tokens that are taken of a source, and add their lengths to a digest; see `Drawn.lengths_digest`."""
     if not take.documents:
         return 0
     sampled, once = 0, min(take.copies, 1)
-    for first, lengths in part.chunks():
+    for first, lengths in survey.chunks():
         is_sampled = take.sample.contains(first, first + len(lengths))
         sampled += int(lengths[is_sampled].sum(dtype=np.int64))
         out_digest.update(np.repeat(lengths, once + is_sampled).astype("<i4", copy=False).data)
-    return take.copies * part.identity.tokens + sampled
+    return take.copies * survey.identity.tokens + sampled
 
 
 def _with_labels(given: Input) -> Input:

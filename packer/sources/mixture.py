@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
 from packer.options.choices import MixUnit
 from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
 from packer.sources.decoded_size import SpillSize
-from packer.sources.documents import Input, Tokenized
+from packer.sources.documents import Input
+from packer.sources.draw_mixture import Drawn, draw_mixture, of_source, progress_in
 from packer.sources.source import Source
+from packer.sources.source_order import MixtureOrder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,10 +63,9 @@ class Mixture:
         return tuple(given for part in self.parts for given in part.inputs)
 
     @property
-    def texts(self) -> dict[str, Tokenized]:
-        """The sources of text, by name."""
-        pairs = zip(self.names, self.parts, strict=True)
-        return {name: part.tokenized for name, part in pairs if part.tokenized is not None}
+    def sources(self) -> dict[str, Source]:
+        """The sources by name."""
+        return dict(zip(self.names, self.parts, strict=True))
 
     @property
     def pad_id(self) -> int | None:
@@ -96,6 +95,14 @@ class Mixture:
             return decoded
         return self._decoded(folder, silent, workers, kinds)  # what is decoded stays, as the types that hold all values
 
+    def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> Drawn:
+        """Check every document and decide which are taken how often; see `draw_mixture`."""
+        return draw_mixture(self, progress, with_extra=with_extra)
+
+    def in_source_order(self) -> MixtureOrder:
+        """Return the documents that are taken, in the order of the sources; every source is read once for it."""
+        return MixtureOrder(self.survey())
+
     def _decoded(self, folder: Path, progress: Progress, workers: int, kinds: Mapping[str, pa.DataType]) -> Mixture:
         parts = list(self.parts)
         for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
@@ -112,23 +119,3 @@ class Mixture:
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     """Number equal names by their position: data, code, data -> data (1), code, data (3)."""
     return tuple(f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names, start=1))
-
-
-@contextmanager
-def of_source(name: str) -> Iterator[None]:
-    """Put the name of a source before the message of an error."""
-    try:
-        yield
-    except SourceError as error:
-        raise SourceError(f"{name}: {error}") from error
-
-
-def progress_in(progress: Progress, parts: Sequence[Source], number: int) -> Progress:
-    """Turn progress in one of several sources into progress in all of them, in bytes of the files."""
-    sizes = [sum(file.bytes for file in part.files) for part in parts]
-    before, size, whole = sum(sizes[:number]), sizes[number], sum(sizes)
-
-    def told(stage: str, done: int, total: int) -> None:
-        progress(stage, before + size * done // max(total, 1), whole)
-
-    return told

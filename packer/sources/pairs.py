@@ -18,6 +18,7 @@ from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
 from packer.sources.source import Source, unmapped_under_indices
 from packer.sources.spill import spill_inputs
+from packer.sources.survey import SourceSurvey, source_identity
 from packer.sources.value_column import ValueColumn
 
 _ROLES_TOGETHER = 1 << 16
@@ -108,10 +109,26 @@ class Pairs(Source):
         )
         return Pairs(*sides)
 
-    @property
-    def sides(self) -> tuple[Source, Source]:
-        """The chosen and the rejected answers, a source each."""
-        return self._sides
+    def survey(
+        self,
+        progress: Progress = silent,
+        *,
+        with_extra: bool = False,
+        on_table: Callable[[TokenTable], None] = lambda table: None,
+    ) -> SourceSurvey:
+        """Check every document, as `Source.survey`; what must be decoded is read one side after the other."""
+        if self.mapped:
+            return super().survey(progress, with_extra=with_extra, on_table=on_table)
+        sides = [side.survey(progress, with_extra=with_extra) for side in self._sides]
+        lists = interleaved(*self._sides)
+        self._rows = [rows for side in self._sides for rows in side.rows]
+        lengths: NDArray[np.int32] = np.concatenate([side.lengths() for side in sides])[lists]
+        extra = {
+            name: pa.chunked_array([*column.chunks, *sides[1].extra[name].chunks])
+            for name, column in sides[0].extra.items()
+        }
+        identity = source_identity(self, lengths)
+        return SourceSurvey(source=self, identity=identity, lengths_of=lengths.__getitem__, extra=extra)
 
     def value_columns(self) -> dict[str, ValueColumn]:
         """The other columns, and which side each list is of."""

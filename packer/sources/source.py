@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +20,12 @@ from packer.sources.decoded_size import SpillSize, spill_size
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.lengths import document_lengths, fault_of_row
 from packer.sources.mapped_lists import MappedLists
+from packer.sources.source_order import OwnOrder
 from packer.sources.spill import spill_inputs
+from packer.sources.survey import SourceSurvey, survey_source
 from packer.sources.value_column import ValueColumn
 
-STEP = 1 << 20  # documents of a table that goes through an indices mapping
+_STEP = 1 << 20  # documents of a table that goes through an indices mapping
 
 
 class Source:
@@ -34,7 +36,7 @@ class Source:
     """
 
     side_count = 1
-    """Of how many sides, one after the other in the inputs, document i is a list in turn."""
+    """Number of lists per document of the inputs: 2 for preference pairs (chosen, rejected), otherwise 1."""
 
     def __init__(
         self,
@@ -56,9 +58,9 @@ class Source:
             check_indices(name, indices, sum(count or 0 for count in self._rows))
 
     @property
-    def texts(self) -> dict[str, Tokenized]:
-        """The source itself under the name "" if it is text, as `Mixture.texts` has those of a mixture."""
-        return {} if self.tokenized is None else {"": self.tokenized}
+    def sources(self) -> dict[str, Source]:
+        """The source itself under the name "", as `Mixture.sources` has those of a mixture."""
+        return {"": self}
 
     def columns_of(self, number: int) -> Columns:
         """The columns that are read of an input."""
@@ -187,6 +189,20 @@ class Source:
         columns = Columns("input_ids", "labels", self.columns.extra)
         return Source(self.name, inputs, columns, self.indices, tokenized, self.pad_id)
 
+    def survey(
+        self,
+        progress: Progress = silent,
+        *,
+        with_extra: bool = False,
+        on_table: Callable[[TokenTable], None] = lambda table: None,
+    ) -> SourceSurvey:
+        """Check every document in one pass; see `survey_source`."""
+        return survey_source(self, progress, with_extra=with_extra, on_table=on_table)
+
+    def in_source_order(self) -> OwnOrder:
+        """Return the documents to be compared with rows, in their own order."""
+        return OwnOrder(self)
+
     def extra(self) -> dict[str, pa.ChunkedArray]:
         """The other columns of a mapped source, a value per list; all of their chunks are held.
 
@@ -235,8 +251,8 @@ class Source:
         all_lengths = np.concatenate([np.zeros(0, np.int32), *parts])
         table = self.table(all_lengths)
         total = sum(file.bytes for file in self.files)
-        for start in range(0, len(indices), STEP):
-            rows = indices[start : start + STEP]
+        for start in range(0, len(indices), _STEP):
+            rows = indices[start : start + _STEP]
             lengths = all_lengths[rows]
             wrong = np.flatnonzero(lengths < 0)
             if len(wrong):

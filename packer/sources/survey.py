@@ -1,10 +1,11 @@
-"""One pass over a source: its lengths, and the identity that says which source it is."""
+"""One pass over a source: every document checked, lengths, and the identity that tells one source from another."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,62 +14,116 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.facts import FileIdentity, SourceIdentity
+from packer.gather import lengths_of
 from packer.progress import Progress, silent
 from packer.sources.column_values import alike
-from packer.sources.documents import DocumentError
-from packer.sources.source import STEP, Source
+from packer.sources.documents import DocumentError, TokenTable
+
+if TYPE_CHECKING:
+    from packer.sources.source import Source
+
+_TOGETHER = 1 << 18  # documents whose lengths are looked up together
+
+LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int32]]
+"""Documents of a source -> tokens of each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scan:
-    """What one pass over a source tells."""
+class SourceSurvey:
+    """What one pass over a single source finds; see the protocol `Survey`."""
 
-    lengths: NDArray[np.int32]
-    """(documents,) tokens in each document."""
-
-    tokens: int
-    """Their sum."""
+    source: Source
+    """The source."""
 
     identity: SourceIdentity
-    """The source, for the manifest."""
+    """What the manifest says of it."""
 
-    extra: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
-    """The other columns, a value per list; none where they were not asked for."""
+    lengths_of: LengthsOf
+    """Looks up lengths: where the lists lie, or in an array if the source has to be decoded."""
+
+    extra: Mapping[str, pa.ChunkedArray]
+    """The other columns, a value per list; empty if they were not asked for."""
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[np.int32]]]:
+        """Yield (first document, lengths) of some documents at a time, in order."""
+        for first in range(0, self.identity.documents, _TOGETHER):
+            yield first, self.lengths_of(np.arange(first, min(first + _TOGETHER, self.identity.documents)))
+
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of every document: shape (documents,)."""
+        lengths = np.empty(self.identity.documents, np.int32)
+        for first, chunk in self.chunks():
+            lengths[first : first + len(chunk)] = chunk
+        return lengths
+
+    def order(self, lengths: NDArray[np.int32] | None = None) -> None:
+        """One source stays in its order."""
+
+    def origins(self, order: NDArray[Any] | None = None) -> None:
+        """There is one source only."""
+
+    def lists(self, order: NDArray[Any] | None = None) -> NDArray[Any] | None:
+        """Which list of the source each document is: shape (documents,); None if document i is list i."""
+        return self.source.order
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """One of the other columns, a value per list."""
+        return self.extra[name]
 
 
-def scan(source: Source, progress: Progress = silent, *, with_extra: bool = False) -> Scan:
-    """Take the length of every document in one pass; beyond the tables, 4 bytes a document are resident.
+def survey_source(
+    source: Source,
+    progress: Progress = silent,
+    *,
+    with_extra: bool = False,
+    on_table: Callable[[TokenTable], None] = lambda table: None,
+) -> SourceSurvey:
+    """Check every document of a source in one pass.
+
+    Nothing is held for a document of a mapped source, unless the source has another order than its files. Of a source
+    that has to be decoded, the lengths are held.
 
     Args:
-        source: what is read.
-        progress: told of "lengths", "decode" or "tokenize", in bytes of the files.
-        with_extra: keep the other columns, too; what is not mapped is resident.
+        source: the source.
+        progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
+        with_extra: keep the other columns; those of a source that has to be decoded are resident.
+        on_table: callback, called with every table, in order.
 
     Raises:
         SourceError: the source holds no document, or a document or file is wrong; or a column is not of one type.
     """
-    mapped = [given.rows or 0 for given in source.inputs if given.mapped]  # a footer may claim any number of rows
-    expected = sum(mapped) if source.indices is None else len(source.indices)
-    lengths = np.empty(expected, np.int32)
-    documents = 0
-    seen: defaultdict[str, list[pa.Array]] = defaultdict(list)
+    seen = IdentityCounter(source)
+    held: list[NDArray[np.int32]] = []
+    columns: defaultdict[str, list[pa.Array]] = defaultdict(list)
     for table in source.tables(progress):
-        end = documents + len(table.lengths)
-        if end > len(lengths):  # what is decoded has not been counted; realloc moves pages, not bytes
-            lengths.resize(end + end // 8, refcheck=False)
-        lengths[documents:end] = table.lengths
-        if with_extra and not source.mapped:
+        seen.add(table.lengths)
+        on_table(table)
+        if source.mapped:
+            continue
+        held.append(table.lengths)
+        if with_extra:
             for name, column in table.extra.items():
-                seen[name] += column.chunks
-        documents = end
-    lengths.resize(documents, refcheck=False)
-    if not documents:
-        raise empty_source(source)
+                columns[name] += column.chunks
+    if not seen.documents:
+        raise SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
     extra = {}
     if with_extra:
-        extra = source.extra() if source.mapped else {name: _column(source, name, seen[name]) for name in seen}
-    identity = source_identity(source, lengths)
-    return Scan(lengths=lengths, tokens=identity.tokens, identity=identity, extra=extra)
+        extra = source.extra() if source.mapped else {name: _column(source, name, columns[name]) for name in columns}
+    look_up = _mapped_lengths(source) if source.mapped else np.concatenate(held).__getitem__
+    return SourceSurvey(source=source, identity=seen.identity(), lengths_of=look_up, extra=extra)
+
+
+def _mapped_lengths(source: Source) -> LengthsOf:
+    """Look up the lengths of a mapped source where its lists lie."""
+    table = source.table(np.zeros(0, np.int32))
+
+    def look_up(documents: NDArray[np.int64]) -> NDArray[np.int32]:
+        lengths = np.empty(len(documents), np.int32)
+        lists = documents if table.rows is None else table.rows[documents].astype(np.int64)
+        lengths_of(table.input_ids.addresses, lists, lengths)
+        return lengths
+
+    return look_up
 
 
 def source_identity(source: Source, lengths: NDArray[np.int32]) -> SourceIdentity:
@@ -80,26 +135,6 @@ def source_identity(source: Source, lengths: NDArray[np.int32]) -> SourceIdentit
     """
     digest = xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data)
     return _identity(source, *_per_file(source, lengths), digest)
-
-
-def identify(source: Source, progress: Progress = silent) -> SourceIdentity:
-    """Return what the manifest says of a source, after a pass in which no length is held if it is in its own order.
-
-    Args:
-        source: what is read.
-        progress: called with "lengths", "decode" or "tokenize", in bytes of the files.
-
-    Raises:
-        SourceError: the source holds no document, or a document or file is wrong.
-    """
-    if source.order is not None:
-        return scan(source, progress).identity
-    seen = IdentityCounter(source)
-    for table in source.tables(progress):
-        seen.add(table.lengths)
-    if not seen.documents:
-        raise empty_source(source)
-    return seen.identity()
 
 
 class IdentityCounter:
@@ -138,18 +173,13 @@ class IdentityCounter:
         return _identity(self._source, rows, tokens, self._digest.hexdigest())
 
 
-def empty_source(source: Source) -> SourceError:
-    """The error for a source without documents."""
-    return SourceError(f"{source.name}: empty dataset: 0 documents in {len(source.files)} file(s)")
-
-
 def _identity(source: Source, rows: list[int], tokens: list[int], digest: str) -> SourceIdentity:
     """What the manifest says of a source with these documents and tokens in each file, and this hash of its lengths."""
     documents, order, order_digest = sum(rows), source.order, None
     if order is not None:  # equal lengths in another order are other documents
         hashed = xxhash.xxh3_128()
-        for start in range(0, documents, STEP):
-            hashed.update(order[start : start + STEP].astype("<i8").data)
+        for start in range(0, documents, _TOGETHER):
+            hashed.update(order[start : start + _TOGETHER].astype("<i8").data)
         order_digest = hashed.hexdigest()
     return SourceIdentity(
         files=tuple(
@@ -186,8 +216,8 @@ def _per_file(source: Source, lengths: NDArray[np.int32]) -> tuple[list[int], li
         parts = [lengths[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
         return [len(part) for part in parts], [int(part.sum(dtype=np.int64)) for part in parts]
     rows, tokens = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
-    for start in range(0, len(lengths), STEP):
-        files = np.searchsorted(ends, order[start : start + STEP].astype(np.int64), side="right")
+    for start in range(0, len(lengths), _TOGETHER):
+        files = np.searchsorted(ends, order[start : start + _TOGETHER].astype(np.int64), side="right")
         rows += np.bincount(files, minlength=len(ends))
-        np.add.at(tokens, files, lengths[start : start + STEP])
+        np.add.at(tokens, files, lengths[start : start + _TOGETHER])
     return rows.tolist(), tokens.tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
 from packer.options.choices import TrainOn
-from packer.plan.threads import result_of
 from packer.text.conversations import chat_of
 from packer.text.load_tokenizer import open_tokenizer
 from packer.text.message_ends import ChatTemplate
@@ -150,19 +148,19 @@ class Encoder:
         trained: list[list[tuple[int, int]]] = []
         straddling: list[int] = []
         turns: list[list[int]] = []
-        with ThreadPoolExecutor(1) as pool:  # it renders on while the tokenizer works without the interpreter's lock
-            for chunk, encoding in _one_ahead(pool, self._chunks(columns, first_row), self._tokens):
-                for row, (tokens, places) in enumerate(result_of(encoding), chunk.first_row):
-                    front, back = self._around(tokens)
-                    ids += (front, tokens, back)
-                    if chunk.turns is not None:
-                        first = len(places) - len(chunk.turns[row - chunk.first_row])
-                        turns.append([*dict.fromkeys(place.token for place in places[first:])])
-                        places = places[:first]
-                    if chunk.cuts is not None:
-                        trained.append(_ranges(places, len(front), len(front) + len(tokens) + len(back)))
-                        if any(place.inside for place in places):
-                            straddling.append(row)
+        for chunk in self._chunks(columns, first_row):
+            encoding = self._tokens.encode(chunk.texts, chunk.places, chunk.first_row)
+            for row, (tokens, places) in enumerate(encoding, chunk.first_row):
+                front, back = self._around(tokens)
+                ids += (front, tokens, back)
+                if chunk.turns is not None:
+                    first = len(places) - len(chunk.turns[row - chunk.first_row])
+                    turns.append([*dict.fromkeys(place.token for place in places[first:])])
+                    places = places[:first]
+                if chunk.cuts is not None:
+                    trained.append(_ranges(places, len(front), len(front) + len(tokens) + len(back)))
+                    if any(place.inside for place in places):
+                        straddling.append(row)
         encoded = _assemble(ids, trained if self.has_labels else None, straddling, first_row)
         return replace(encoded, turn_starts=pa.array(turns, pa.list_(pa.int32()))) if self._turns else encoded
 
@@ -227,20 +225,6 @@ def _size(value: Any) -> int:
     for part in value.values() if isinstance(value, dict) else value:
         size += len(part) if type(part) is str else _size(part)
     return size
-
-
-def _one_ahead(
-    pool: ThreadPoolExecutor, chunks: Iterator[_Chunk], tokens: TextTokens
-) -> Iterator[tuple[_Chunk, Future[Any]]]:
-    """Yield chunks with their tokens as futures, each when the next chunk is made and submitted."""
-    before = None
-    for chunk in chunks:
-        begun = chunk, pool.submit(tokens.encode, chunk.texts, chunk.places, chunk.first_row)
-        if before is not None:
-            yield before
-        before = begun
-    if before is not None:
-        yield before
 
 
 def _ranges(places: list[Place], shift: int, length: int) -> list[tuple[int, int]]:

@@ -1,29 +1,68 @@
-"""The documents of a mixture in the order of its sources, in which its rows are compared with them."""
+"""Documents in the order in which one pass over their files meets them, to be compared with rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.facts import MixturePart, SourceIdentity
 from packer.plan.hash_sample import BLOCK
 from packer.sources.documents import TokenTable
-from packer.sources.draw_mixture import Drawn
+from packer.sources.survey import IdentityCounter
+
+if TYPE_CHECKING:
+    from packer.sources.draw_mixture import Drawn
+    from packer.sources.source import Source
 
 _TOGETHER = 1 << 20
 """Documents of a table, every copy counted."""
 
 
-class TakenInOrder:
-    """What a mixture takes, numbered in the order of the sources, the copies of a document one after the other.
+class OwnOrder:
+    """The documents of one source as it numbers them; see the protocol `SourceOrder`."""
+
+    mixture: tuple[MixturePart, ...] = ()
+    """There is one source only."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._seen = IdentityCounter(source)
+
+    def tables(self) -> Iterator[TokenTable]:
+        """Yield all documents in order; their identity is counted on the way."""
+        self._seen = IdentityCounter(self._source)
+        for table in self._source.tables():
+            yield table
+            self._seen.add(table.lengths)
+
+    def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
+        """Number the documents of segments: by their "doc_ids"."""
+        return segments["doc_ids"].astype(np.int64, copy=False)
+
+    def describe(self, document: int) -> str:
+        """Name a document for a message: "document 17 (rows.jsonl line 18)"."""
+        return self._source.describe(document)
+
+    def identity(self) -> SourceIdentity:
+        """Return what the manifest says of the source, when `tables` has been read to its end."""
+        return self._seen.identity()
+
+
+class MixtureOrder:
+    """The documents that a mixture takes, numbered in the order of its sources; copies of one document are neighbours.
 
     Source 0 has documents a and b, b is taken twice; source 1 has c, which is not taken, and d: a, b, b, d are 0, 1, 2
     and 3. So one pass over the sources meets all documents in this order. Nothing is held for each of them.
     """
 
     def __init__(self, drawn: Drawn) -> None:
+        self.mixture = drawn.identities
+        """Sources of the mixture and what is taken of each."""
+        self._drawn = drawn
         self._mixture = drawn.mixture
         self._takes = drawn.takes
         self._firsts = drawn.origins().firsts
@@ -47,10 +86,13 @@ class TakenInOrder:
                         )
                     done += int(times.sum())
 
-    def numbers(
-        self, source_ids: NDArray[np.integer], doc_ids: NDArray[np.integer], copies: NDArray[np.integer]
-    ) -> NDArray[np.int64]:
-        """Number documents, given in any order; what is not taken gets the number after the last."""
+    def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
+        """Number the documents of segments, in any order; what is not taken gets the number after the last.
+
+        Args:
+            segments: (segments,) columns "source_ids", "doc_ids" and "copy".
+        """
+        source_ids, doc_ids, copies = (segments[name] for name in ("source_ids", "doc_ids", "copy"))
         numbers = np.full(len(doc_ids), self._firsts[-1])
         for source, take in enumerate(self._takes):
             population = take.sample.population
@@ -74,3 +116,7 @@ class TakenInOrder:
         copy = number - int(ends[at - 1] if at else before[block])
         where = self._mixture.parts[source].describe(first + at)
         return f"{where} of {self._mixture.names[source]}, copy {copy}"
+
+    def identity(self) -> SourceIdentity:
+        """Return what the manifest says of the mixture."""
+        return self._drawn.identity
