@@ -373,7 +373,7 @@ def test_verify_against_another_source_fails_and_names_a_document(source, packed
         documents = documents[:-1] if change == "fewer" else [*documents, [1, 2]]
     save_arrow(Path("other.arrow"), documents)
     result = run("verify", packed, "--source", "other.arrow")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stdout == ""
     lines = result.stderr.splitlines()
     assert lines
@@ -388,6 +388,17 @@ def test_verify_with_a_source_that_is_not_there(packed):
     result = run("verify", packed, "--source", "nowhere.arrow")
     assert result.exit_code == 1
     assert "nowhere.arrow" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("pack", "nowhere.arrow", "--max-len", 64), ("stats", "nowhere.arrow"), ("verify", "nowhere")]
+)
+def test_with_json_an_error_is_json_too(source, arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 1
+    content = json.loads(result.stdout)
+    assert content["exit_code"] == 1
+    assert result.stderr == f"packer: {content['error']}\n"
 
 
 def test_show_lists_the_segments_of_a_row(packed):

@@ -27,7 +27,7 @@ from packer.cli.verify import verify
 
 
 def main() -> None:
-    """Run the command and exit: 0 for success, 1 for an error, 2 for wrong usage, 130 and 143 after a signal."""
+    """Run the command and exit; `one_line_errors` lists the exit codes."""
     cli(prog_name="packer")
 
 

@@ -28,6 +28,17 @@ repeated on the command line is a list in Python. These differ:
 | `--chat-template FILE` | `chat_template`: the content of the file |
 | `--emit position_ids` | `emit="position_ids"`, or a list of columns |
 | `--json`, `--debug` | none: functions return a result and raise errors |
+
+Results go to stdout, progress, log lines and errors to stderr. With `--json`, an error is printed on stdout as well, as
+`{"error": ..., "exit_code": ...}`. Exit codes:
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the input, the data or the machine is at fault; one line says what, and what helps |
+| 2 | wrong usage |
+| 3 | what was checked is not right (`packer verify`, `packer check`) |
+| 130, 143 | interrupted (Ctrl-C), terminated; the same command goes on where it stopped |
 """
 
 
