@@ -79,12 +79,12 @@ def reading_fault(folder: Path, source: Path) -> str | None:
     """Do all that can be done with a packed dataset: what else happens than a result or a line; or None."""
     import packer
     from packer.pipeline.statistics import packed_statistics
-    from packer.report import render_row
+    from packer.report import render_row, segments_of
 
     def show(number: int) -> None:
         dataset = packer.load(folder)
         options = dataset.manifest.options
-        render_row(dataset[number], kept=options.kept, kept_tokens=options.keep_tokens)
+        render_row(segments_of(dataset[number], kept=options.kept, kept_tokens=options.keep_tokens))
 
     def export(target: str) -> None:
         packer.export(folder, folder.parent / f"{folder.name}-{target}", to=target, workers=1, sync=False)

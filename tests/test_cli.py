@@ -446,6 +446,59 @@ def test_show_tells_the_sides_of_a_pair(tmp_path, monkeypatch):
     assert [line[5:] for line in lines[1:3]] == [["chosen", "0", "1"], ["rejected", "1", "2"]]
 
 
+def test_show_finds_the_rows_of_a_document(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_arrow(tmp_path / "rows.arrow", [list(range(1, 151)), [7, 8, 9], [], [5]])
+    packer.pack("rows.arrow", max_len=64)
+    dataset = packer.load("rows-packed-64")
+    parts = [
+        (row, index) for row, found in enumerate(dataset) for index, doc in enumerate(found["doc_ids"]) if doc == 0
+    ]
+    shown = succeeded("show", "rows-packed-64", "--document", 0).splitlines()
+    assert [line for line in shown if line.startswith("row")] == [f"row {row}" for row, _ in parts]
+    assert len(shown) == 3 * len(parts)
+    content = json.loads(succeeded("show", "rows-packed-64", "--document", 0, "--json"))
+    segments = sorted((each for row in content["rows"] for each in row["segments"]), key=lambda each: each["doc_start"])
+    assert [token for each in segments for token in each["input_ids"]] == list(range(1, 151))
+    for document in (2, 4):
+        assert f"no document {document}: " in run("show", "rows-packed-64", "--document", document).stderr
+    assert "--document is '0:1'" in run("show", "rows-packed-64", "--document", "0:1").stderr
+    for arguments in ((), (0, "--document", 1)):
+        assert run("show", "rows-packed-64", *arguments).exit_code == 2
+
+
+def test_show_finds_a_document_of_a_source_of_a_mixture(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, first in (("a", 1), ("b", 100)):
+        save_arrow(tmp_path / f"{name}.arrow", [[first + number] * (number + 2) for number in range(9)])
+    packer.pack([("a.arrow", 1), ("b.arrow", 2)], "mix", max_len=32, mix_unit="epochs")
+    content = json.loads(succeeded("show", "mix", "--document", "1:3", "--json"))
+    segments = [each for row in content["rows"] for each in row["segments"]]
+    assert {(each["source_id"], each["doc_id"], each["copy"]) for each in segments} == {(1, 3, 0), (1, 3, 1)}
+    assert all(each["input_ids"] == [103] * 5 for each in segments)
+    assert "give SOURCE:ID, with SOURCE from 0 to 1" in run("show", "mix", "--document", 3).stderr
+
+
+def test_show_tells_trained_tokens_from_their_context(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_arrow(tmp_path / "rows.arrow", [[1, 2, 3, 4, 5]], labels=[[-100, 2, 3, -100, 5]])
+    packer.pack("rows.arrow", max_len=8)
+    lines = succeeded("show", "rows-packed-8", 0, "--full").splitlines()
+    assert lines == [
+        "segment 0: document 0, tokens 0 to 4, 3 trained",
+        "1 [[2 3]] 4 [[5]]",
+        "segment 1: padding, 3 tokens",
+    ]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colored = run("show", "rows-packed-8", 0, "--full").stdout
+    assert "\x1b[1m2 3\x1b[0m" in colored
+    assert "\x1b[2m4\x1b[0m" in colored
+    assert "[[" not in colored
+    assert "\x1b[36m" in run("show", "rows-packed-8", 0).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run("show", "rows-packed-8", 0, "--full").stdout
+
+
 def test_show_of_a_row_that_is_not_there_names_those_that_are(packed):
     rows = len(packer.load(packed))
     result = run("show", packed, rows)
