@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import packer
-from packer.cli import cli
+from packer.cli import cli, progress_bars
 from packer.cli.commands_page import commands_page
 from packer.options import PackOptions, options_of
 from packer.options.headings import HEADINGS
@@ -203,14 +204,45 @@ def test_pack_json_is_the_manifest_and_where_it_is(source):
     assert set(content) - set(manifest) == {"output", "found_complete", "seconds"}
 
 
-def test_progress_goes_to_stderr(source, monkeypatch):
-    import tqdm
-
-    usual = tqdm.tqdm
-    monkeypatch.setattr(tqdm, "tqdm", lambda **options: usual(**{**options, "delay": 0, "mininterval": 0}))
+def test_progress_goes_to_stderr_line_by_line_where_that_is_no_terminal(source, monkeypatch):
+    monkeypatch.setattr(progress_bars, "INTERVAL", 0)
     result = run("pack", source, "--max-len", 64, "--json")
-    assert "write" in result.stderr
+    lines = result.stderr.splitlines()
+    assert all(re.fullmatch(r"packer: [a-z]+ \d+%, \S+ of \S+ [a-z]+, \S+ a second", line) for line in lines), lines
+    assert any(line.startswith("packer: write 100%, ") and " tokens, " in line for line in lines)
     assert json.loads(result.stdout)["output"] == "rows-packed-64"
+
+
+ON_A_TERMINAL = """
+import os, pty, sys, time
+command, cache = sys.argv[1:3]
+pid, terminal = pty.fork()
+if not pid:
+    os.environ["NUMBA_CACHE_DIR"] = cache
+    os.execv(sys.executable, [sys.executable, "-m", "packer", *command.split()])
+shown = b""
+while True:
+    try:
+        part = os.read(terminal, 1 << 16)
+    except OSError:
+        break
+    if not part:
+        break
+    shown += part
+print(shown.decode())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_terminal_is_told_that_kernels_are_compiled_once(source, tmp_path):
+    Path("terminal.py").write_text(ON_A_TERMINAL)
+    shown = [
+        run_process("terminal.py", f"pack {source} --max-len 64 --overwrite", tmp_path / "cache").stdout
+        for _ in range(2)
+    ]
+    assert ["packer: compiling kernels, once" in text for text in shown] == [True, False]
+    assert all("Packed 293 documents" in text for text in shown)
 
 
 def test_without_labels_the_summary_says_that_only_the_loader_is_safe(source):
