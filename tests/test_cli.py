@@ -90,7 +90,17 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in cli.commands["pack"].params}
     shaping = {"sources" if name == "weights" else name for name in options_of(PackOptions)}
     assert shaping <= options
-    assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "sync", "overwrite"}
+    assert options - shaping == {
+        "dataset",
+        "output",
+        "as_json",
+        "debug",
+        "workers",
+        "sync",
+        "overwrite",
+        "like",
+        "config",
+    }
 
 
 def test_what_commands_share_means_the_same():
@@ -148,8 +158,8 @@ def test_the_page_of_commands_is_that_of_the_declarations():
         (("pack", "rows.arrow", "--max-len", 64, "--seed", -1), "'--seed'"),
         (("pack", "rows.arrow", "--max-len", 64, "--max-segments", 0), "'--max-segments'"),
         (("pack", "rows.arrow", "--max_len", 3), "No such option '--max_len'. Did you mean '--max-len'?"),
-        (("show", "rows", "first"), "'ROW': 'first'"),
-        (("show", "rows"), "Missing argument 'ROW'"),
+        (("show", "rows", "first"), "'[ROW]': 'first'"),
+        (("show", "rows"), "Give a ROW, or a --document."),
         (("verify",), "Missing argument 'PACKED'"),
     ],
 )

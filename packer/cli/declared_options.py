@@ -32,6 +32,12 @@ class UserPath(click.Path):
         return super().convert(expanded(value), param, ctx)
 
 
+class FileContent(str):
+    """The content of a file, given in place of the file."""
+
+    __slots__ = ()
+
+
 class Content(UserPath):
     """A file whose content is the value."""
 
@@ -40,6 +46,8 @@ class Content(UserPath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read the file."""
+        if isinstance(value, FileContent):
+            return str(value)
         path = super().convert(value, param, ctx)
         try:
             content: str = path.read_text(encoding="utf-8")
@@ -83,7 +91,7 @@ class DeclaredOption(click.Option):
         settings: dict[str, Any] = {"metavar": about.metavar}
         settings |= {"required": True} if declared.is_required else {"default": default}
         if declared.kind is bool:
-            settings |= {"flag_value": False} if default is True else {"is_flag": True}
+            settings |= {"flag_value": False, "type": click.BOOL} if default is True else {"is_flag": True}
         else:
             settings |= {"type": _type_of(declared), "multiple": declared.is_list and about.convert is None}
             settings["show_default"] = about.default_words is None and default not in (None, MISSING, ())

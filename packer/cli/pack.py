@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from packer.cli.command import command
+from packer.cli.config_options import config_options
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.cli.source_options import source_options, sources_and_weights
@@ -18,6 +19,7 @@ from packer.options.command_options import JsonOption, OutputOptions
 
 @command(resumes=True)
 @source_options
+@config_options
 @options(PackOptions)
 @options(OutputOptions, "output", default_words="DATASET-packed-MAX_LEN")
 @options(OutputOptions, without=("output",))
