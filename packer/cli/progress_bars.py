@@ -90,6 +90,9 @@ def _lines() -> Iterator[Progress]:
             return
         last = now
         unit = _UNITS.get(kind, "B")
+        if unit == "alg":  # it has no rate
+            click.echo(f"packer: {stage}, {done} of {total} {_WORDS[unit]} done", err=True)
+            return
         amounts = [tqdm.format_sizeof(amount) for amount in (done, total, done / max(now - begun, 1e-3))]
         line = "{} {:.0%}, {} of {} {}, {} a second".format(
             stage, done / max(total, 1), *amounts[:2], _WORDS.get(unit, "bytes"), amounts[2]
