@@ -64,9 +64,8 @@ def test_sixteen_folders_that_link_to_each_other_take_no_time(tmp_path, pattern)
 def test_a_link_that_leads_in_a_circle_or_nowhere_is_named(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "gone").symlink_to("nothing")
-    assert (
-        refused(tmp_path / "loop") == f"{tmp_path}/loop: a link that leads to no file or folder (loop); mend the link"
-    )
+    message = refused(tmp_path / "loop")
+    assert message == f"{tmp_path}/loop: a link that leads to no file or folder (loop); correct the link"
     assert "leads to no file or folder (nothing)" in refused(tmp_path / "gone")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.jsonl").symlink_to("a.jsonl")

@@ -102,7 +102,7 @@ def test_a_file_of_it_is_known_by_its_first_bytes_and_named_in_messages(numbers,
     numbers.rename(tmp_path / "rows.bin")
     assert format_of(tmp_path / "rows.bin", "rows.bin").title == "Numbers"
     (tmp_path / "other.bin").write_bytes(b"something else")
-    with pytest.raises(PackerError, match=r"it begins with b'somethin'\); taken are .* and Numbers \(\.numbers\)$"):
+    with pytest.raises(PackerError, match=r"it begins with b'somethin'\); supported are .* and Numbers \(\.numbers\)$"):
         format_of(tmp_path / "other.bin", "other.bin")
 
 

@@ -122,7 +122,7 @@ def test_row_groups_are_taken_together_until_they_are_enough(tmp_path):
     assert [part.run for part in parts] == [range(2), range(2, 4), range(4, 6), range(6, 7)]
     assert [(part.first_row, part.rows) for part in parts] == [(0, 20), (20, 20), (40, 20), (60, 5)]
     assert sum(part.file.bytes for part in parts) == path.stat().st_size
-    assert [part.size_of_a_row for part in (whole, *parts)] == [20, 3, 3, 3, 20]
+    assert [part.row_size for part in (whole, *parts)] == [20, 3, 3, 3, 20]
 
 
 # the errors
@@ -136,7 +136,7 @@ def test_pages_that_hold_other_rows_than_the_footer_says_are_refused(tmp_path, c
         whole = RowGroups.survey(parquet, path, "a.parquet", lambda group: group.total_byte_size)
     batches = replace(whole, every=(RowGroup(claimed, 1),)).batches(["input_ids"], 8)
     assert sum(len(batch) for batch, _ in islice(batches, readable)) == min(claimed, 65)
-    with pytest.raises(SourceError, match=f"corrupt: its footer says {claimed} rows, its pages hold others"):
+    with pytest.raises(SourceError, match=f"corrupt: its footer says {claimed} rows, its pages hold more or fewer"):
         next(batches)
 
 

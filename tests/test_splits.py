@@ -113,7 +113,7 @@ def test_several_splits_must_be_chosen_from(tmp_path):
     save(tmp_path, LAYOUTS["shards"])
     message = refused(tmp_path)
     assert message.startswith(
-        f"{tmp_path}: its files are 3 splits (train, test, random); choose one, as in --split train"
+        f"{tmp_path}: its files form 3 splits (train, test, random); choose one, as in --split train"
     )
     assert tokens_of(tmp_path, "train") == [0, 1]
     assert tokens_of(tmp_path, "random") == [3]
@@ -130,7 +130,7 @@ def test_the_only_split_needs_no_choice(tmp_path):
 def test_files_of_no_split_beside_a_split_are_not_taken_or_left_out_without_a_word(tmp_path, caplog):
     save(tmp_path, ["web.jsonl", "books.jsonl", "dev.jsonl"])
     message = refused(tmp_path)
-    assert "1 of 3 files are the split validation, as dev.jsonl, and 2 of no split" in message
+    assert "1 of 3 files are in the split validation, such as dev.jsonl, and 2 in no split" in message
     assert message.endswith(f"with --split validation, or name files with a glob, as in '{tmp_path}/**'")
     assert tokens_of(f"{tmp_path}/**") == [0, 1, 2]
     with caplog.at_level("INFO", logger="packer"):
@@ -175,7 +175,7 @@ def test_every_command_takes_the_split_and_refuses_all_at_once(tmp_path, tokeniz
 def test_a_mixture_takes_the_split_of_each_source(tmp_path):
     one = save(tmp_path / "one", ["train.jsonl", "test.jsonl"])
     other = save(tmp_path / "other", ["test/a.jsonl", "train/a.jsonl"])
-    with pytest.raises(PackerError, match=r"one: its files are 2 splits"):
+    with pytest.raises(PackerError, match=r"one: its files form 2 splits"):
         packer.pack([(one, 1), (other, 1)], tmp_path / "out", max_len=8)
     packer.pack([(one, 1), (other, 1)], tmp_path / "out", max_len=8, split="train")
     (row,) = packer.load(tmp_path / "out")
