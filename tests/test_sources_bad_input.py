@@ -268,9 +268,9 @@ def test_empty_datasets(tmp_path):
 def test_paths_and_options(tmp_path):
     cases = {
         "nothing.jsonl": "no such file or folder",
-        "none*.jsonl": "no file to read; supported are Arrow",
-        "folder": "no file to read; supported are Arrow",
-        "a.bin": "unknown format (it begins with b'abc'); supported are Arrow",
+        "none*.jsonl": "no file to read; supported formats are Arrow",
+        "folder": "no file to read; supported formats are Arrow",
+        "a.bin": "unknown format (it begins with b'abc'); supported formats are Arrow",
         "packed": "is already packed",
     }
     for name in ("folder", "packed"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from packer.plan.threads import result_of
@@ -14,6 +14,7 @@ from packer.plan.threads import result_of
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_THREADS = 2  # of a pool for a single reader
 _AHEAD = 2  # results that may wait, beyond one per worker
 
 
@@ -50,7 +51,7 @@ class DecodePool:
             with self._lock:
                 self._readers -= 1
 
-    def in_order(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def in_order(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
         """Yield `function(item)` for every item, in order; the calling thread must be `working`.
 
         Items are drawn in the calling thread. A few results are computed ahead while there are spare permits. An
@@ -115,6 +116,16 @@ class DecodePool:
                         return
                     task = self._unstarted.popleft()
                 task.run()
+
+
+@contextmanager
+def pool_or_new(pool: DecodePool | None) -> Iterator[DecodePool]:
+    """Yield the pool in which the calling thread is working: the given one, or a new small one if it is None."""
+    if pool is not None:
+        yield pool
+        return
+    with closing(DecodePool(_THREADS)) as new, new.working():
+        yield new
 
 
 class _Task(Future[Result]):

@@ -59,8 +59,8 @@ class InputFormat:
         return tuple(ending + after for ending in self.endings for after in ("", *self.compressed))
 
 
-def _imported(module: str, function: str) -> Callable[..., Any]:
-    """Return a function that imports the named one when it is called."""
+def _in_file(module: str, function: str) -> Callable[..., Any]:
+    """Make a function that imports its module on first use."""
 
     def call(*arguments: Any) -> Any:
         return getattr(import_module(f"packer.sources.{module}"), function)(*arguments)
@@ -73,25 +73,25 @@ FORMATS: dict[str, InputFormat] = {
         title="Arrow",
         endings=(".arrow", ".ipc", ".feather"),
         magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file, and of a stream
-        open_tokens=_imported("ipc", "open_ipc"),
-        column_names=_imported("ipc", "column_names"),
-        open_records=_imported("arrow_records", "open_arrow_records"),
+        open_tokens=_in_file("ipc", "open_ipc"),
+        column_names=_in_file("ipc", "column_names"),
+        open_records=_in_file("arrow_records", "open_arrow_records"),
     ),
     "parquet": InputFormat(
         title="Parquet",
         endings=(".parquet",),
         magic=(b"PAR1",),
-        open_tokens=_imported("parquet", "open_parquet"),
-        column_names=_imported("parquet", "column_names"),
-        open_records=_imported("parquet_records", "open_parquet_records"),
+        open_tokens=_in_file("parquet", "open_parquet"),
+        column_names=_in_file("parquet", "column_names"),
+        open_records=_in_file("parquet_records", "open_parquet_records"),
     ),
     "jsonl": InputFormat(
         title="JSON lines",
         endings=(".jsonl", ".ndjson", ".json"),
         compressed=(".gz", ".zst"),
-        open_tokens=_imported("jsonl", "open_json_lines"),
-        column_names=_imported("jsonl", "column_names"),
-        open_records=_imported("json_records", "open_json_records"),
+        open_tokens=_in_file("jsonl", "open_json_lines"),
+        column_names=_in_file("jsonl", "column_names"),
+        open_records=_in_file("json_records", "open_json_records"),
     ),
 }
 """All formats by name."""
@@ -126,7 +126,7 @@ def format_of(path: Path, name: str) -> InputFormat:
     by_content = next((each for each in FORMATS.values() if each.magic and start.startswith(each.magic)), None)
     found = by_content or by_name
     if found is None:
-        raise PackerError(f"{name}: unknown format (it begins with {start!r}); supported are {known_formats()}")
+        raise PackerError(f"{name}: unknown format (it begins with {start!r}); supported formats are {known_formats()}")
     return found
 
 

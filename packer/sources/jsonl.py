@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -20,7 +19,7 @@ from packer.errors import PackerError
 from packer.sources.column_checks import check_per_token, require_column
 from packer.sources.column_types import join
 from packer.sources.column_values import infer, shown
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decode_pool import DecodePool, pool_or_new
 from packer.sources.documents import (
     MASKS,
     Batch,
@@ -38,7 +37,6 @@ from packer.sources.lines import CODECS, first_line, has_field, line_blocks, lin
 from packer.system_errors import shortage
 
 _BLOCK = 1 << 22  # bytes of text parsed at once, in over ten times the memory; a longer line extends it
-_THREADS = 2  # that parse a file read as a stream
 
 
 class _Parsed(NamedTuple):
@@ -83,32 +81,26 @@ class JsonLines(Input):
         Raises:
             DocumentError: a line is invalid.
         """
-        if pool is not None:
-            yield from self._batches(pool)
-            return
-        with closing(DecodePool(_THREADS)) as own, own.working():
-            yield from self._batches(own)
-
-    def _batches(self, pool: DecodePool) -> Iterator[Batch]:
         row = line = 0
         types = dict(self.types)  # of all values so far; parsing is fast while new values fit them
-        for block, done, result in pool.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
-            if isinstance(result, pa.ArrowException):
-                raise self._find_fault(block, row, line, str(result))
-            if isinstance(result, DocumentError):
-                raise DocumentError(row + result.row, result.message)
-            tokens, labels, extra = result
-            for column, values in extra.items():
-                types[column] = join(types.get(column, pa.null()), values.type) or values.type
-            if len(tokens) != count_lines(block):
-                raise self._find_fault(block, row, line, "a line must hold one whole object")
-            labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
-            if tokens.null_count or tokens.values.null_count or labels_wrong:
-                raise self._find_fault(block, row, line, "a list is missing")
-            columns = {column: [values] for column, values in extra.items()}
-            yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
-            row += len(tokens)
-            line += block.count(b"\n")
+        with pool_or_new(pool) as working:
+            for block, done, result in working.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
+                if isinstance(result, pa.ArrowException):
+                    raise self._find_fault(block, row, line, str(result))
+                if isinstance(result, DocumentError):
+                    raise DocumentError(row + result.row, result.message)
+                tokens, labels, extra = result
+                for column, values in extra.items():
+                    types[column] = join(types.get(column, pa.null()), values.type) or values.type
+                if len(tokens) != count_lines(block):
+                    raise self._find_fault(block, row, line, "a line must hold one whole object")
+                labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
+                if tokens.null_count or tokens.values.null_count or labels_wrong:
+                    raise self._find_fault(block, row, line, "a list is missing")
+                columns = {column: [values] for column, values in extra.items()}
+                yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
+                row += len(tokens)
+                line += block.count(b"\n")
 
     @property
     def places(self) -> Places:

@@ -16,7 +16,7 @@ from packer.sources.arrow_records import open_arrow_records, select_arrow_record
 from packer.sources.column_checks import check_types, refuse_twins
 from packer.sources.column_types import as_plain
 from packer.sources.column_values import infer
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decode_pool import DecodePool, pool_or_new
 from packer.sources.decoded_streams import COLUMNS
 from packer.sources.documents import (
     TURN_STARTS,
@@ -37,8 +37,6 @@ from packer.text.text_columns import OF_CHATS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-
-_THREADS = 2  # that tokenize a file read without a pool; the tokenizer has its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,11 +78,21 @@ class TextInput(Input):
         Raises:
             DocumentError: a record is invalid.
         """
-        if pool is not None:
-            yield from self._batches(pool)
-            return
-        with closing(DecodePool(_THREADS)) as own, own.working():
-            yield from self._batches(own)
+        row, blocks = 0, self.reader.blocks(self._columns)
+        with pool_or_new(pool) as working, closing(working.in_order(self._encode, blocks)) as results:
+            try:
+                for encoded, extra, done in results:
+                    yield Batch(
+                        [encoded.input_ids],
+                        [encoded.labels] if encoded.labels is not None else None,
+                        done,
+                        {name: [values] for name, values in extra.items()},
+                        straddling=len(encoded.straddling),
+                        untrained=len(encoded.untrained),
+                    )
+                    row += len(encoded.input_ids)
+            except (DocumentError, TextError) as fault:
+                raise DocumentError(row + fault.row, fault.message) from None
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
@@ -96,28 +104,6 @@ class TextInput(Input):
     def places(self) -> Places:
         """Locations of the documents, for messages."""
         return self.reader.places
-
-    def _batches(self, pool: DecodePool) -> Iterator[Batch]:
-        row = 0
-        blocks = pool.in_order(self._encode, self.reader.blocks(self._columns))
-        with closing(blocks):  # type: ignore[type-var]  # a generator
-            while True:
-                try:
-                    encoded, extra, done = next(blocks, (None, {}, 0))
-                except (DocumentError, TextError) as fault:
-                    raise DocumentError(row + fault.row, fault.message) from None
-                if encoded is None:
-                    return
-                labels = [encoded.labels] if encoded.labels is not None else None
-                yield Batch(
-                    [encoded.input_ids],
-                    labels,
-                    done,
-                    {name: [values] for name, values in extra.items()},
-                    straddling=len(encoded.straddling),
-                    untrained=len(encoded.untrained),
-                )
-                row += len(encoded.input_ids)
 
     @property
     def _columns(self) -> tuple[str, ...]:

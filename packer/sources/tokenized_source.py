@@ -150,7 +150,7 @@ def _find_in_folder(folder: Path, split: str | None) -> Found:
 def _found(name: str, root: Path, files: Sequence[Path]) -> Found:
     """Name the files of a source relative to its root; raises a PackerError if there are none or one is special."""
     if not files:
-        raise PackerError(f"{name}: no file to read; supported are {known_formats()}")
+        raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
     named = [(file, file.relative_to(root).as_posix()) for file in files]
     for file in named:
         require_regular(*file)
