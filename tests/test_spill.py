@@ -85,6 +85,17 @@ def test_many_files_of_all_kinds_come_back_in_order(tmp_path):
     assert source.files == open_source(tmp_path / "d").files
 
 
+def test_compressed_tokens_are_decoded_although_a_kept_column_has_no_bytes_to_compress(tmp_path):
+    table = pa.table({"input_ids": [[1] * 100, [2] * 90], "note": pa.nulls(2)})
+    with pa.ipc.new_stream(
+        tmp_path / "a.arrow", table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
+    ) as file:
+        file.write_table(table)
+    source = open_source(tmp_path / "a.arrow", keep=["note"])
+    assert not source.mapped
+    assert read_whole(source.spill(tmp_path / "spill"))[0] == table["input_ids"].to_pylist()
+
+
 @settings(max_examples=60)
 @given(
     lines=st.lists(st.sampled_from([b"", b" ", b'{"input_ids": [1]}', b'{"input_ids": [2, 3], "x": "\xc3\xa9"}'])),

@@ -121,7 +121,7 @@ class _Index:
         for name in self._wanted if self.lies_inside else ():
             column = batch.column(name)
             buffers = column.buffers()
-            self.lies_inside = lie_in(self._buffer, buffers)
+            self.lies_inside = self.lies_inside and lie_in(self._buffer, buffers)
             if self.lies_inside and name in self._columns:
                 self._columns[name].add(column, buffers)
         if len(batch):
