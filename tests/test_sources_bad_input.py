@@ -49,7 +49,7 @@ def save_table(path, table: pa.Table, compression=None):
 
 
 JSON_LINES = {
-    "[1, 2]": "an array where an object is expected; write one object a line",
+    "[1, 2]": "an array where an object is expected; write one object per line",
     "null": "null where an object is expected",
     "3": "a number where an object is expected",
     '{"input_ids": [1, 2': "not valid JSON: Expecting ',' delimiter",

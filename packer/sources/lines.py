@@ -132,7 +132,9 @@ def read_record(line: bytes) -> dict[str, Any]:
         raise ValueError(f"not valid JSON: {error}") from None
     if not isinstance(record, dict):
         what = {list: "an array", str: "a string", type(None): "null"}.get(type(record), "a number")
-        raise ValueError(f"{what} where an object is expected; write one object a line (jq -c '.[]' unrolls an array)")
+        raise ValueError(
+            f"{what} where an object is expected; write one object per line (jq -c '.[]' unrolls an array)"
+        )
     return record
 
 

@@ -20,7 +20,7 @@ class RowGroup(NamedTuple):
 
     rows: int
     size: int
-    """Tokens or bytes, whichever pieces are measured by."""
+    """Size in tokens or in bytes, depending on the reader."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

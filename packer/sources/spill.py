@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from packer.sources.source import Source
 
 _PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
-_PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530
+_PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
 _COUNTED = ("straddling", "untrained")  # fields of `Batch` that are summed over a source of text
 
 

@@ -139,7 +139,7 @@ def open_text(
             `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`,
             whichever exists.
         keep: columns with a value for each document, to be kept beside the tokens.
-        turns: also keep the column "turn_starts", where the turns of chats begin; other texts have none.
+        turns: also keep the column "turn_starts", with the tokens at which turns of chats begin; plain text has none.
 
     Raises:
         PackerError: the path, split or column does not exist, the format is unknown, or the tokenizer does not fit.
@@ -175,7 +175,7 @@ def _readers(found: Found) -> list[RecordReader]:
 
 
 def _common_records(readers: list[RecordReader], name: str, text_column: str | None) -> Records:
-    """Return which columns hold the text, and how; the same in all files.
+    """Return the columns that hold the text, which must be the same in all files.
 
     Raises:
         PackerError: a file holds no text, or another kind of it than the others.
@@ -199,7 +199,7 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
                 f"{first} holds {_shown(records)}, {file} {_shown(other)}: give files of one kind, or name the column "
                 "that all of them have with --text-column"
             )
-    # a file may have tools where another has none, and a line where the first has none
+    # some files may lack tools, and so may the first line of a file
     return replace(records, template_columns=OF_CHATS) if records.conversational else records
 
 

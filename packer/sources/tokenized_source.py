@@ -50,7 +50,7 @@ def open_source(
         labels_column: the column with the labels; only "labels" may be missing.
         keep: columns with a value for each document, to be kept beside the tokens.
         keep_tokens: columns with a value for each token, to be kept beside the tokens.
-        turns: also keep the column "turn_starts", where the turns of chats begin.
+        turns: also keep the column "turn_starts", with the tokens at which turns of chats begin.
         pairs: read preference pairs from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
             `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart.
 
@@ -104,14 +104,15 @@ def find_source(source: str | Path | Dataset | DatasetDict, split: str | None) -
     """
     if not isinstance(source, (str, Path)):
         if not is_dataset(source):
-            raise PackerError(f"a source of type {type(source).__name__}; give a path, a Dataset or a DatasetDict")
+            kind = type(source).__name__
+            raise PackerError(f"a source of type {kind} is not supported; give a path, a Dataset or a DatasetDict")
         return find_table(source, split)
     path = Path(source)
     with reading(str(source)):
-        is_folder, is_there = path.is_dir(), path.exists()
+        is_folder, exists = path.is_dir(), path.exists()
     if is_folder:
         return _find_in_folder(path, split)
-    if is_there:
+    if exists:
         root, files = path.parent, [path]
     elif glob.has_magic(str(source)):
         root, files = matches_of(path)
@@ -123,7 +124,7 @@ def find_source(source: str | Path | Dataset | DatasetDict, split: str | None) -
         raise PackerError(f"{source}: no such file or folder, and not a Hub id like org/name; check the path")
     if split is not None:
         raise no_splits(f"{source} consists of files", split)
-    return _found(str(source), root, files)
+    return _name_files(str(source), root, files)
 
 
 def _find_in_folder(folder: Path, split: str | None) -> Found:
@@ -144,10 +145,10 @@ def _find_in_folder(folder: Path, split: str | None) -> Found:
         files = [folder / name for name in files_of_split(str(folder), len(files), splits, split)]
     elif split is not None:
         raise no_splits(f"{folder} consists of files", split)
-    return _found(str(folder), folder, files)
+    return _name_files(str(folder), folder, files)
 
 
-def _found(name: str, root: Path, files: Sequence[Path]) -> Found:
+def _name_files(name: str, root: Path, files: Sequence[Path]) -> Found:
     """Name the files of a source relative to its root; raises a PackerError if there are none or one is special."""
     if not files:
         raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
