@@ -113,7 +113,7 @@ def test_a_missing_column_names_those_found(tmp_path, name):
     source = write_source(tmp_path / name, GOOD, labels=GOOD)
     words = (name, "'tokens'", "found: input_ids, labels", "--input-column")
     refused("pack", source, "--max-len", 4, "--input-column", "tokens", words=words)
-    words = (str(source), "'targets'", "name one that is there")
+    words = (str(source), "'targets'", "name one that exists")
     refused("pack", source, "--max-len", 4, "--labels-column", "targets", words=words)
     assert list(tmp_path.iterdir()) == [source]
 

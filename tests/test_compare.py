@@ -459,7 +459,7 @@ def test_a_histogram_is_read_whatever_its_order_and_line_ends(tmp_path):
             "length,count\n2147483647,9007199254740992\n",
             "counts.csv counts 19,342,813,104,826,867,540,557,824 tokens; there may be 9,007,",
         ),
-        (b"length,count\n\xff\xfe,1\n", "counts.csv is no CSV file of text"),
+        (b"length,count\n\xff\xfe,1\n", "counts.csv is not a CSV text file"),
     ],
 )
 def test_a_bad_histogram_is_one_line_with_file_line_and_value(tmp_path, monkeypatch, text, words):

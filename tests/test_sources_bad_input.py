@@ -49,7 +49,7 @@ def save_table(path, table: pa.Table, compression=None):
 
 
 JSON_LINES = {
-    "[1, 2]": "an array where an object is expected; write one object a line",
+    "[1, 2]": "an array where an object is expected; write one object per line",
     "null": "null where an object is expected",
     "3": "a number where an object is expected",
     '{"input_ids": [1, 2': "not valid JSON: Expecting ',' delimiter",
@@ -268,9 +268,9 @@ def test_empty_datasets(tmp_path):
 def test_paths_and_options(tmp_path):
     cases = {
         "nothing.jsonl": "no such file or folder",
-        "none*.jsonl": "no file to read; taken are Arrow",
-        "folder": "no file to read; taken are Arrow",
-        "a.bin": "unknown format (it begins with b'abc'); taken are Arrow",
+        "none*.jsonl": "no file to read; supported formats are Arrow",
+        "folder": "no file to read; supported formats are Arrow",
+        "a.bin": "unknown format (it begins with b'abc'); supported formats are Arrow",
         "packed": "is already packed",
     }
     for name in ("folder", "packed"):

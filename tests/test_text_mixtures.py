@@ -19,7 +19,7 @@ from packer.sources.text_source import TextInput
 from packer.text.load_tokenizer import open_tokenizer
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.packed_rows import rows_on_disk
-from tests.test_from_text import Killed, chats, dies_after, pack, pairs, shards, texts, write_lines
+from tests.test_from_text import Killed, chats, kill_after, pack, pairs, shards, texts, write_lines
 from tests.test_kept import write
 
 zstandard = pytest.importorskip("zstandard")
@@ -239,14 +239,14 @@ def test_versions_of_libraries_do_not_matter_to_verify(tmp_path, tokenizer, sour
 def test_what_was_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, sources, monkeypatch, small):
     whole = pack(weighed(sources), tmp_path / "whole", tokenizer, workers=1)
     with monkeypatch.context() as patch:
-        calls = dies_after(patch, -1)
+        calls = kill_after(patch, -1)
         pack(weighed(sources), tmp_path / "counted", tokenizer, workers=1)
     with monkeypatch.context() as patch:
-        dies_after(patch, len(calls) * 3 // 4)
+        kill_after(patch, len(calls) * 3 // 4)
         with pytest.raises(Killed):
             pack(weighed(sources), tmp_path / "out", tokenizer, workers=1)
     with monkeypatch.context() as patch:
-        again = dies_after(patch, -1)
+        again = kill_after(patch, -1)
         resumed = pack(weighed(sources), tmp_path / "out", tokenizer, workers=1)
     assert resumed.to_dict() == whole.to_dict()
     assert rows_on_disk(tmp_path / "out") == rows_on_disk(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""Search a folder, or the matches of a glob, for the files of a source; links to folders never lead in circles."""
+"""Find the files of a source in a folder or by a glob; every folder is searched once, whatever links lead to it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
-    """The files with a known ending in these folders and their subfolders, hidden ones left out, in bytewise order.
+    """Return the files with a known ending in folders and their subfolders, except hidden ones, in bytewise order.
 
     Args:
-        name: the source, for messages.
-        folders: where to begin.
+        name: name of the source in messages.
+        folders: folders to search.
 
     Raises:
         PackerError: a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
@@ -49,12 +49,12 @@ def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
 
 
 def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
-    """The folders of a glob before its first wildcard, and the files that it matches, in bytewise order.
+    """Return the folder before the first wildcard of a glob, and the files that match, in bytewise order.
 
-    A folder that matches stands for the files in it, and `**` for any subfolders, each of which is searched once.
+    A matching folder stands for the files in it, and `**` for any subfolders.
 
     Raises:
-        PackerError: as `files_in`.
+        PackerError: a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
     """
     fixed = Path(*_before_wildcards(pattern))
     *inner, last = pattern.parts[len(fixed.parts) :]
@@ -71,7 +71,7 @@ def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
 
 
 def _tree(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield folders and their subfolders, each once, however many links lead to it; real ones before linked ones."""
+    """Yield folders and their subfolders, each once whatever links lead to it; real folders before linked ones."""
     real, links = deque(folders), deque[Path]()
     seen: set[str] = set()
     repeated = []
@@ -100,7 +100,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _matching(folders: Iterable[Path], part: str) -> Iterator[Path]:
-    """Yield what one part of a glob matches in these folders; hidden names where it begins with a dot, too."""
+    """Yield what one part of a glob matches in these folders; hidden names only if the part begins with a dot."""
     for folder in folders:
         if not glob.has_magic(part):
             if (folder / part).exists():
@@ -114,7 +114,7 @@ def _matching(folders: Iterable[Path], part: str) -> Iterator[Path]:
 
 
 def _before_wildcards(pattern: Path) -> Iterator[str]:
-    """The folders of a glob before the first wildcard; names of files are relative to them."""
+    """Yield the parts of a glob before its first wildcard; file names are relative to them."""
     for part in pattern.parts[:-1]:
         if glob.has_magic(part):
             return

@@ -1,4 +1,4 @@
-"""Records of text in JSON lines."""
+"""Text records in JSON lines."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from packer.sources.text_records import RecordReader
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JsonRecords(RecordReader):
-    """A file with one JSON object on each line."""
+    """A file of text records, or a piece of one, with one JSON object per line."""
 
     lines: JsonLines
     fields: Mapping[str, Any] | None = None
+    """First record; None if there is no record."""
 
     @property
     def file(self) -> SourceFile:
-        """Name and size."""
+        """Name and size of the file."""
         return self.lines.file
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """Path of the file."""
         return self.lines.path
 
     def cut(self, size: int) -> Sequence[RecordReader]:
-        """Cut a plain file between lines."""
+        """Cut a plain file between lines; a compressed one stays whole."""
         pieces = self.lines.cut(size)
         return [replace(self, lines=piece) for piece in pieces if isinstance(piece, JsonLines)]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
-        """Yield whole lines."""
+        """Yield blocks of whole lines, each with the bytes of the file up to its end."""
         return self.lines.blocks(text_records.BLOCK)
 
     def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Read every line that is not blank."""
+        """Parse every line that is not blank."""
         records: list[dict[str, Any]] = []
         for line in filled_lines(block):
             try:
@@ -53,24 +54,24 @@ class JsonRecords(RecordReader):
 
     @property
     def places(self) -> Places:
-        """What names the records."""
+        """Locations of the records, for messages."""
         return self.lines
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that some line has each of these columns."""
+        """Check that each of these columns is on some line."""
         if self.fields is not None:
             require_fields(self.path, self.file.name, self.fields, columns)
 
 
 def open_json_records(path: Path, name: str) -> JsonRecords:
-    """Open a file of JSON lines: read the first line that is not blank.
+    """Open a file of JSON lines: read its first record.
 
     Args:
         path: the file.
         name: its name in messages and in the manifest.
 
     Raises:
-        SourceError: it holds no object.
+        SourceError: the first line that is not blank holds no valid object.
         PackerError: the file cannot be read.
     """
     with reading(name):
