@@ -25,7 +25,7 @@ repeated on the command line is a list in Python. These differ:
 | command line | Python |
 |---|---|
 | `--source web:0.7 --source code:0.3` | `source=[("web", 0.7), ("code", 0.3)]` |
-| `--chat-template FILE` | `chat_template`: the content of the file |
+| `--chat-template FILE` | `chat_template`: the content of the file (names are the same) |
 | `--emit position_ids` | `emit="position_ids"`, or a list of columns |
 | `--json`, `--debug` | none: functions return a result and raise errors |
 
@@ -78,6 +78,8 @@ def _row(option: click.Option) -> str:
 def _value(option: Option) -> str:
     if option.kind is bool:
         return ""
+    if option.choices and option.about.is_file:
+        return f"{', '.join(f'`{choice}`' for choice in option.choices)}, or FILE"
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
     if option.kind in (int, float):

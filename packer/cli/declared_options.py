@@ -39,14 +39,15 @@ class FileContent(str):
 
 
 class Content(UserPath):
-    """A file whose content is the value."""
+    """A file whose content is the value, or one of some names that stand for content."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: tuple[str, ...] = ()) -> None:
         super().__init__(exists=True, dir_okay=False)
+        self.names = names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read the file."""
-        if isinstance(value, FileContent):
+        if isinstance(value, FileContent) or value in self.names:
             return str(value)
         path = super().convert(value, param, ctx)
         try:
@@ -114,7 +115,7 @@ def _help(option: Option, *, repeats: bool) -> str:
 
 def _type_of(option: Option) -> _ParamType:
     if option.about.is_file:
-        return Content()
+        return Content(option.choices)
     if option.kind is Path:
         return UserPath()
     if option.choices and option.about.convert is None:

@@ -77,7 +77,7 @@ class About:
     """Whether it is an option of the command line; what is not, follows from another one."""
 
     is_file: bool = False
-    """Whether the command line takes a file, whose content is the value."""
+    """Whether the command line takes a file, whose content is the value; choices are names of content."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +129,7 @@ class Option:
     @property
     def expected(self) -> str:
         """What a value must be, in words: "a whole number from 1 to 16777216"."""
-        if self.choices:
+        if self.choices and not self.about.is_file:
             return f"one of {', '.join(self.choices)}"
         words = {bool: "true or false", str: "a string", Path: "a path"}
         words |= {int: f"a whole number {self.limits}", float: f"a number {self.limits}"}
@@ -142,7 +142,7 @@ class Option:
             return is_number and self.limits.least <= value <= self.limits.most  # type: ignore[operator]
         if self.kind is Path:
             return isinstance(value, (str, Path))
-        return type(value) is self.kind and (not self.choices or value in self.choices)
+        return type(value) is self.kind and (not self.choices or self.about.is_file or value in self.choices)
 
     def check(self, value: object) -> None:
         """Check a value.
