@@ -453,7 +453,7 @@ def test_what_cannot_be_kept_is_one_line(tmp_path, request, kind, name):
     table = pa.table({**document, "k": union if name == "sparse_union" else views})
     with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:
         stream.write_table(table)
-    with pytest.raises(PackerError, match=rf"rows.arrow: column 'k' holds {name}<.*, which is not taken; save it as"):
+    with pytest.raises(PackerError, match=rf"rows.arrow: column 'k' holds {name}<.*, which is not supported; save it"):
         pack(tmp_path / "rows.arrow", tmp_path / "out", request, kind)
 
 

@@ -154,7 +154,7 @@ def test_other_types_are_named(tmp_path, kind, name):
     path = save_table(tmp_path / name, pa.table({"input_ids": pa.array([value], found)}))
     found = open_type(path)
     assert refused(path, tmp_path) == (
-        f"{name}: column 'input_ids' holds {found}; taken are list, large_list or fixed_size_list of integers "
+        f"{name}: column 'input_ids' holds {found}; expected list, large_list or fixed_size_list of integers "
         "(int8 to int64, uint8 to uint64)"
     )
 
@@ -202,7 +202,7 @@ def test_the_spill_refuses_what_is_outside_int32(tmp_path, value, name):
         open_source(path).spill(tmp_path / "spill")
     assert str(caught.value) == (
         f"document 1 ({name} {place}): 'input_ids' holds {value} at position 2: "
-        "a token id is from 0 to 2147483647; mend the source"
+        "a token id is from 0 to 2147483647; fix the source"
     )
     assert not list((tmp_path / "spill").iterdir())
 
