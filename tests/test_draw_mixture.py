@@ -114,7 +114,7 @@ def test_documents_are_numbered_in_the_order_of_the_sources(tmp_path, monkeypatc
         done += len(table.lengths)
         here = [lengths[source][document] for source, document, _ in every[table.first_document : done]]
         assert table.lengths.tolist() == here
-        assert [len(table.input_ids.list_at(int(row))) for row in table.rows] == here
+        assert [len(table.input_ids.list_at(int(row))) for row in table.lists] == here
     assert done == len(every)
 
 

@@ -29,7 +29,7 @@ LABELS = [[NO_LOSS, 6, 7], [], [1], [NO_LOSS, 0], list(range(50)), [9, NO_LOSS]]
 
 def lists_of(column: TokenColumn, table: TokenTable) -> list[list[int]]:
     lengths = table.lengths.astype(np.int64)
-    rows = np.arange(len(lengths)) if table.rows is None else table.rows.astype(np.int64)
+    rows = np.arange(len(lengths)) if table.lists is None else table.lists.astype(np.int64)
     places = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     out = np.full(int(lengths.sum()), -7, np.int32)
     assert gather(column.addresses, Spans(rows, np.zeros_like(lengths), lengths, places[:-1]), NO_LOSS, out) == -1
@@ -222,7 +222,7 @@ def test_datasets_objects_and_saved_ones(tmp_path, how, where):
     source = open_source(dataset)
     assert read_tables(source)[0] == expected
     assert read_whole(source)[0] == expected
-    assert source.spill(tmp_path / "unused").table(source.survey().lengths()).rows is source.indices
+    assert source.spill(tmp_path / "unused").table(source.survey().lengths()).lists is source.indices
     dataset.save_to_disk(tmp_path / "saved")
     assert read_whole(open_source(tmp_path / "saved"))[0] == expected
 

@@ -46,9 +46,7 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
         is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
         if not is_list or not pa.types.is_integer(found.value_type):
             raise SourceError(f"{name}: column '{column}' holds {found}; expected {TOKEN_TYPES}")
-        if (
-            pa.types.is_fixed_size_list(found) and found.list_size < 1
-        ):  # a file of no bytes could have any number of them
+        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of them takes no bytes
             raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
     return has_labels
 

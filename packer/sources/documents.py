@@ -71,8 +71,8 @@ class TokenTable:
     lengths: NDArray[np.int32]
     """(documents,) tokens in each document."""
 
-    rows: ListNumbers | None
-    """List of each document: document i is list rows[i] of the columns; None if it is list i."""
+    lists: ListNumbers | None
+    """List of each document: document i is list lists[i] of the columns; None if it is list i."""
 
     extra: Mapping[str, ValueColumn]
     """Other requested columns by name, with one value per list."""

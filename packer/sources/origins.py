@@ -64,7 +64,7 @@ class Origins:
         return sources, ids, copies
 
     def __getitem__(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the list of each document, counted across all sources; used as `TokenTable.rows`."""
+        """Return the list of each document, counted across all sources; used as `TokenTable.lists`."""
         sources, ids, _ = self.of(documents)
         lists = self.first_lists[sources] + ids
         for source, part in enumerate(self.parts):

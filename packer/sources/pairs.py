@@ -62,7 +62,7 @@ class Pairs(Source):
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order; see `Source.tables`.
 
-        Files that must be decoded are read twice in parallel, once for the chosen and once for the rejected answers.
+        Files that must be decoded are read by two readers in step, one for the chosen and one for the rejected answers.
         """
         if self.mapped:
             yield from super().tables(progress)
@@ -178,9 +178,9 @@ def _side_by_side(chosen: _Reader, rejected: _Reader, *, first_document: int) ->
     """Return a table of as many pairs as both readers hold, and advance the readers."""
     count = min(chosen.rest, rejected.rest)
     here = [slice(side.first, side.first + count) for side in (chosen, rejected)]
-    rows, lengths = np.empty(2 * count, np.int64), np.empty(2 * count, np.int32)
-    rows[::2] = np.arange(here[0].start, here[0].stop)
-    rows[1::2] = np.arange(here[1].start, here[1].stop) + len(chosen.lengths)
+    lists, lengths = np.empty(2 * count, np.int64), np.empty(2 * count, np.int32)
+    lists[::2] = np.arange(here[0].start, here[0].stop)
+    lists[1::2] = np.arange(here[1].start, here[1].stop) + len(chosen.lengths)
     lengths[::2], lengths[1::2] = chosen.lengths[here[0]], rejected.lengths[here[1]]
     chosen.first, rejected.first = here[0].stop, here[1].stop
     one, other = chosen.batch, rejected.batch
@@ -191,7 +191,7 @@ def _side_by_side(chosen: _Reader, rejected: _Reader, *, first_document: int) ->
         input_ids=TokenColumn.from_arrow([*one.input_ids, *other.input_ids]),
         labels=TokenColumn.from_arrow([*one.labels, *other.labels]) if one.labels and other.labels else None,
         lengths=lengths,
-        rows=rows,
+        lists=lists,
         extra={**extra, ROLE: _roles(counts)},
         first_document=first_document,
     )

@@ -139,7 +139,7 @@ class Source:
             input_ids=TokenColumn.joined([input_.tokens(input_.input_ids) for input_ in mapped]),
             labels=TokenColumn.joined(labels) if self.has_labels else None,
             lengths=lengths,
-            rows=self.indices,
+            lists=self.indices,
             extra=self.value_columns(),
             first_document=0,
         )
@@ -257,15 +257,15 @@ class Source:
         table = self.table(all_lengths)
         total = sum(file.bytes for file in self.files)
         for start in range(0, len(indices), _STEP):
-            rows = indices[start : start + _STEP]
-            lengths = all_lengths[rows]
+            lists = indices[start : start + _STEP]
+            lengths = all_lengths[lists]
             wrong = np.flatnonzero(lengths < 0)
             if len(wrong):
-                row = int(rows[wrong[0]])
-                fault = self._fault_of_list(row, int(all_lengths[row]))
+                number = int(lists[wrong[0]])
+                fault = self._fault_of_list(number, int(all_lengths[number]))
                 raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}")
-            progress("lengths", total * (start + len(rows)) // len(indices), total)
-            yield replace(table, lengths=lengths, rows=rows, first_document=start)
+            progress("lengths", total * (start + len(lists)) // len(indices), total)
+            yield replace(table, lengths=lengths, lists=lists, first_document=start)
 
     def _mapped_batches(self) -> Iterator[Batch]:
         for input_ in self._mapped_inputs():
@@ -294,7 +294,7 @@ def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> Tok
         input_ids=TokenColumn.from_arrow(batch.input_ids),
         labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
         lengths=lengths,
-        rows=None,
+        lists=None,
         extra={name: ValueColumn.of_chunks(name, chunks) for name, chunks in batch.extra.items()}
         if batch.input_ids
         else {},

@@ -120,7 +120,7 @@ def _mapped_lengths(source: Source) -> LengthsOf:
 
     def look_up(documents: NDArray[np.int64]) -> NDArray[np.int32]:
         lengths = np.empty(len(documents), np.int32)
-        lists = documents if table.rows is None else table.rows[documents].astype(np.int64)
+        lists = documents if table.lists is None else table.lists[documents].astype(np.int64)
         lengths_of(table.input_ids.addresses, lists, lengths)
         return lengths
 
