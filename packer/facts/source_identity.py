@@ -128,7 +128,7 @@ class MixturePart(Facts):
     def of(
         cls, identity: SourceIdentity, *, name: str, weight: float, tokens_kept: int, taken: TakenDocuments
     ) -> MixturePart:
-        """Describe a source of a mixture, given its identity as a single source; other arguments are fields."""
+        """Describe a source of a mixture, given its identity as a single source; the other arguments set fields."""
         values = identity.values() | {"files": len(identity.files)}
         del values["mixture"]
         return cls(**values, name=name, weight=weight, tokens_kept=tokens_kept, taken=taken)

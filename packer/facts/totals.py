@@ -115,7 +115,7 @@ class PlanTotals(Account):
         lower_bound: int,
         groups: GroupTotals | None = None,
     ) -> PlanTotals:
-        """Extend an account with facts about the rows, of `max_len` tokens each; other arguments are fields."""
+        """Extend an account with facts about the rows, of `max_len` tokens each; the other arguments set fields."""
         return PlanTotals(
             **account.values(),
             segments=segments,
@@ -138,7 +138,7 @@ class Totals(PlanTotals):
     """Segments without a trained token; 0 if no labels are written."""
 
     documents_straddling: Count | None = None
-    """Documents in which a token is partly inside what is trained; None if the source holds tokens, not text."""
+    """Documents with a token that is only partly in trained text; None if the source holds tokens, not text."""
 
     documents_untrained: Count | None = None
     """Documents that have tokens, none of them trained; None if the source holds tokens, not text."""

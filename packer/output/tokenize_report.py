@@ -47,7 +47,7 @@ class TokenizeReport(Facts):
     """Identity of the tokens as a source."""
 
     documents_straddling: Count
-    """Documents in which a token is partly inside what is trained."""
+    """Documents with a token that is only partly in trained text."""
 
     documents_untrained: Count
     """Documents that have tokens, none of them trained."""

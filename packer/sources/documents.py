@@ -75,7 +75,7 @@ class TokenTable:
     """List of each document: document i is list lists[i] of the columns; None if it is list i."""
 
     extra: Mapping[str, ValueColumn]
-    """Other requested columns by name, with one value per list."""
+    """Requested extra columns by name, with one value per list."""
 
     first_document: int
     """Index of the first document in the whole source."""
@@ -105,7 +105,7 @@ class Tokenized:
     """Fingerprint of the content of a dataset in memory; None for files."""
 
     straddling: int = 0
-    """Documents in which a token is partly inside what is trained; counted when the source is spilled or read."""
+    """Documents with a token that is only partly in trained text; counted when the source is spilled or read."""
 
     untrained: int = 0
     """Documents that have tokens, none of them trained; counted when the source is spilled or read."""
@@ -118,9 +118,9 @@ class DecodedSize(NamedTuple):
     bytes: int  # labels and offsets included
 
     @classmethod
-    def of(cls, tokens: int, rows: int, *, has_labels: bool) -> DecodedSize:
-        """Return the size of `rows` documents with `tokens` tokens in all."""
-        return cls(tokens, 4 * (tokens + rows) * (1 + has_labels))
+    def of(cls, tokens: int, documents: int, *, has_labels: bool) -> DecodedSize:
+        """Return the size of `documents` documents with `tokens` tokens in all."""
+        return cls(tokens, 4 * (tokens + documents) * (1 + has_labels))
 
 
 class Batch(NamedTuple):
@@ -130,7 +130,7 @@ class Batch(NamedTuple):
     labels: list[pa.Array] | None
     done: int  # bytes of the file, or of the piece of it, read up to the end of this batch
     extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed)
-    straddling: int = 0  # in text: documents in which a token is partly inside what is trained
+    straddling: int = 0  # in text: documents with a token that is only partly in trained text
     untrained: int = 0  # in text: documents that have tokens, none of them trained
 
     @classmethod
@@ -148,11 +148,12 @@ class Batch(NamedTuple):
         """Return the extra columns that hold one value per token."""
         return {name: self.extra[name] for name in columns.per_token if name in self.extra}
 
-    def head(self, rows: int) -> Batch:
-        """Return the first `rows` documents."""
+    def head(self, documents: int) -> Batch:
+        """Return the first documents of the batch."""
         before = np.cumsum([0, *map(len, self.input_ids)])
         kept = [
-            max(min(len(chunk), rows - int(start)), 0) for chunk, start in zip(self.input_ids, before, strict=False)
+            max(min(len(chunk), documents - int(start)), 0)
+            for chunk, start in zip(self.input_ids, before, strict=False)
         ]
 
         def cut(chunks: list[pa.Array]) -> list[pa.Array]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
+class DrawnMixture:
     """The documents that a mixture takes of its sources; made by `draw_mixture`."""
 
     mixture: Mixture
@@ -142,13 +142,13 @@ class Drawn:
             return one_column(", ".join(self.mixture.names), name, by_source)
 
 
-def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: bool = False) -> Drawn:
+def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: bool = False) -> DrawnMixture:
     """Check all sources and decide how often each document is taken.
 
     Args:
         mixture: the sources.
         progress: callback, called as in `Source.tables`, in bytes of the files of all sources.
-        with_extra: keep the extra columns for `Drawn.column`.
+        with_extra: keep the extra columns for `DrawnMixture.column`.
 
     Raises:
         SourceError: a source has no tokens to take, or a document or file is invalid.
@@ -182,7 +182,7 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
             )
         )
     refuse_too_many(takes, mixture.names, recipe.unit)
-    return Drawn(
+    return DrawnMixture(
         mixture=mixture,
         surveys=tuple(surveys),
         kept=tuple(kept),
@@ -227,7 +227,7 @@ def _kept_of(survey: SourceSurvey, recipe: Recipe) -> LengthsOf:
 
 
 def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) -> int:
-    """Return the tokens taken of a source, and add lengths to the digest as `Drawn.lengths_digest` says."""
+    """Return the tokens taken of a source, and add lengths to the digest as `DrawnMixture.lengths_digest` says."""
     if not take.documents:
         return 0
     sampled, once = 0, min(take.copies, 1)

@@ -31,7 +31,7 @@ from packer.sources.mapped_lists import MappedLists
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Masked(Input):
+class MaskedInput(Input):
     """An input whose masks are applied while it is read: padding is stripped, and masks become labels."""
 
     unmasked: Input
@@ -220,7 +220,7 @@ def apply_masks(inputs: Sequence[Input], columns: Columns, read: Columns) -> tup
         masks = [name for name in masks if not all(_masks_nothing(input_, name) for input_ in mapped)]
     kept = columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
     opened = (replace(each, extra=kept.extra) if isinstance(each, MappedLists) else each for each in inputs)
-    return tuple(Masked(unmasked=each, columns=kept, masks=tuple(masks)) if masks else each for each in opened)
+    return tuple(MaskedInput(unmasked=each, columns=kept, masks=tuple(masks)) if masks else each for each in opened)
 
 
 def _masks_nothing(input_: MappedLists, name: str) -> bool:

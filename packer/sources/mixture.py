@@ -15,7 +15,7 @@ from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
 from packer.sources.decoded_size import SpillSize
 from packer.sources.documents import Input
-from packer.sources.draw_mixture import Drawn, draw_mixture, overall_progress, prefix_errors
+from packer.sources.draw_mixture import DrawnMixture, draw_mixture, overall_progress, prefix_errors
 from packer.sources.source import Source
 from packer.sources.source_order import MixtureOrder
 
@@ -95,7 +95,7 @@ class Mixture:
             return decoded
         return self._decoded(folder, silent, workers, kinds)  # decoded streams are reused and gain wider types
 
-    def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> Drawn:
+    def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> DrawnMixture:
         """Check every document and decide how often each is taken; see `draw_mixture`."""
         return draw_mixture(self, progress, with_extra=with_extra)
 

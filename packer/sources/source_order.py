@@ -15,7 +15,7 @@ from packer.sources.documents import TokenTable
 from packer.sources.survey import IdentityCounter
 
 if TYPE_CHECKING:
-    from packer.sources.draw_mixture import Drawn
+    from packer.sources.draw_mixture import DrawnMixture
     from packer.sources.source import Source
 
 _TOGETHER = 1 << 20  # documents of a table, copies included
@@ -58,7 +58,7 @@ class MixtureOrder:
     b, d are documents 0 to 3, and one pass over the sources yields them in this order. Nothing is held per document.
     """
 
-    def __init__(self, drawn: Drawn) -> None:
+    def __init__(self, drawn: DrawnMixture) -> None:
         self.mixture = drawn.identities
         """Sources of the mixture, and counts of what is taken of each."""
         self._drawn = drawn
