@@ -133,9 +133,9 @@ REFUSED = {
     "a mixed list": (
         ["a", [1, "a"]],
         1,
-        "'k' holds [1, \"a\"]: a list, or lists inside it, of values of several types",
+        "'k' holds [1, \"a\"]: a list, or a list inside it, has values of several types",
     ),
-    "a list of true and a fraction": ([[0.5, True]], 0, "'k' holds [0.5, true]: numbers and true or false"),
+    "a list of true and a fraction": ([[0.5, True]], 0, "'k' holds [0.5, true]: a mix of numbers and booleans"),
     "an object among lists": (
         [[], {"a": 1}],
         1,

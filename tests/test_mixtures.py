@@ -422,7 +422,7 @@ def test_sources_that_cannot_be_mixed_are_rejected(tmp_path):
     refused([(one, 1), (other, 1)], "pairs are not mixed", pairs=True, long="drop")
     refused([(one, 1), (other, 1)], "all 2 sources have the column 'input_ids'", tokenizer="any")
     empty = write(tmp_path, "arrow", {"input_ids": [[], []]})
-    refused([(one, 1), (empty, 1)], "source.arrow.*: there is nothing to take of 2 documents")
+    refused([(one, 1), (empty, 1)], "source.arrow.*: there is nothing to take: all 2 documents")
     refused(
         [(one, 1), (other, 1)],
         r"source.arrow \(1\): document 0 has 34 tokens and max_len is 8",

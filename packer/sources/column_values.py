@@ -45,7 +45,7 @@ def infer(values: Sequence[Any], column: str) -> pa.Array:
         if _is_deep(arrays[-1].type):
             raise DocumentError(row, f"'{column}' holds {shown(value)}: nested more than {_DEEPEST} deep; flatten it")
         if _has_odd_bool(value, arrays[-1].type):
-            raise DocumentError(row, f"'{column}' holds {shown(value)}: numbers and true or false; make them alike")
+            raise DocumentError(row, f"'{column}' holds {shown(value)}: a mix of numbers and booleans; make them alike")
         joined = join(kind, arrays[-1].type)
         if joined is None:
             raise DocumentError(row, _no_common_type(column, value, kind))
@@ -129,7 +129,7 @@ def _reason(error: BaseException) -> str:
         return f"integers are from {-(2**63)} to {2**63 - 1}; write it as a float or a string"
     if isinstance(error, UnicodeError):
         return "a lone surrogate, which UTF-8 cannot hold; fix the source"
-    return "a list, or lists inside it, of values of several types; make them alike"
+    return "a list, or a list inside it, has values of several types; make them alike"
 
 
 def _fits(array: pa.Array, kind: pa.DataType) -> bool:

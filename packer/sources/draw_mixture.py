@@ -164,7 +164,7 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
             kept.append(counter)
             if not counter.total:
                 raise SourceError(
-                    f"there is nothing to take of {counter.population:,} documents: all are empty or dropped"
+                    f"there is nothing to take: all {counter.population:,} documents are empty or dropped"
                 )
     totals = [counter.total for counter in kept]
     targets = mixture_targets(totals, recipe.weights, unit=recipe.unit, total=recipe.tokens)

@@ -74,7 +74,7 @@ def _fault_message(
             if values.values is None:
                 return null_message(column)
             if len(values.values) != len(tokens.values):
-                return f"'{column}' has {len(values.values)} values for {len(tokens.values)} tokens; both need the same"
+                return f"'{column}' has {len(values.values)} values for {len(tokens.values)} tokens; give one per token"
             if values.values.null_count:
                 position = values.values.is_null().index(pa.scalar(True)).as_py()
                 return f"'{column}' holds a null at position {position} of {len(values.values)}; give it a value"
@@ -89,7 +89,7 @@ def _fault_message(
             f"'{columns.labels}' has {len(labels.values)} values for {len(tokens.values)} "
             f"in '{columns.input_ids}'; both need the same number (-100 where there is no loss)"
         )
-    return f"{len(tokens.values)} tokens, above the longest document of {LONGEST}; split it"
+    return f"{len(tokens.values)} tokens, more than the limit of {LONGEST} for a document; split it"
 
 
 def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray[np.int32]) -> None:

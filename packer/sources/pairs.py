@@ -84,7 +84,7 @@ class Pairs(Source):
             except DocumentError as fault:
                 raise fault.in_source(2 * pairs + fault.row) from None
             if chosen.rest or rejected.rest:
-                raise SourceError(f"{one.file.name}: it changed while it was read; repeat the same command")
+                raise SourceError(f"{one.file.name}: changed while it was read; repeat the same command")
             self._rows[number] = self._rows[number + len(halves[0])] = row
             pairs += row
             finished += one.file.bytes
@@ -215,7 +215,7 @@ def interleaved(chosen: Source, rejected: Source) -> NDArray[np.int64]:
     """
     lists = sum(rows or 0 for rows in chosen.rows), sum(rows or 0 for rows in rejected.rows)
     if lists[0] != lists[1]:
-        raise SourceError(f"{chosen.name}: {lists[0]:,} chosen and {lists[1]:,} rejected answers; pairs have both")
+        raise SourceError(f"{chosen.name}: {lists[0]:,} chosen and {lists[1]:,} rejected answers; each pair needs both")
     order = np.arange(lists[0]) if chosen.indices is None else chosen.indices.astype(np.int64)
     indices = np.empty(2 * len(order), np.int64)
     indices[::2], indices[1::2] = order, order + lists[0]
