@@ -1,4 +1,4 @@
-"""Documents as lists in mapped or resident memory, addressed in place and decoded only when values are needed."""
+"""Documents as lists in mapped files or tables, addressed in place and decoded only when values are needed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from packer.progress import Progress, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
-from packer.sources.source import Source, unmapped_under_indices
+from packer.sources.source import Source, indices_need_mapping
 from packer.sources.spill import spill_inputs
 from packer.sources.survey import SourceSurvey, source_identity
 from packer.sources.value_column import ValueColumn
@@ -68,7 +68,7 @@ class Pairs(Source):
             yield from super().tables(progress)
             return
         if any(side.indices is not None for side in self._sides):
-            raise unmapped_under_indices(self.name)
+            raise indices_need_mapping(self.name)
         columns, halves = [side.columns for side in self._sides], [side.inputs for side in self._sides]
         total = sum(input_.file.bytes for input_ in halves[0])
         pairs = finished = 0
@@ -78,7 +78,7 @@ class Pairs(Source):
             try:
                 while chosen.fill() & rejected.fill():  # `&` fills both, so that neither is behind at the end
                     progress("decode", finished + chosen.done, total)
-                    table = _side_by_side(chosen, rejected, first_document=2 * (pairs + row))
+                    table = _paired(chosen, rejected, first_document=2 * (pairs + row))
                     row += len(table.lengths) // 2
                     yield table
             except DocumentError as fault:
@@ -174,7 +174,7 @@ class _Reader:
         return True
 
 
-def _side_by_side(chosen: _Reader, rejected: _Reader, *, first_document: int) -> TokenTable:
+def _paired(chosen: _Reader, rejected: _Reader, *, first_document: int) -> TokenTable:
     """Return a table of as many pairs as both readers hold, and advance the readers."""
     count = min(chosen.rest, rejected.rest)
     here = [slice(side.first, side.first + count) for side in (chosen, rejected)]
@@ -201,9 +201,9 @@ def _roles(counts: Sequence[int]) -> ValueColumn:
     """Return the column of roles: "chosen" for the first counts[0] lists, "rejected" for the counts[1] after them."""
     chunks = []
     for role, count in zip(ROLES, counts, strict=True):
-        together = pa.repeat(pa.scalar(role), min(count, _ROLES_TOGETHER))
-        chunks += [together] * (count // _ROLES_TOGETHER)  # the same array each time
-        chunks.append(together.slice(0, count % _ROLES_TOGETHER))
+        repeated = pa.repeat(pa.scalar(role), min(count, _ROLES_TOGETHER))
+        chunks += [repeated] * (count // _ROLES_TOGETHER)  # the same array each time
+        chunks.append(repeated.slice(0, count % _ROLES_TOGETHER))
     return ValueColumn.of_chunks(ROLE, chunks, pa.string())
 
 
@@ -222,11 +222,11 @@ def interleaved(chosen: Source, rejected: Source) -> NDArray[np.int64]:
     return indices
 
 
-def open_pairs(opened: Callable[[Columns], Source], extra: tuple[str, ...]) -> Pairs:
+def open_pairs(open_side: Callable[[Columns], Source], extra: tuple[str, ...]) -> Pairs:
     """Open a source of pairs, once for each side.
 
     Args:
-        opened: function that opens the source with the given columns.
+        open_side: function that opens the source with the columns of a side.
         extra: columns with one value per pair to read beside the tokens.
     """
-    return Pairs(*(opened(Columns(f"{role}_input_ids", f"{role}_labels", extra)) for role in ROLES))
+    return Pairs(*(open_side(Columns(f"{role}_input_ids", f"{role}_labels", extra)) for role in ROLES))

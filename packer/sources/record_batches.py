@@ -1,4 +1,4 @@
-"""Record batches in mapped or resident memory, decoded each time they are needed.
+"""Record batches of mapped files and of tables in memory, decoded each time they are needed.
 
 A decoded batch takes about a kilobyte per column, so none is held. A store holds only where its batches begin and
 the addresses of its token columns, about 70 bytes per batch. Stores can be pickled: a file is mapped again by path, and

@@ -247,7 +247,7 @@ class Source:
     ) -> Iterator[TokenTable]:
         """Yield the documents that an indices mapping selects; the others may be invalid."""
         if not self.mapped:
-            raise unmapped_under_indices(self.name)
+            raise indices_need_mapping(self.name)
         with reading(self.name):
             parts = [
                 document_lengths(batch.input_ids, batch.labels, batch.per_token(self.columns))
@@ -281,7 +281,7 @@ class Source:
         raise AssertionError(number)
 
 
-def unmapped_under_indices(name: str) -> SourceError:
+def indices_need_mapping(name: str) -> SourceError:
     """Return the error for a source that must be decoded but has an indices mapping."""
     return SourceError(
         f"{name}: masks or compressed data under an indices mapping can be packed, but not read as a "
