@@ -285,7 +285,7 @@ def test_a_document_above_the_longest_is_named(tmp_path):
         if length is None:
             assert open_source(path).survey().lengths().tolist() == [2, 2**31 - 2]
         else:
-            expected = f"{length} tokens, above the longest document of {length - 1}; split it"
+            expected = f"{length} tokens, more than the limit of {length - 1} for a document; split it"
             assert refusal(path) == f"document 1 (a.arrow row 1): {expected}"
 
 

@@ -157,7 +157,7 @@ def test_verify_takes_a_nan_for_equal_to_itself(tmp_path, beside):
     ("given", "words"),
     [
         ({"keep": ["missing"]}, "no column 'missing'"),
-        ({"keep_tokens": ["weight"]}, "'weight' holds double; taken are lists of numbers"),
+        ({"keep_tokens": ["weight"]}, "'weight' holds double; expected lists of numbers"),
         ({"keep": ["labels"]}, "the rows have a column of that name"),
         ({"keep": ["source_ids"]}, "the rows have a column of that name"),
         ({"keep": ["weight"], "keep_tokens": ["weight"]}, "it is named 2 times"),

@@ -280,7 +280,7 @@ def test_batches_of_both_sides_need_not_end_together(values, ends, other_ends):
     found = []
     for table in pairs.tables():
         assert table.first_document == len(found)
-        for document, length in zip(table.rows, table.lengths, strict=True):
+        for document, length in zip(table.lists, table.lengths, strict=True):
             tokens = table.input_ids.list_at(int(document)).to_pylist()
             assert len(tokens) == length
             assert table.labels.list_at(int(document)).to_pylist() == tokens

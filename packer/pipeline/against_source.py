@@ -109,7 +109,7 @@ def _parts(table: TokenTable, borders: NDArray[np.int64]) -> Iterator[tuple[int,
                 replace(
                     table,
                     lengths=table.lengths[first:last],
-                    rows=lists_of(table, np.arange(first, last)),
+                    lists=lists_of(table, np.arange(first, last)),
                     first_document=table.first_document + first,
                 ),
             )

@@ -190,7 +190,7 @@ def _plan_grouped(
     segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe, threads=workers)
     note = notes.load("plan")
     if note is None:
-        lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
+        lists = None if table.lists is None else lists_of(table, np.arange(len(table.lengths)))
         groups = document_groups(table.extra, lists, options)
         assert groups is not None
         plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)

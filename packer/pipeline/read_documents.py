@@ -48,7 +48,7 @@ class Documents:
     def table(self) -> TokenTable:
         """The columns of all documents by address, for a mapped source; `lengths` is empty."""
         table = self.source.table(np.zeros(0, np.int32))
-        return table if self.origins is None else replace(table, rows=self.origins)
+        return table if self.origins is None else replace(table, lists=self.origins)
 
     def describe(self, document: int) -> str:
         """Name a document for a message: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""

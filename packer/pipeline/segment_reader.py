@@ -119,7 +119,7 @@ class SourceReader:
             return segments
         documents = documents_of(ranges, np.arange(len(lengths)))
         table = self.mapped.table
-        part = replace(table, lengths=lengths, rows=lists_of(table, documents), first_document=0)
+        part = replace(table, lengths=lengths, lists=lists_of(table, documents), first_document=0)
 
         def describe(local: int) -> str:
             return self.mapped.documents.describe(int(documents[local]))
@@ -152,4 +152,4 @@ def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> 
 
 def lists_of(table: TokenTable, documents: NDArray[np.int64]) -> NDArray[np.int64]:
     """The list of the table's columns that each of these documents is."""
-    return documents if table.rows is None else table.rows[documents].astype(np.int64)
+    return documents if table.lists is None else table.lists[documents].astype(np.int64)

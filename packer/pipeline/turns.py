@@ -57,7 +57,7 @@ def _turn_starts(table: TokenTable, documents: NDArray[np.int64]) -> tuple[NDArr
     Raises:
         SourceError: a list is missing.
     """
-    lists = documents if table.rows is None else table.rows[documents].astype(np.int64)
+    lists = documents if table.lists is None else table.lists[documents].astype(np.int64)
     kept = KeptValues.of({TURN_STARTS: table.extra[TURN_STARTS]}, lists)
     found = kept.column(TURN_STARTS, lists, np.zeros(len(lists), bool))
     if found.null_count or found.values.null_count:

@@ -69,7 +69,7 @@ def _trained(
     trained = lengths > context
     if table.labels is None:
         return trained
-    lists = documents if table.rows is None else table.rows[documents].astype(np.int64)
+    lists = documents if table.lists is None else table.lists[documents].astype(np.int64)
     ends = np.cumsum(lengths)
     first = 0
     while first < len(lists):
