@@ -160,8 +160,8 @@ def test_names_are_recognised_by_their_endings(name, ending):
         ("a.arrow", b"PAR1", "Parquet"),
         ("a.bin", b"PAR1", "Parquet"),
         ("a.parquet", b"", "Parquet"),
-        ("a.json", b"PAR1", "JSON lines"),
-        ("a.ndjson.gz", b"\x1f\x8b", "JSON lines"),
+        ("a.json", b"PAR1", "JSON"),
+        ("a.ndjson.gz", b"\x1f\x8b", "JSON"),
     ],
 )
 def test_the_first_bytes_decide_except_for_json(tmp_path, name, start, title):
@@ -170,5 +170,6 @@ def test_the_first_bytes_decide_except_for_json(tmp_path, name, start, title):
 
 
 def test_messages_list_all_formats():
-    known = "Arrow (.arrow .ipc .feather), Parquet (.parquet) and JSON lines (.jsonl .ndjson .json, also .gz .zst)"
+    known = "Arrow (.arrow .ipc .feather), Parquet (.parquet), JSON (.jsonl .ndjson .json, also .gz .zst), "
+    known += "CSV (.csv, also .gz .zst) and text (.txt, also .gz .zst)"
     assert known_formats() == known

@@ -27,8 +27,8 @@ from packer.options.command_options import JsonOption, OutputOptions
 def pack(dataset: str | None, sources: tuple[str, ...], as_json: bool, **values: Any) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
 
-    DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet or JSONL file (also .gz or .zst), a folder or glob
-    of these, or a Hub id. It holds tokens or, with --tokenizer, text. An interrupted command continues where it stopped
+    DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
+    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. An interrupted command continues where it stopped
     when it is run again.
     """
     from packer import pipeline

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.sources.documents import reading
-from packer.sources.formats import ending_of
+from packer.sources.formats import FORMATS, ending_of, format_by_name
 from packer.sources.hugging_face import SPLITS, STATE
 
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
@@ -45,7 +45,22 @@ def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
             f"{name} contains {len(saved)} saved dataset(s): {', '.join(sorted(saved)[:5])}; "
             "give one of them as the source"
         )
-    return sorted(found, key=os.fsencode)
+    return sorted(_main_files(found), key=os.fsencode)
+
+
+def _main_files(files: list[Path]) -> list[Path]:
+    """Leave out files that may be mere notes, such as text, if there are files of other formats; see `alone`."""
+    kinds = [format_by_name(file.name) for file in files]
+    chosen = [kind for kind in FORMATS.values() if kind in kinds and not kind.alone]
+    chosen = chosen or [kind for kind in FORMATS.values() if kind in kinds][:1]
+    main = [file for file, kind in zip(files, kinds, strict=True) if kind in chosen]
+    if len(main) < len(files):
+        log.info(
+            "%d of %d files are CSV or text beside data in other formats, and are left out",
+            len(files) - len(main),
+            len(files),
+        )
+    return main
 
 
 def matches_of(pattern: Path) -> tuple[Path, list[Path]]:

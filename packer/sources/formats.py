@@ -44,6 +44,9 @@ class InputFormat:
     magic: tuple[bytes, ...] = ()
     """Possible first bytes of a file; empty if files are recognised by their names alone."""
 
+    alone: bool = False
+    """Whether files in a folder are read only if the folder has no files of other formats; they may be mere notes."""
+
     open_tokens: TokensOpener
     """Opens a file of tokenized documents with some columns; raises a `PackerError` if one is missing."""
 
@@ -86,12 +89,30 @@ FORMATS: dict[str, InputFormat] = {
         open_records=_in_file("parquet_records", "open_parquet_records"),
     ),
     "jsonl": InputFormat(
-        title="JSON lines",
+        title="JSON",
         endings=(".jsonl", ".ndjson", ".json"),
         compressed=(".gz", ".zst"),
         open_tokens=_in_file("jsonl", "open_json_lines"),
         column_names=_in_file("jsonl", "column_names"),
         open_records=_in_file("json_records", "open_json_records"),
+    ),
+    "csv": InputFormat(
+        title="CSV",
+        endings=(".csv",),
+        compressed=(".gz", ".zst"),
+        alone=True,
+        open_tokens=_in_file("csv_records", "refuse_tokens"),
+        column_names=_in_file("csv_records", "column_names"),
+        open_records=_in_file("csv_records", "open_csv_records"),
+    ),
+    "text": InputFormat(
+        title="text",
+        endings=(".txt",),
+        compressed=(".gz", ".zst"),
+        alone=True,
+        open_tokens=_in_file("plain_text", "refuse_tokens"),
+        column_names=_in_file("plain_text", "column_names"),
+        open_records=_in_file("plain_text", "open_plain_text"),
     ),
 }
 """All formats by name."""
@@ -101,6 +122,12 @@ def ending_of(name: str) -> str:
     """Return the known ending of a file name, such as ".jsonl.gz"; empty if it has none."""
     endings = (ending for each in FORMATS.values() for ending in each.all_endings if name.endswith(ending))
     return max(endings, key=len, default="")
+
+
+def format_by_name(name: str) -> InputFormat | None:
+    """Return the format of a file by the ending of its name; None if it has no known ending."""
+    ending = ending_of(name)
+    return next((each for each in FORMATS.values() if ending in each.all_endings), None)
 
 
 def format_of(path: Path, name: str) -> InputFormat:
@@ -116,8 +143,7 @@ def format_of(path: Path, name: str) -> InputFormat:
     Raises:
         PackerError: the format is unknown, or the file cannot be read.
     """
-    ending = ending_of(path.name)
-    by_name = next((each for each in FORMATS.values() if ending in each.all_endings), None)
+    by_name = format_by_name(path.name)
     if by_name is not None and not by_name.magic:
         return by_name
     longest = max(len(magic) for each in FORMATS.values() for magic in each.magic)

@@ -10,6 +10,7 @@ from typing import Any
 from packer.errors import SourceError
 from packer.sources import text_records
 from packer.sources.documents import Columns, DocumentError, Places, SourceFile, reading
+from packer.sources.json_arrays import is_array, open_json_array
 from packer.sources.jsonl import JsonLines, require_fields
 from packer.sources.lines import filled_lines, first_line, read_record
 from packer.sources.text_records import RecordReader
@@ -63,8 +64,8 @@ class JsonRecords(RecordReader):
             require_fields(self.path, self.file.name, self.fields, columns)
 
 
-def open_json_records(path: Path, name: str) -> JsonRecords:
-    """Open a file of JSON lines: read its first record.
+def open_json_records(path: Path, name: str) -> RecordReader:
+    """Open a file of JSON lines, or of one JSON array: read its first record.
 
     Args:
         path: the file.
@@ -75,6 +76,8 @@ def open_json_records(path: Path, name: str) -> JsonRecords:
         PackerError: the file cannot be read.
     """
     with reading(name):
+        if is_array(path):
+            return open_json_array(path, name)
         file = SourceFile(name=name, bytes=path.stat().st_size)
     lines = JsonLines(file=file, path=path, has_labels=None, columns=Columns("", ""), types={})
     number, line = first_line(path, name)

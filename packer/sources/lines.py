@@ -125,7 +125,7 @@ def read_record(line: bytes) -> dict[str, Any]:
     if len(line) > LONGEST:
         raise ValueError(f"the line has {len(line)} bytes, above the largest block of {LONGEST}; split the document")
     try:
-        record = json.loads(line.decode(), object_pairs_hook=_unique)
+        record = json.loads(line.decode(), object_pairs_hook=unique_fields)
     except UnicodeDecodeError as error:
         raise ValueError(f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8") from None
     except (ValueError, RecursionError) as error:
@@ -138,7 +138,8 @@ def read_record(line: bytes) -> dict[str, Any]:
     return record
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its fields; raise a ValueError if one is given twice."""
     record = dict(pairs)
     if len(record) < len(pairs):
         names = [name for name, _ in pairs]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from packer.sources.documents import Places, RowPlaces, SourceFile
+from packer.sources.documents import DocumentError, Places, RowPlaces, SourceFile
+
+Record = TypeVar("Record")
 
 BLOCK = 1 << 20
 """Bytes of records tokenized at once, some hundred thousand tokens."""
@@ -64,6 +66,30 @@ class RecordReader(Protocol):
 def rows_per_block(file: SourceFile, rows: int) -> int:
     """Return the number of records in a block of about `BLOCK` bytes."""
     return min(max(BLOCK * rows // max(file.bytes, 1), 1), ROWS)
+
+
+def in_blocks(records: Iterator[tuple[Record, int]]) -> Iterator[list[Record]]:
+    """Yield records in blocks of about `BLOCK` bytes.
+
+    Args:
+        records: (record, size) in order; a `DocumentError` that they raise is about the record after the last one.
+
+    Raises:
+        DocumentError: with the index of the record in its block.
+    """
+    block: list[Record] = []
+    total = 0
+    try:
+        for record, size in records:
+            block.append(record)
+            total += size
+            if total >= BLOCK or len(block) == ROWS:
+                yield block
+                block, total = [], 0
+    except DocumentError as error:
+        raise DocumentError(len(block), error.message) from None
+    if block:
+        yield block
 
 
 def with_columns(table: pa.Table, columns: Sequence[str]) -> pa.Table:
