@@ -655,7 +655,7 @@ def test_verify_names_every_changed_shard(complete):
 
 def test_verify_names_a_file_that_does_not_belong(complete):
     (complete / "data-00099-of-00100.arrow").write_bytes(b"")
-    refused("verify", complete, words=("data-00099-of-00100.arrow", "not named in the manifest"))
+    refused("verify", complete, words=("data-00099-of-00100.arrow", "not listed in the manifest"))
 
 
 def test_a_truncated_grown_or_missing_shard_is_named_by_loader_and_verify(complete):

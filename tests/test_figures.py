@@ -245,7 +245,7 @@ def test_the_files_for_datasets_name_every_shard_once(tmp_path, change):
     content = json.loads((packed / MANIFEST).read_text())
     content["files"]["state.json"] = xxhash.xxh3_128_hexdigest((packed / "state.json").read_bytes())
     seal(packed, content)
-    assert list(packer.verify(packed)) == ["state.json does not name the shards of the manifest"]
+    assert list(packer.verify(packed)) == ["state.json does not list the shards of the manifest"]
 
 
 def test_a_segment_without_trained_tokens_is_counted_in_its_shard(tmp_path):

@@ -101,16 +101,16 @@ ROWS = {
     "padding that is trained": ({}, set_at("labels", 9, is_padding), "a label of padding, of a segment's first"),
     "alignment that is trained": ({"align": 4}, set_at("labels", 9, is_aligned, 6), "a label of padding, of a segm"),
     "a first token that is trained": ({}, set_at("labels", 9, is_long), "a label of padding, of a segment's first"),
-    "what repeats is trained": ({"overlap": 3}, set_at("labels", 9, goes_on, 2), "or of what it repeats is not -100"),
+    "what repeats is trained": ({"overlap": 3}, set_at("labels", 9, goes_on, 2), "or of a repeated token is not -100"),
     "positions that go on": ({}, set_at("position_ids", 7, is_long), "position_ids do not restart at 0"),
     "positions that go on in padding": ({}, set_at("position_ids", 7, is_padding), "position_ids do not restart at 0"),
     "fewer trained": ({"source_labels": False}, set_at("labels", -100, is_long, 1), "tokens, the manifest says"),
     "more tokens": ({"align": 4}, set_at("seq_tokens", 6, is_aligned), "real tokens, the manifest"),
-    "a start below 0": ({}, set_at("doc_starts", -1, is_long), "a segment is empty, or of no document"),
-    "no document": ({}, set_at("doc_ids", -2, is_long), "a segment is empty, or of no document"),
-    "an empty segment": ({}, shift_boundary, "a segment is empty, or of no document"),
+    "a start below 0": ({}, set_at("doc_starts", -1, is_long), "a segment is empty or belongs to no document"),
+    "no document": ({}, set_at("doc_ids", -2, is_long), "a segment is empty or belongs to no document"),
+    "an empty segment": ({}, shift_boundary, "a segment is empty or belongs to no document"),
     "a row too long": ({}, set_at("seq_lengths", 11, has_another), f"do not sum to {MAX_LEN}"),
-    "padding first": ({}, set_at("doc_ids", PADDING, has_another), "padding stands before a segment, or alone"),
+    "padding first": ({}, set_at("doc_ids", PADDING, has_another), "padding comes before a segment or fills a row"),
     "more tokens than the extent": ({"align": 4}, set_at("seq_tokens", 9, is_aligned), "rounded up to a multiple of 4"),
 }
 
@@ -174,7 +174,7 @@ def test_a_segment_of_a_mixture_is_of_a_source_and_a_copy(tmp_path, name, value)
     (path,) = (tmp_path / "packed").glob("*.arrow")
     rewrite(path, set_at(name, value, is_long))
     reseal(tmp_path / "packed")
-    assert "a segment is of no source, or a negative copy" in next(packer.verify(tmp_path / "packed"))
+    assert "a segment belongs to no source or has a negative copy" in next(packer.verify(tmp_path / "packed"))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_segment_of_a_mixture_is_of_a_source_and_a_copy(tmp_path, name, value)
     [
         ("packs", "rows, the manifest says"),
         ("tokens_packed", "tokens, the manifest says"),
-        ("tokens_trained", "the shards train"),
+        ("tokens_trained", "trained tokens, the manifest says"),
         ("tokens", "tokens are accounted for, the source had 53"),
         ("tokens_truncated", "53 tokens are accounted for, the source had 52"),
     ],
