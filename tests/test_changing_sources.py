@@ -44,7 +44,7 @@ CHANGES = {
     appended: "the file changed from",
     touched: "the file changed or was replaced",
     replaced: "the file changed or was replaced",
-    Path.unlink: "the file is gone",
+    Path.unlink: "the file disappeared",
 }
 
 

@@ -171,4 +171,4 @@ def test_a_full_disk_for_the_temporary_file_is_reported_in_one_line(small, tmp_p
     with pytest.raises(PackerError) as error:
         list(packer.verify(*small))
     assert str(error.value).startswith(f"{tmp_path / 'missing'}: {reason}: a comparison of 200 segments")
-    assert str(error.value).endswith("free some space, or name another folder by TMPDIR")
+    assert str(error.value).endswith("free some space, or set TMPDIR to another folder")

@@ -45,7 +45,7 @@ class Target:
         """
         types = self.columns or {field.name: _values_type(field) for field in rows}
         if not self.columns and len(types) < len(rows):
-            raise PackerError(f"the columns {', '.join(rows.names)} are not of different names: pack again")
+            raise PackerError(f"of the columns {', '.join(rows.names)}, some have equal names: pack again")
         return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
 
     def convert(self, batch: pa.RecordBatch) -> pa.Table:
@@ -128,7 +128,7 @@ TARGETS: dict[str, Target] = {
     "megatron": Target(
         columns={"input_ids": pa.int32(), "loss_mask": pa.int8(), "seq_start_id": pa.int32()},
         values=megatron_columns,
-        ending=".idx.parquet",  # Megatron-Bridge recognises packed files by this ending
+        ending=".idx.parquet",  # Megatron-Bridge recognizes packed files by this ending
     ),
     "maxtext": Target(
         columns={f"{side}{part}": pa.int32() for side in ("inputs", "targets") for part in _PARTS},

@@ -9,7 +9,7 @@ from typing import Protocol
 from packer.errors import PackerError
 from packer.shards.files import hash_file
 
-_REMEDY = "restore it, or make all of it again with --overwrite"
+_REMEDY = "restore it, or write the whole output again with --overwrite"
 
 
 class WrittenFile(Protocol):
@@ -45,7 +45,7 @@ def check_files(record: Path, shards: Iterable[WrittenFile], small_files: Mappin
         path = record.parent / shard.file
         size = path.stat().st_size if path.is_file() else None
         if size is None:
-            raise PackerError(f"{path} is missing, {record.name} names it: {_REMEDY}")
+            raise PackerError(f"{path} is missing, {record.name} lists it: {_REMEDY}")
         if size != shard.bytes:
             raise PackerError(f"{path} has {size:,} bytes, {record.name} says {shard.bytes:,}: {_REMEDY}")
         if changed_since(record, [path]) and hash_file(path) != shard.xxh3_128:

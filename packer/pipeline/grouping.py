@@ -15,13 +15,13 @@ from packer.shards.sharing import Chunks, group_codes, group_values
 
 
 def document_groups(
-    extra: Mapping[str, Chunks], rows: NDArray[Any] | None, options: PackOptions
+    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: PackOptions
 ) -> NDArray[np.int32] | None:
     """Return the group of each document: documents with equal values form a group, those with null are in none.
 
     Args:
         extra: columns of the source, a value per list.
-        rows: (documents,) list of each document; None if document i is list i.
+        lists: (documents,) list of each document; None if document i is list i.
         options: options of the pack; `group_by` names the column.
 
     Returns:
@@ -33,8 +33,8 @@ def document_groups(
     if options.group_by is None:
         return None
     codes = group_codes(group_values(extra[options.group_by], options.group_by))
-    if rows is not None:
-        codes = codes[rows]
+    if lists is not None:
+        codes = codes[lists]
     if codes.max(initial=NO_GROUP) == NO_GROUP:
         raise SourceError(f"column '{options.group_by}' is null in every document; name another with --group-by")
     return codes

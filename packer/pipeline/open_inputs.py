@@ -79,12 +79,7 @@ def open_with(
 
 
 def request_of(opened: OpenDocuments, options: Mapping[str, object]) -> Request:
-    """Return the request for an output of this source.
-
-    Args:
-        opened: source or mixture.
-        options: options that shape the output, as JSON values by name.
-    """
+    """Return the request for an output of this source; `options` are JSON values by name."""
     return Request(
         options=options,
         files=tuple(

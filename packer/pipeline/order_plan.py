@@ -183,7 +183,7 @@ class _ShardInOrder:
 
     def _at(self, mark: int) -> OrderedSegments:
         if self._stretch is None or self._mark != mark:
-            self._stretch = None  # do not hold two
+            self._stretch = None  # do not hold two stretches
             self._mark, self._stretch = mark, self._plan.stretch(mark)
         return self._stretch
 
@@ -194,7 +194,7 @@ def plan_in_order(
     """Plan the rows of all documents by an order algorithm.
 
     Args:
-        reader: the documents.
+        reader: reader of the documents.
         options: options of the pack.
         rows_per_shard: rows of every shard but the last.
         notes: store of the plan, as note "order"; an existing plan is used.

@@ -92,7 +92,7 @@ def require_segments(account: Account | None, segments: int, options: PackOption
         SourceError: there is no segment; the message gives the reason.
     """
     if account is None:
-        raise SourceError("nothing to pack: there is no document")
+        raise SourceError("nothing to pack: there are no documents")
     if not segments:
         raise _nothing_to_pack(account, options)
     return account

@@ -70,7 +70,7 @@ class SegmentBuckets:
     def at(self, bucket: int) -> PackedSegments:
         """Return the segments of a bucket; only the last bucket stays in memory."""
         if bucket != self._bucket or self._segments is None:
-            self._segments = None  # do not hold two
+            self._segments = None  # do not hold two buckets
             self._segments = self._rows.in_order(self._read(bucket))
             self._bucket, self.passed = bucket, int(self._sizes[:bucket].sum())
         return self._segments
@@ -105,7 +105,7 @@ class _Rows:
         for table, entry in zip(tables, manifest.shards, strict=True):
             if not table.schema.equals(tables[0].schema):  # all values are read with the types of the first shard
                 first = manifest.shards[0].file
-                raise PackerError(f"{folder / entry.file} has columns of other types than {first} has")
+                raise PackerError(f"{folder / entry.file} and {first} have columns of different types")
         self._batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
         self._max_len = manifest.max_len
         self._source = source

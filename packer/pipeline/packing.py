@@ -235,18 +235,14 @@ def _pack_into(
 
 
 def _refuse_changed(claimed: PackedOutput, notes: NotesInFolder, identity: SourceIdentity, *, overwrite: bool) -> None:
-    """Note the identity of the source; if an interrupted run has noted another, refuse, or discard its plan.
-
-    Raises:
-        PackerError: the source has changed, and it is not to be overwritten.
-    """
-    begun = notes.load("source")
-    if begun is not None and begun.facts != identity.to_dict():
+    """Note the identity of the source; if an interrupted run noted another, raise a PackerError or discard its plan."""
+    noted = notes.load("source")
+    if noted is not None and noted.facts != identity.to_dict():
         if not overwrite:
             raise PackerError(
-                f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
+                f"{claimed.out} was started from a source that has changed since: start again with --overwrite"
             )
         claimed.forget_plan()
-        begun = None
-    if begun is None:
+        noted = None
+    if noted is None:
         notes.save("source", Note(facts=identity.to_dict()), lasting=True)

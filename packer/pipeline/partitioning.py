@@ -36,15 +36,15 @@ from packer.progress import Progress, silent
 REGION = 256
 """Partitions per region, and regions per region of the level above: a task reads at most this many notes."""
 
-WORTH = 1e-5
-"""Share of the solver's rows that drawing may add; one row is always allowed."""
+MOST_ADDED = 1e-5
+"""Largest share of the solver's rows that drawing may add; one row is always allowed."""
 
 MOST_SEGMENTS = 1 << 20
 """Approximate limit on the segments of a partition, of which a worker holds about 20 bytes each. With very short
 documents, it makes shards smaller than `shard_size`."""
 
-HOPELESS = 0.005
-"""Share of rows that drawing may add in the first partition; if it adds more, all rows are solved instead."""
+MOST_ADDED_FIRST = 0.005
+"""Largest share of rows that drawing may add in the first partition; if it adds more, drawing stops there."""
 
 
 def plan_partitions(
@@ -89,7 +89,7 @@ def plan_partitions(
         lower_bound=bound,
     )
     if algorithm.draws:
-        drawn = planner.drawn(packs, None if patterns is None else max(packs + 1, int(packs * (1 + WORTH))))
+        drawn = planner.drawn(packs, None if patterns is None else max(packs + 1, int(packs * (1 + MOST_ADDED))))
         if drawn is not None:
             return drawn
     assert patterns is not None
@@ -163,7 +163,7 @@ class _Planner:
         own = self.run(stage, 1, task, silently=count > 1)
         if count == 1 and own[0] > self.rows_per_shard:
             return self.drawn(int(own[0]), allowed)
-        if count > 1 and allowed is not None and self._is_hopeless(job, load(self.notes, f"{stage}-0")):
+        if count > 1 and allowed is not None and self._adds_too_many(job, load(self.notes, f"{stage}-0")):
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
         plan = self._plan(job, own, None, self._drawn_pool(stage, count) if count > 1 else _Pool())
@@ -191,7 +191,7 @@ class _Planner:
         pool.add(stage, self.run(stage, 1, task, silently=True))
         return pool
 
-    def _is_hopeless(self, job: PartitionJob, note: Note) -> bool:
+    def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
         """Whether drawing needs many more rows than solving in the first partition alone."""
         extents = job.part(0).extents
         histogram = np.bincount(extents, minlength=self.options.max_len + 1)
@@ -202,8 +202,8 @@ class _Planner:
             rows += solve_histogram(self.options, np.bincount(left, minlength=self.options.max_len + 1)).packs
         least = lower_bound(histogram, self.options.max_items)
         return (
-            rows > least * (1 + HOPELESS) + 1
-            and rows > solve_histogram(self.options, histogram).packs * (1 + HOPELESS) + 1
+            rows > least * (1 + MOST_ADDED_FIRST) + 1
+            and rows > solve_histogram(self.options, histogram).packs * (1 + MOST_ADDED_FIRST) + 1
         )
 
     def by_patterns(self, patterns: Patterns) -> PartitionPlan:

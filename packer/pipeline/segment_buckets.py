@@ -138,5 +138,5 @@ def _cannot_write(error: OSError, buckets: Buckets, dtype: np.dtype[Any]) -> Pac
     count = int(buckets.sizes.sum())
     return PackerError(
         f"{gettempdir()}: {error.strerror or error}: a comparison of {count:,} segments with their source "
-        f"takes {count * dtype.itemsize / 1e9:,.1f} GB there: free some space, or name another folder by TMPDIR"
+        f"needs {count * dtype.itemsize / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
     )

@@ -172,14 +172,9 @@ class ShardTask:
 def write_shards(
     claimed: PackedOutput, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
 ) -> list[ShardEntry]:
-    """Write the shards that an interrupted run has not written; return the entries of all.
+    """Write the shards that an interrupted run has not written; return the entries of all shards.
 
-    Args:
-        claimed: unfinished output.
-        maker: maker of the shards.
-        watch: source files, which must not change.
-        workers: number of threads.
-        progress: callback, called with "check" in bytes and "write" in tokens of the rows.
+    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens.
     """
     shard_rows = maker.shards.shard_rows
     task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(shard_rows))

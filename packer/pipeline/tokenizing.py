@@ -87,7 +87,7 @@ def tokenize(
         PackerError: anything that the user can fix, in one line.
     """
     if options.tokenizer is None:
-        raise PackerError("nothing to tokenize with: give a tokenizer by --tokenizer")
+        raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
     source = expanded(source)
     opened = open_with(source, options, turns_of_chats=True)
     watch = Watch.of(opened)

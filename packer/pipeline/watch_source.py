@@ -56,6 +56,6 @@ def _state(path: Path, name: str) -> State:
         found = path.stat()
     except OSError as error:
         raise SourceError(
-            f"{name}: the file is gone while it is read ({error.strerror}); repeat the command when it is there"
+            f"{name}: the file disappeared while it was read ({error.strerror}); restore it and repeat the command"
         ) from error
     return found.st_size, found.st_mtime_ns, found.st_ino

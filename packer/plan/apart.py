@@ -13,7 +13,7 @@ from packer.plan.groups import NO_GROUP, apart_bound_of_extents, by_group, colle
 from packer.plan.segments import Segments
 from packer.plan.whole_plan import Plan
 
-SPARE = 0.006
+EXTRA = 0.006
 """Extra rows to pack the segments of dissolved rows into, as a share of these rows."""
 
 GROWTH = 1.5
@@ -38,7 +38,7 @@ def keep_apart(
 
     Rows that hold two segments of a group are dissolved, and as many others as the largest group needs. Their segments,
     the longest first, are spread over the same number of rows and a few extra ones: each goes to the emptiest row
-    without its group, or to a new row. If this adds more than the share SPARE to all rows, or the largest group needs
+    without its group, or to a new row. If this adds more than the share EXTRA to all rows, or the largest group needs
     all rows, every row is dissolved. The plan with the fewest rows is kept.
 
     Args:
@@ -69,11 +69,11 @@ def keep_apart(
     rows, found = clashes, None
     while rows < plan.packs:
         needed = apart_bound_of_extents(repair.extents_in(rows), of_numbers, segments.max_len)
-        if needed <= (1 + SPARE) * rows:
+        if needed <= (1 + EXTRA) * rows:
             found = repair.dissolve(rows, needed)
             break
         rows = math.ceil(GROWTH * rows)
-    if found is None or found.packs > (1 + SPARE) * plan.packs:
+    if found is None or found.packs > (1 + EXTRA) * plan.packs:
         repacked = repair.dissolve(plan.packs, least)
         found = repacked if found is None or repacked.packs < found.packs else found
     return found
@@ -113,7 +113,7 @@ class _Repair:
         rows with a segment of the group are set aside once for all its segments.
         """
         grouped = by_group(self.extents_in(rows), self.groups, self.max_len, self.seed)
-        begin = min(max(least, rows + int(SPARE * rows)), len(grouped.numbers))
+        begin = min(max(least, rows + int(EXTRA * rows)), len(grouped.numbers))
         classes = _classes(self.max_len)
         runs = np.empty_like(grouped.numbers)
         runs = runs[: find_runs(grouped, classes, runs)]

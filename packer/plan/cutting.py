@@ -43,7 +43,7 @@ def cut_documents(
 
     Args:
         lengths: (documents,) tokens of each document.
-        max_len: tokens of a row.
+        max_len: length of a row.
         long: long-document policy.
         overlap: tokens that a piece repeats, 0 to max_len - 1.
         truncate_side: left or right.

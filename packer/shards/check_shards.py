@@ -29,11 +29,7 @@ from packer.shards.writer import Counts
 
 
 def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
-    """Yield a sentence for each fault of a packed dataset.
-
-    Args:
-        folder: the packed dataset.
-        progress: callback, called as `progress("verify", done, total)`, in bytes of the shards.
+    """Yield a sentence for each fault of a packed dataset; report progress in bytes of the shards.
 
     Raises:
         PackerError: the manifest is missing or cannot be read.
@@ -73,14 +69,7 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
 
 
 def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, out_items: NDArray[np.int64]) -> Iterator[str]:
-    """Yield a sentence for each fault of a shard, and count its segments by extent.
-
-    Args:
-        folder: the packed dataset.
-        entry: the shard.
-        manifest: manifest of the dataset.
-        out_items: (max_len + 1,) segments of each extent; the two segments of a preference pair count as one.
-    """
+    """Yield a sentence for each fault of a shard, and add its segments (pairs as one) of each extent to `out_items`."""
     path = folder / entry.file
     if path.is_file() and path.stat().st_size == entry.bytes and hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
@@ -130,17 +119,10 @@ def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
 class _Layout(NamedTuple):
     """Positions of the segments of a record batch, padding tails included; int64 arrays of shape (segments,)."""
 
-    places: NDArray[np.int64]
-    """First token of each segment in the batch."""
-
-    extents: NDArray[np.int64]
-    """Tokens and alignment of each."""
-
-    lengths: NDArray[np.int64]
-    """Real tokens of each; 0 for a padding tail."""
-
-    context: NDArray[np.int64]
-    """Tokens at the start of each that have no loss."""
+    places: NDArray[np.int64]  # first token in the batch
+    extents: NDArray[np.int64]  # tokens and alignment
+    lengths: NDArray[np.int64]  # tokens; 0 for a padding tail
+    context: NDArray[np.int64]  # tokens at the start that have no loss
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, manifest: Manifest) -> _Layout:

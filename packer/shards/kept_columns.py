@@ -15,10 +15,10 @@ from packer.arrow import as_arrow, as_numpy
 from packer.gather import Spans, TokenColumn, gather_bytes
 
 
-class ValuesByRow(Protocol):
+class LookupColumn(Protocol):
     """Column of a source whose values can be looked up by position."""
 
-    def at(self, rows: NDArray[np.int64]) -> pa.Array:
+    def at(self, positions: NDArray[np.int64]) -> pa.Array:
         """Return the values at these positions, which ascend."""
 
 
@@ -33,7 +33,7 @@ class KeptValues:
     """Values of these lists, by column."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, ValuesByRow], lists: NDArray[np.int64]) -> KeptValues:
+    def of(cls, columns: Mapping[str, LookupColumn], lists: NDArray[np.int64]) -> KeptValues:
         """Look up the values of lists, which may come in any order and repeat."""
         found = np.unique(lists)
         return cls(lists=found, values={name: column.at(found) for name, column in columns.items()})
@@ -56,15 +56,15 @@ class KeptValues:
         return pc.if_else(pa.array(is_padding), filler, taken)
 
 
-def values_at(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> pa.Array:
+def values_at(column: pa.ChunkedArray, positions: NDArray[np.int64]) -> pa.Array:
     """Return the values of a column at ascending positions; `ChunkedArray.take` would copy the whole column."""
     ends = np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64)
-    bounds = np.searchsorted(rows, np.concatenate([[0], ends]))
+    bounds = np.searchsorted(positions, np.concatenate([[0], ends]))
     parts = []
     for number, chunk in enumerate(column.chunks):
         first, last = bounds[number], bounds[number + 1]
         if first < last:
-            parts.append(chunk.take(as_arrow(rows[first:last] - (ends[number] - len(chunk)))))
+            parts.append(chunk.take(as_arrow(positions[first:last] - (ends[number] - len(chunk)))))
     return pa.concat_arrays(parts) if parts else pa.array([], column.type)
 
 

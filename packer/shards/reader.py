@@ -37,7 +37,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PackerError(f"{path} is damaged, or not of packer ({_reason(error)}): {remedy}") from error
+        raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {remedy}") from error
     if type(version) is not int or version != FORMAT_VERSION:
         raise PackerError(
             f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: "
@@ -68,7 +68,7 @@ def _is_regular_file(path: Path) -> bool:
         raise PackerError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if stat.S_ISLNK(mode):
         raise PackerError(
-            f"{path} is a symbolic link, and packed datasets are read from files of their own: "
+            f"{path} is a symbolic link, and packed datasets are read from regular files only: "
             "copy the folder with its links resolved (cp -rL), or download it with snapshot_download(local_dir=...)"
         )
     if not stat.S_ISREG(mode):
@@ -92,7 +92,7 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
         names = table.column_names
         table.validate()
     except FileNotFoundError as error:
-        raise PackerError(f"{path} is missing, the manifest names it: {_REMEDY}") from error
+        raise PackerError(f"{path} is missing, the manifest lists it: {_REMEDY}") from error
     except MemoryError as error:  # memory is short, or a damaged length asks for too much
         raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8

@@ -63,12 +63,7 @@ class RowBlock:
 
 
 class BadTokenError(Exception):
-    """A value is not a token id. `ShardMaker` turns this into a message that names the document.
-
-    Args:
-        column: "input_ids" or "labels".
-        segment: number of its segment in the block.
-    """
+    """A value in `column` is not a token id; `segment` is the number of its segment in the block."""
 
     def __init__(self, column: str, segment: int) -> None:
         super().__init__(column, segment)
