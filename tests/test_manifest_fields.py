@@ -1,4 +1,4 @@
-"""A wrong value in any field of a manifest gives an error of one line in every command, never a traceback."""
+"""A wrong value in any field of a manifest gives a one-line error in every command, and never a traceback."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ DEEP = json.loads("[" * 900 + "]" * 900)
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every value, including those that hold others."""
+    """Yield the path of every value, including lists and objects."""
     yield path
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
@@ -31,7 +31,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def replaced(content: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Return the content with another value at a path, or without the last key of the path if the value is `...`."""
+    """Return a copy with another value at a path; the value `...` removes the last key instead."""
     if not path:
         return value
     changed = copy.deepcopy(content)
@@ -55,7 +55,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
-    """Return (a packed dataset, the command that packs it again, arguments of its source for `verify`)."""
+    """Return a packed dataset, the command that packs it again, and the source arguments for `verify`."""
     folder, options = tmp_path_factory.mktemp("made"), KINDS[request.param]
     lengths = [3, 5, 2, 8, 11, 1, 4, 4, 6, 2]
     tokens = [list(range(1, length + 1)) for length in lengths]
@@ -83,7 +83,7 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
 
 
 def faults(folder: Path, commands: list[list[str]]) -> Iterator[str]:
-    """Run commands; yield every result that is neither a success nor an error of one line."""
+    """Run commands; yield every outcome that is neither a success nor a one-line error."""
     for command in commands:
         done = CliRunner().invoke(cli, command)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -131,16 +131,16 @@ def try_values(made, tmp_path: Path, values: list[Any], *, every: int = 1) -> li
     return wrong
 
 
-def test_a_wrong_or_missing_field_is_reported_in_one_line(made, tmp_path):
+def test_wrong_or_missing_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=23) == []
 
 
 @pytest.mark.slow
-def test_more_wrong_fields_are_reported_in_one_line(made, tmp_path):
+def test_more_wrong_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=5) == []
 
 
-def test_a_deeply_nested_field_is_reported_in_one_line(made, tmp_path):
+def test_a_deeply_nested_field_gives_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [DEEP], every=7) == []
     packed, _, _ = made
     for where in ((), ("options",), ("options", "later"), ("totals", "later"), ("source", "later"), ("later",)):
@@ -149,7 +149,7 @@ def test_a_deeply_nested_field_is_reported_in_one_line(made, tmp_path):
         assert list(faults(tmp_path / "packed", [["verify", str(tmp_path / "packed")]])) == []
 
 
-def test_the_message_names_the_field_the_value_and_the_expected_kind(made, tmp_path):
+def test_the_message_names_field_value_and_expected_kind(made, tmp_path):
     packed, _, _ = made
     shutil.copytree(packed, tmp_path / "packed")
     content = json.loads((packed / MANIFEST).read_bytes())
