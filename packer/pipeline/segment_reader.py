@@ -19,9 +19,9 @@ from packer.plan import Segments
 from packer.sources import TokenTable
 
 CHUNK = 1 << 19
-"""Documents read together in a pass over all of them; even, so that pairs are not separated."""
+"""Documents cut together in a pass over all of them; even, so that pairs are not separated."""
 
-_READ_TOGETHER = 1 << 18  # documents
+_READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
 
 
 class SegmentReader(Protocol):
