@@ -134,7 +134,7 @@ class TableDifferences:
             differ = np.flatnonzero(one[:short] != other[:short])
             if len(differ) or len(one) != len(other):
                 which = self._describe(int(wanted[differ[0] if len(differ) else short]))
-                fault = f"{which} is missing from the rows, repeated, or cut at another place"
+                fault = f"{which} is in the source, but missing from the rows, repeated or cut elsewhere there"
                 self._structure.setdefault(name, fault)
                 return
 
