@@ -106,7 +106,7 @@ def test_an_output_of_another_source_is_called_that(tmp_path, rows, options):
     datasets.Dataset.from_dict({"input_ids": [[1]], "tokens": [[1]]}).to_parquet(tmp_path / "rows.parquet")
     run("pack", rows, "--max-len", 8)
     line = advice("pack", "rows.parquet", "--max-len", 8, *options)
-    assert "rows-packed-8 is complete, packed of other source files (rows.arrow, not rows.parquet): choose" in line
+    assert "rows-packed-8 is complete, packed from other source files (rows.arrow, not rows.parquet): choose" in line
 
 
 @pytest.mark.parametrize(

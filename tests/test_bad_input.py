@@ -346,7 +346,10 @@ def test_a_file_or_a_folder_of_others_is_never_touched(tmp_path, source, more):
     before = state_of(tmp_path)
     refused(*pack_command(source, file, *more), words=(str(file), "not a folder", "another --output"))
     refused(*pack_command(source, folder, *more), words=(str(folder), "not a packed dataset", "another --output"))
-    refused(*pack_command(source, named_alike, *more), words=(str(named_alike), "not of packer", "another folder"))
+    refused(
+        *pack_command(source, named_alike, *more),
+        words=(str(named_alike), "was not written by packer", "another folder"),
+    )
     refused(*pack_command(source, file / "below", *more), words=(str(file / "below"), "Not a directory", "--output"))
     assert state_of(tmp_path) == before
 
@@ -440,7 +443,7 @@ def test_so_they_are_before_an_unfinished_pack_goes_on(source, unfinished):
     documents, before = made_documents(300), source.stat()
     save_arrow(source, [*documents[100:200], *documents[:100], *documents[200:]])
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
-    refused(*pack_command(source, unfinished), words=("begun from a source that has changed since", "--overwrite"))
+    refused(*pack_command(source, unfinished), words=("started from a source that has changed since", "--overwrite"))
 
 
 @contextlib.contextmanager
@@ -656,7 +659,7 @@ def test_verify_names_every_changed_shard(complete):
 
 def test_verify_names_a_file_that_does_not_belong(complete):
     (complete / "data-00099-of-00100.arrow").write_bytes(b"")
-    refused("verify", complete, words=("data-00099-of-00100.arrow", "not named in the manifest"), code=3)
+    refused("verify", complete, words=("data-00099-of-00100.arrow", "not listed in the manifest"), code=3)
 
 
 def test_a_truncated_grown_or_missing_shard_is_named_by_loader_and_verify(complete):

@@ -341,7 +341,7 @@ def test_a_glob_or_an_object_needs_an_output(source):
     assert result.exit_code == 1
     assert result.stderr == "packer: *.arrow is a glob: name the output with --output\n"
     assert "Written to out" in succeeded("pack", "*.arrow", "--max-len", 64, "-o", "out")
-    with pytest.raises(packer.PackerError, match="no name: say where"):
+    with pytest.raises(packer.PackerError, match="no name: name the output"):
         names_output(object())
 
 

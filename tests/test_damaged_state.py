@@ -151,7 +151,7 @@ def test_overwrite_starts_again_if_lengths_in_memory_have_changed(tmp_path):
         with pytest.raises(Killed):
             pack(datasets.Dataset.from_dict({"input_ids": documents}), out)
     changed = datasets.Dataset.from_dict({"input_ids": documents[::-1]})
-    with pytest.raises(packer.PackerError, match="has changed since: start afresh with overwrite"):
+    with pytest.raises(packer.PackerError, match="has changed since: start again with overwrite"):
         pack(changed, out)
     pack(changed, out, overwrite=True)
     assert list(packer.verify(out, changed)) == []

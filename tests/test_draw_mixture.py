@@ -163,8 +163,12 @@ def million(tmp_path_factory):
 
 @pytest.mark.parametrize("weights", [(0.4, 0.5), (1.3, 60.5)], ids=["samples", "copies"])
 def test_a_million_documents_are_not_held(million, monkeypatch, weights):
-    """Peak memory stays below half a byte per document, while lengths alone would take four bytes."""
-    for module, name in ((survey_module, "_TOGETHER"), (hash_sample, "_CHUNK"), (segment_reader, "_LOOKED_UP")):
+    """All that is allocated on the way stays below half a byte for each document: their lengths alone take four."""
+    for module, name in (
+        (survey_module, "_TOGETHER"),
+        (hash_sample, "_CHUNK"),
+        (segment_reader, "_READ_TOGETHER"),
+    ):
         monkeypatch.setattr(module, name, 1 << 12)
     options = PackOptions(max_len=16, weights=weights, mix_unit="epochs")
     opened = open_sources(million, options)

@@ -414,7 +414,7 @@ def test_another_tokenizer_or_template_is_another_pack(tmp_path, tokenizer):
 def test_verify_tokenizes_again_and_finds_what_differs(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", chats())
     pack(source, tmp_path / "out", tokenizer, chat_template=EXACT["trims"])
-    with pytest.raises(packer.PackerError, match="packed with the tokenizer ours: say where it is by tokenizer"):
+    with pytest.raises(packer.PackerError, match="packed with the tokenizer ours: give its path with tokenizer"):
         list(packer.verify(tmp_path / "out", source))
     assert not list(packer.verify(tmp_path / "out", source, tokenizer=tokenizer))
     changed = json.loads(json.dumps(chats()))

@@ -66,8 +66,8 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
     for path in sources:
         with pa.ipc.new_stream(str(path), pa.table(table).schema) as stream:
             stream.write_table(pa.table(table))
-    given = [(sources[0], 0.5), (sources[1], 0.25)] if request.param == "mixture" else sources[0]
-    packer.pack(given, folder / "packed", sync=False, **options)
+    source = [(sources[0], 0.5), (sources[1], 0.25)] if request.param == "mixture" else sources[0]
+    packer.pack(source, folder / "packed", sync=False, **options)
     names = {"keep_tokens": "--keep-tokens", "max_len": "--max-len", "max_segments": "--max-segments"}
     again = ["pack", "-o", str(folder / "packed")]
     for name, value in options.items():

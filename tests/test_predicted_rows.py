@@ -237,8 +237,8 @@ def test_unsupported_predictions_fail_in_one_line(tmp_path):
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
         (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
         (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),
-        (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "tells no pairs or groups"),
-        (("compare", histogram, "--group-by", "x", "--max-len", 8), "tells no pairs or groups"),
+        (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "has no pairs or groups"),
+        (("compare", histogram, "--group-by", "x", "--max-len", 8), "has no pairs or groups"),
         (("compare", "--source", histogram, "--max-len", 8), "unknown format"),
     ):
         done = run(*arguments)

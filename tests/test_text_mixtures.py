@@ -217,7 +217,7 @@ def test_verify_names_the_source_with_changed_text(tmp_path, tokenizer, sources)
     assert changed != records
     write_lines(sources[0], changed)
     (fault,) = packer.verify(tmp_path / "out", sources, tokenizer=tokenizer)
-    assert fault.startswith(("document 5 (chats.jsonl line 6) of chats.jsonl", "the source chats.jsonl is not as"))
+    assert fault.startswith(("document 5 (chats.jsonl line 6) of chats.jsonl", "the source chats.jsonl differs"))
     write_lines(sources[0], records)
     other = save_tokenizer(tmp_path / "other", template=CHATML + " ")
     (fault,) = packer.verify(tmp_path / "out", sources, tokenizer=other)
@@ -328,4 +328,4 @@ def test_the_command_packs_and_verifies_a_mixture_of_text(tmp_path, tokenizer, s
     checked = CliRunner().invoke(cli, ["verify", out, *named, "--tokenizer", tokenizer])
     assert checked.exit_code == 0, checked.output
     missing = CliRunner().invoke(cli, ["verify", out, *named])
-    assert (missing.exit_code, "say where it is by --tokenizer" in missing.output) == (1, True)
+    assert (missing.exit_code, "give its path with --tokenizer" in missing.output) == (1, True)

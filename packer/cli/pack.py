@@ -28,8 +28,8 @@ def pack(dataset: str | None, sources: tuple[str, ...], as_json: bool, **values:
     """Pack DATASET into rows of exactly --max-len tokens.
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
-    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. An interrupted command continues where it stopped
-    when it is run again.
+    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. An interrupted command continues
+    where it stopped when it is run again.
     """
     from packer import pipeline
 

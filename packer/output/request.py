@@ -61,14 +61,14 @@ def difference(begun: Request, request: Request) -> str:
     # files, because they imply other sources.
     if one != other and begun.options.get("weights") == request.options.get("weights"):
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
-        return "of other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
+        return "from other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
     defaults = {name: as_json(option.default) for name, option in options_of(PackOptions).items()}
     for made, asked in ((begun.options, request.options), (_by_name(begun.texts), _by_name(request.texts))):
         for name in dict.fromkeys([*asked, *made]):
             if made.get(name) != asked.get(name):
                 found, wanted = (facts.get(name, defaults.get(name)) for facts in (made, asked))
                 return f"with {name} {_short(found)}, not {_short(wanted)}"
-    return "of other source files" if one != other else "of a source that has changed since"
+    return "from other source files" if one != other else "from a source that has changed since"
 
 
 def _by_name(texts: Mapping[str, TextIdentity]) -> dict[str, object]:
