@@ -99,9 +99,9 @@ def test_a_packed_dataset_that_is_not_there(tmp_path, command):
 
 
 def test_an_unknown_format_names_those_there_are(tmp_path):
-    (tmp_path / "rows.csv").write_text("1,2,3\n")
-    words = ("rows.csv", "unknown format", "1,2,3", ".arrow", ".parquet", ".jsonl")
-    refused("pack", tmp_path / "rows.csv", "--max-len", 4, words=words)
+    (tmp_path / "rows.xml").write_text("1,2,3\n")
+    words = ("rows.xml", "unknown format", "1,2,3", ".arrow", ".parquet", ".jsonl")
+    refused("pack", tmp_path / "rows.xml", "--max-len", 4, words=words)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("nothing to read")
     refused("pack", tmp_path / "folder", "--max-len", 4, words=("folder", "no file to read", ".jsonl"))

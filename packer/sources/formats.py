@@ -110,9 +110,9 @@ FORMATS: dict[str, InputFormat] = {
         endings=(".txt",),
         compressed=(".gz", ".zst"),
         alone=True,
-        open_tokens=_in_file("plain_text", "refuse_tokens"),
-        column_names=_in_file("plain_text", "column_names"),
-        open_records=_in_file("plain_text", "open_plain_text"),
+        open_tokens=_in_file("text_files", "refuse_tokens"),
+        column_names=_in_file("text_files", "column_names"),
+        open_records=_in_file("text_files", "open_plain_text"),
     ),
 }
 """All formats by name."""
