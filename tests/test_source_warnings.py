@@ -74,9 +74,6 @@ def test_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
         warning == "3 documents longer than a row are split inside a message: choose --split-at turns, or --long drop"
     )
     assert not warnings_of(caplog, tmp_path / "chats.parquet", tmp_path / "out", **{**options, "max_len": 4096})
-    assert not warnings_of(
-        caplog, tmp_path / "chats.parquet", tmp_path / "out", split_at="turns", long="truncate", **options
-    )
 
 
 def test_a_source_of_which_nothing_is_trained_is_an_error_unless_allowed(tmp_path, monkeypatch):

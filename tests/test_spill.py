@@ -406,7 +406,7 @@ def test_the_command_prints_the_space_that_decoding_needs_unless_that_is_little(
     path = write(tmp_path / "a", "gz", made_documents(8000))
     done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "64"])
     assert (done.exit_code, done.stderr) == (0, "")
-    with_free(monkeypatch, 10**7)
+    with_free(monkeypatch, 4 * 10**6)
     done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "32"])
     assert done.exit_code == 0
     first = done.stderr.splitlines()[0]
