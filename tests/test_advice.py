@@ -104,8 +104,8 @@ def test_an_option_with_underscores_is_answered_with_the_right_one_alone(rows, c
 @pytest.mark.parametrize("options", [[], ["--input-column", "tokens"], ["--pad-id", 7]])
 def test_an_output_of_another_source_is_called_that(tmp_path, rows, options):
     datasets.Dataset.from_dict({"input_ids": [[1]], "tokens": [[1]]}).to_parquet(tmp_path / "rows.parquet")
-    run("pack", rows, "--max-len", 8)
-    line = advice("pack", "rows.parquet", "--max-len", 8, *options)
+    run("pack", rows, "--max-len", 8, "-o", "rows-packed-8")
+    line = advice("pack", "rows.parquet", "--max-len", 8, "-o", "rows-packed-8", *options)
     assert "rows-packed-8 is complete, packed from other source files (rows.arrow, not rows.parquet): choose" in line
 
 
