@@ -697,3 +697,11 @@ def within_row_share(rows: list[list[int]]) -> float:
     whole = sum(length * (log(length) - middle) ** 2 for length in everything)
     between = sum(sum(row) * (mean(row) - middle) ** 2 for row in rows)
     return 1 - between / whole if len(set(everything)) > 1 else 1.0
+
+
+def work_of_rows(rows: list[list[int]], matrices: int) -> tuple[float, float]:
+    """(keys per token, largest work of a row over the mean), token by token (`packer.stats.model_work`)."""
+    keys = [sum(token + 1 for length in row for token in range(length)) for row in rows]
+    tokens = [sum(row) for row in rows]
+    work = [matrices * count + seen for count, seen in zip(tokens, keys, strict=True)]
+    return sum(keys) / sum(tokens), max(work) * len(rows) / sum(work)

@@ -8,11 +8,12 @@
     - `order_plan`: rows in the order of the source
     - `group_plan`: rows with groups of documents
 - `shard_maker`: a plan to shards; `watching`, `disk_space`: whether files stay as they were, and have room
-- `statistics`, `comparing`: plans without tokens, from the lengths that `measure_source` reads
+- `statistics`, `comparing`, `measure_row_lengths`: plans without tokens, from the lengths that `measure_source` reads
 - `verifying`: rows compared with their source (`against_source`), figures counted again (`recounting`)
 """
 
 from packer.pipeline.comparing import compare
+from packer.pipeline.measure_row_lengths import row_length_statistics
 from packer.pipeline.packing import PackResult, pack
 from packer.pipeline.statistics import dataset_statistics, packed_statistics
 from packer.pipeline.tokenizing import TokenizeResult, tokenize
@@ -25,6 +26,7 @@ __all__ = [
     "dataset_statistics",
     "pack",
     "packed_statistics",
+    "row_length_statistics",
     "tokenize",
     "verify",
 ]

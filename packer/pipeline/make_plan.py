@@ -100,11 +100,18 @@ class PlannedLengths:
     shards: Shards
     """The rows of each shard."""
 
-    packs: int
-    """All rows."""
+    totals: PlanTotals
+    """Totals of the plan: every document and token accounted for."""
 
-    lower_bound: int
-    """Rows that no packing goes below."""
+    @property
+    def packs(self) -> int:
+        """All rows."""
+        return self.totals.packs
+
+    @property
+    def lower_bound(self) -> int:
+        """Rows that no packing goes below."""
+        return self.totals.lower_bound
 
 
 def plan_lengths(
@@ -136,7 +143,7 @@ def plan_lengths(
     else:
         reader = LengthsReader(lengths=lengths, options=options)
         shards, totals = _plan_ungrouped(reader, options, rows_per_shard, NotesInMemory(), threads, progress)
-    return PlannedLengths(segments=segments, shards=shards, packs=totals.packs, lower_bound=totals.lower_bound)
+    return PlannedLengths(segments=segments, shards=shards, totals=totals)
 
 
 def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:

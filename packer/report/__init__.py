@@ -2,6 +2,7 @@
 
 - `plain_text`: columns, bars and formatted numbers
 - `dataset_report`: `render_stats` and `render_packed_stats`
+- `row_length_table`: `render_row_lengths`
 - `run_summary`: `render_manifest_summary`, `render_tokenized` and `render_export`
 - `row_table`: `render_row`
 - `comparison_tables`: `render_comparison`
@@ -11,6 +12,7 @@
 from packer.report.comparison_tables import render_comparison
 from packer.report.dataset_report import render_packed_stats, render_stats
 from packer.report.plain_text import can_draw_blocks
+from packer.report.row_length_table import render_row_lengths
 from packer.report.row_table import render_row
 from packer.report.run_summary import render_export, render_manifest_summary, render_tokenized
 
@@ -21,6 +23,7 @@ __all__ = [
     "render_manifest_summary",
     "render_packed_stats",
     "render_row",
+    "render_row_lengths",
     "render_stats",
     "render_tokenized",
 ]
