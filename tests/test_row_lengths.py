@@ -125,7 +125,7 @@ def length_of(max_len: int, cut: int, *, lost: int = 0) -> RowLength:
         ([(512, 0, 0)], "512 is the smallest with less than 1% of the tokens {}."),
         (
             [(512, 50, 0), (1024, 31, 0)],
-            "None of these has less than 1% of the tokens {}; 1,024 comes closest, with 3.1%.",
+            "None of these has less than 1% of the tokens {}; 1,024 comes closest: 3.1%.",
         ),
     ],
 )
