@@ -89,7 +89,9 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     options = {parameter.name for parameter in cli.commands["pack"].params}
     shaping = {"sources" if name == "weights" else name for name in options_of(PackOptions)}
     assert shaping <= options
-    assert options - shaping == {"dataset", "output", "as_json", "debug", "workers", "sync", "overwrite"}
+    assert options - shaping == {
+        *("dataset", "output", "as_json", "debug", "workers", "sync", "overwrite", "report", "with_text")
+    }
 
 
 def test_what_commands_share_means_the_same():

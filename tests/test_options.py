@@ -27,6 +27,8 @@ from packer.options.command_options import (
     CheckOptions,
     ExportOptions,
     OutputOptions,
+    PlotOptions,
+    ReportOptions,
     RowLengthsOption,
     StatsOptions,
 )
@@ -183,7 +185,11 @@ def test_an_option_is_added_by_its_declaration_alone():
 
 
 @pytest.mark.parametrize(
-    "declaration", [PackOptions, OutputOptions, ExportOptions, StatsOptions, RowLengthsOption, CheckOptions]
+    "declaration",
+    [
+        *(PackOptions, OutputOptions, ExportOptions, StatsOptions, RowLengthsOption),
+        *(ReportOptions, PlotOptions, CheckOptions),
+    ],
 )
 def test_every_declaration_says_what_help_needs(declaration):
     for name, option in options_of(declaration).items():

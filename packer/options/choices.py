@@ -31,5 +31,8 @@ TokenColumn = Literal["position_ids"]
 ExportTarget = Literal["megatron", "maxtext", "torchtitan", "torchtune", "parquet"]
 """Trainers for which a packed dataset can be exported."""
 
+ReportPlot = Literal["padding", "lengths", "max-len", "rows", "mixing", "attention", "tokens", "mixture"]
+"""Plots of a report, in its order."""
+
 Compression = Literal["zstd", "snappy", "none"]
 """Compression of exported Parquet files."""

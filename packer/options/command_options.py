@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from packer.errors import PackerError
-from packer.options.choices import Compression, ExportTarget
+from packer.options.choices import Compression, ExportTarget, ReportPlot
 from packer.options.headings import GENERAL, OUTPUT, ROWS
 from packer.options.option import About
 from packer.options.pack_options import LONGEST_ROW
@@ -88,6 +88,30 @@ class RowLengthsOption:
             convert=_ascending,
         ),
     ] = (4096,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportOptions:
+    """Options of a report."""
+
+    report: Annotated[
+        Path | None,
+        About("Page of HTML to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html"),
+    ] = None
+    with_text: Annotated[
+        bool,
+        About(
+            "Show the beginnings of documents in the report, which otherwise holds no text; needs --tokenizer.", OUTPUT
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlotOptions:
+    """Options of a single plot of a report."""
+
+    plot: Annotated[Path | None, About("Picture to write: one plot of the report.", OUTPUT, metavar="FILE.svg")] = None
+    plot_of: Annotated[ReportPlot, About("The plot that --plot writes.", OUTPUT, metavar="NAME")] = "rows"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

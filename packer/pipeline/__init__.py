@@ -9,9 +9,11 @@
     - `group_plan`: rows with groups of documents
 - `shard_maker`: a plan to shards; `watching`, `disk_space`: whether files stay as they were, and have room
 - `statistics`, `comparing`, `measure_row_lengths`: plans without tokens, from the lengths that `measure_source` reads
+- `collect_figures`: everything that a report shows
 - `verifying`: rows compared with their source (`against_source`), figures counted again (`recounting`)
 """
 
+from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.comparing import compare
 from packer.pipeline.measure_row_lengths import row_length_statistics
 from packer.pipeline.packing import PackResult, pack
@@ -23,8 +25,10 @@ __all__ = [
     "PackResult",
     "TokenizeResult",
     "compare",
+    "dataset_figures",
     "dataset_statistics",
     "pack",
+    "packed_figures",
     "packed_statistics",
     "row_length_statistics",
     "tokenize",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
+from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_source import Measured, measure
@@ -17,6 +19,38 @@ from packer.pipeline.shard_maker import Shards
 from packer.plan.pieces import Located
 from packer.progress import Progress, silent
 from packer.stats import RowLength, RowLengths, RowWork, row_length
+
+Documents: TypeAlias = "tuple[NDArray[np.int32], NDArray[np.int32] | None]"
+"""(lengths, groups), both of shape (documents,); groups are None without `--group-by`."""
+
+
+class MeasuredLengths:
+    """Lengths of a source as `pack` takes them at any max_len. The source is read once, if that is possible.
+
+    What a mixture takes depends on max_len through the documents that are truncated or dropped; then it is read again
+    for every max_len.
+    """
+
+    def __init__(self, source: Given | Sequence[Given], progress: Progress) -> None:
+        self._source = source
+        self._progress = progress
+        self._measured: tuple[int, Measured] | None = None
+
+    def at(self, options: PackOptions) -> Measured:
+        """Return the lengths at `options.max_len`; other options must be the same at every call.
+
+        Raises:
+            PackerError: the source cannot be read, or there is nothing in it to pack.
+        """
+        depends = bool(options.weights) and options.long != "split"
+        if self._measured is None or (depends and self._measured[0] != options.max_len):
+            self._measured = options.max_len, measure(self._source, options, self._progress)
+        return self._measured[1]
+
+    def in_order(self, options: PackOptions) -> Documents:
+        """Return (lengths, groups) of the documents at `options.max_len`, in the order in which they are packed."""
+        measured = self.at(options)
+        return measured.lengths_for(options), measured.groups
 
 
 def row_length_statistics(
@@ -39,31 +73,51 @@ def row_length_statistics(
     Raises:
         PackerError: the source cannot be read, or there is nothing in it to pack at one of the lengths.
     """
-    lengths: list[RowLength] = []
-    documents = tokens = 0
-    measured: Measured | None = None
+    measured = MeasuredLengths(source, progress)
+    return compare_lengths(
+        measured.in_order, options, max_lens, documents_per_step=documents_per_step, progress=progress
+    )
+
+
+def compare_lengths(
+    documents_at: Callable[[PackOptions], Documents],
+    options: PackOptions,
+    max_lens: Sequence[int],
+    *,
+    documents_per_step: int,
+    progress: Progress,
+    skips: bool = False,
+) -> RowLengths:
+    """Describe the rows of each length.
+
+    Args:
+        documents_at: function that returns (lengths, groups) of the documents, in the order in which they are packed.
+        options: options of the pack; their `max_len` is not used.
+        max_lens: tokens per row, ascending, at least one.
+        documents_per_step: documents per optimizer step in unpacked training.
+        progress: callback, called as `progress("plan N", done, total)`, in lengths.
+        skips: whether to leave out lengths that are not possible, as long as one is left.
+
+    Raises:
+        PackerError: the options do not allow one of the lengths, or there is nothing to pack at it.
+    """
+    found: list[RowLength] = []
     for done, max_len in enumerate(max_lens):
-        at_length = replace(options, max_len=max_len)
-        # What a mixture takes depends on max_len only through the documents that are truncated or dropped.
-        if measured is None or (options.weights and options.long != "split"):
-            measured = measure(source, at_length, progress)
-            documents, tokens = len(measured.lengths), int(measured.lengths.sum(dtype=np.int64))
-        progress(f"plan {max_len}", done, len(max_lens))
-        lengths.append(
-            describe_length(
-                measured.lengths_for(at_length),
-                at_length,
-                groups=measured.groups,
-                documents_per_step=documents_per_step,
-            )
-        )
+        try:
+            at_length = replace(options, max_len=max_len)
+            lengths, groups = documents_at(at_length)
+            progress(f"plan {max_len}", done, len(max_lens))
+            found.append(describe_length(lengths, at_length, groups=groups, documents_per_step=documents_per_step))
+        except PackerError:
+            if not skips or (max_len == max_lens[-1] and not found):
+                raise
     progress("plan", len(max_lens), len(max_lens))
     return RowLengths(
-        documents=documents,
-        tokens=tokens,
+        documents=len(lengths),
+        tokens=found[-1].tokens,
         algorithm=get_algorithm(options.algorithm).name,
         documents_per_step=documents_per_step,
-        lengths=tuple(lengths),
+        lengths=tuple(found),
     )
 
 

@@ -1,4 +1,4 @@
-"""Reports for the terminal: tables, bars and summaries as text; nothing here prints.
+"""Reports: tables, bars and summaries as text for the terminal, and pages of HTML; nothing here prints.
 
 - `plain_text`: columns, bars and formatted numbers
 - `dataset_report`: `render_stats` and `render_packed_stats`
@@ -6,6 +6,7 @@
 - `run_summary`: `render_manifest_summary`, `render_tokenized` and `render_export`
 - `row_table`: `render_row`
 - `comparison_tables`: `render_comparison`
+- `html`: the report as a page, and its plots as files; not imported here, because it needs Jinja2
 - `verdict_table`: `render_verdicts`; not imported here, because only `packer check` needs it
 """
 

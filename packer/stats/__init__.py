@@ -6,6 +6,7 @@
 - `packed_figures`: figures of a packed dataset
 - `row_mixing`: how mixed rows are, and how evenly attention is divided among them
 - `row_lengths`: figures of the same documents in rows of several lengths, to choose max_len by
+- `report_figures`: everything that a report in HTML shows
 - `model_work`: work of a 7B model on rows, of which attention is a share
 - `row_figures` and `algorithm_comparison`: figures of each algorithm's rows; not imported here, because they need Numba
 """
@@ -15,6 +16,7 @@ from packer.stats.distribution import Distribution, distribution
 from packer.stats.model_work import RowWork
 from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
 from packer.stats.padding import BATCH_SIZES, Padding, padding_ratios
+from packer.stats.report_figures import ReportFigures, SampleRow
 from packer.stats.row_lengths import RowLength, RowLengths, row_length
 from packer.stats.row_mixing import Mixing
 
@@ -26,10 +28,12 @@ __all__ = [
     "Mixing",
     "PackedStats",
     "Padding",
+    "ReportFigures",
     "RowArrays",
     "RowLength",
     "RowLengths",
     "RowWork",
+    "SampleRow",
     "dataset_stats",
     "distribution",
     "packed_stats",
