@@ -22,7 +22,8 @@ SERIES = ("blue", "orange", "green", "purple", "rose", "gray")
 
 def fill(color: str) -> dict[str, str]:
     """Return the attributes of an element that is filled with a color of the palette."""
-    return {"class": f"f-{color}", "fill": PALETTE[color][0]}
+    # Without a style sheet, text has the color of the text around the plot, as in a notebook with a dark theme.
+    return {"class": f"f-{color}", "fill": "currentColor" if color in ("ink", "muted") else PALETTE[color][0]}
 
 
 def stroke(color: str) -> dict[str, str]:

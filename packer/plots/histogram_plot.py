@@ -36,7 +36,7 @@ def histogram_plot(
     entries, top = legend({each: color for each, (color, _) in series.items()})
     largest = max(max(shares) for _, shares in series.values())
     scale, width = HEIGHT / axis_top(largest), (1 - _LEFT) / len(bins)
-    parts = [grid(largest, shown)]
+    parts = [grid(largest)]
     for place, (each, (color, shares)) in enumerate(series.items()):
         for index, share in enumerate(shares):
             if share > 0:

@@ -23,7 +23,7 @@ class Line:
     """Name in the legend."""
 
     values: Sequence[float]
-    """Value at each position, 0 or more."""
+    """Share at each position, 0 or more."""
 
     color: str
     """Color, one of the palette."""
@@ -32,18 +32,18 @@ class Line:
 def line_plot(
     title: str, lines: Sequence[Line], ticks: Sequence[str], *, shown: Callable[[float], str], name: str = ""
 ) -> Plot:
-    """Draw lines over equally spaced positions, from 0 to the largest value.
+    """Draw shares as lines over equally spaced positions, from 0 to the largest.
 
     Args:
         title: what the plot shows.
         lines: lines with one value for each position, at least one position.
         ticks: label of each position.
-        shown: function that formats a value.
+        shown: function that formats a share.
         name: name of the plot in a page.
     """
     entries, top = legend({line.name: line.color for line in lines})
     largest = max(max(line.values) for line in lines)
-    parts = [grid(largest, shown)]
+    parts = [grid(largest)]
     places = [_LEFT + (_RIGHT - _LEFT) * index / max(1, len(ticks) - 1) for index in range(len(ticks))]
     scale = HEIGHT / axis_top(largest)
     for line in lines:
@@ -55,8 +55,8 @@ def line_plot(
             said = tooltip(f"{line.name}, {tick}: {shown(value)}")
             parts.append(element("circle", {"cx": percentage(x), "cy": y, "r": 4} | fill(line.color), said))
     for tick, x in zip(ticks, places, strict=True):
-        where = {"text-anchor": "end" if x > 0.9 else "middle"}
-        parts.append(label(tick, x=percentage(x + 0.03 * (x > 0.9)), y=HEIGHT + 18, color="muted", attributes=where))
+        middle = {"text-anchor": "middle"}
+        parts.append(label(tick, x=percentage(x), y=HEIGHT + 18, color="muted", attributes=middle))
     area = element("svg", {"y": top + 14, "height": HEIGHT + 24, "overflow": "visible"}, *parts)
     return Plot(title=title, name=name, height=top + 14 + HEIGHT + 24, body=entries + area)
 
@@ -73,11 +73,13 @@ def axis_top(largest: float) -> float:
     return next(power * step for step in (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if power * step >= largest)
 
 
-def grid(largest: float, shown: Callable[[float], str]) -> str:
-    """Return horizontal lines with their values, from 0 to the top of the axis."""
+def grid(largest: float) -> str:
+    """Return horizontal lines with their values in percent, from 0 to the top of the axis."""
     parts = []
     for step in (0, 0.5, 1):
         y = HEIGHT * (1 - step)
         parts.append(element("line", {"x1": 0, "x2": "100%", "y1": y, "y2": y} | stroke("grid")))
-        parts.append(label(shown(step * axis_top(largest)), x=0, y=y - 4, color="muted", attributes={"font-size": 11}))
+        parts.append(
+            label(f"{100 * step * axis_top(largest):.3g}%", x=0, y=y - 4, color="muted", attributes={"font-size": 11})
+        )
     return "".join(parts)

@@ -97,6 +97,26 @@ class PackedStats:
         """Tokens of padding per row on average, including those for alignment."""
         return self.max_len - self.tokens / self.packs
 
+    def __repr__(self) -> str:
+        return (
+            f"PackedStats(documents={self.documents}, tokens={self.tokens}, packs={self.packs}, "
+            f"max_len={self.max_len}, efficiency={self.efficiency:.6f})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from packer.plots.notebook_facts import notebook_facts
+
+        facts = [
+            ("documents", f"{self.documents:,}"),
+            ("tokens", f"{self.tokens:,}"),
+            ("rows", f"{self.packs:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
+            ("segments per row", f"{self.segments_per_row.mean:.1f}, up to {self.segments_per_row.max:,}"),
+            ("padding to max_len", f"{self.padding.max_len:.1%}"),
+            ("padding in batches of 8", f"{self.padding.batch_longest[8]:.1%}"),
+        ]
+        return notebook_facts("Statistics of a packed dataset", facts)
+
     def to_json(self) -> dict[str, object]:
         """Return all fields and ratios as values for JSON."""
         content = asdict(self)

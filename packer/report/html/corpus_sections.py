@@ -39,8 +39,8 @@ def padding_section(figures: ReportFigures) -> Section:
     verdict = (
         f"Padded to {max_len:,} tokens, {share(padding.max_len)} of what is computed is padding; in random batches of "
         f"{middle}, padded to their longest, {share(padding.batch_longest[middle])}; packed, {share(padding.packed)}. "
-        f"An epoch computes {number(padding.speedup(padding.max_len))} times fewer tokens than padding to max_len, and "
-        f"{number(padding.speedup(padding.batch_longest[middle]))} times fewer than such batches."
+        f"Packed, an epoch computes {number(padding.speedup(padding.max_len))} times fewer tokens than padded to "
+        f"max_len, and {number(padding.speedup(padding.batch_longest[middle]))} times fewer than in such batches."
     )
     grouped, size = padding.group_by_length, BATCHES[-1]
     wins = "nearly as little" if grouped[size] < padding.packed + 0.05 else "less than random batches"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
 
 from packer.errors import PackerError
 from packer.plots import style_sheet
@@ -158,8 +160,13 @@ def _asset(name: str) -> str:
     return files("packer.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
+def _code(text: str) -> Markup:
+    """Return a sentence as HTML, with what stands between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
 @cache
 def _template() -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["count_of"] = count_of
+    environment.filters |= {"count_of": count_of, "code": _code}
     return environment.from_string(_asset("page.html.jinja"))

@@ -23,8 +23,10 @@ _MOST_BINS = 20
 def rows_section(figures: ReportFigures) -> Section:
     """Draw the rows of the sample."""
     stats, rows = figures.stats, figures.rows
+    factor = stats.packing_factor
+    holds = f"A row holds {number(factor)} documents" if factor >= 1 else f"A document takes {number(1 / factor)} rows"
     verdict = (
-        f"A row holds {number(stats.packing_factor)} documents on average and is {share(stats.efficiency)} full. "
+        f"{holds} on average; rows are {share(stats.efficiency)} full. "
         f"{count_of(len(rows), 'row')} of {stats.packs:,}, "
         f"{'all there are' if len(rows) == stats.packs else 'drawn at random'}:"
     )
@@ -89,9 +91,9 @@ def attention_section(figures: ReportFigures) -> Section:
     wait, attention = profile.wait(RANKS, matrices=matrices) - 1, profile.wait(RANKS)
     answer = "Attention balances" if wait < 0.05 else "Attention does not balance by itself"
     verdict = (
-        f"{answer}: {RANKS} ranks with a row each would wait {share(wait)} longer for a 7B model than if all rows were "
-        f"alike. The row with the most attention has {number(float(relative.max()))} times the mean; of {RANKS} random "
-        f"rows, the largest has {number(attention)} times on average."
+        f"{answer}: with {RANKS} ranks and a row on each, a step of a 7B model takes {share(wait)} longer than if all "
+        f"rows had the same work. The row with the most attention has {number(float(relative.max()))} times the mean; "
+        f"of {RANKS} random rows, the largest has {number(attention)} times the mean on average."
     )
     step = next(
         base * 10**power
