@@ -13,7 +13,14 @@ import click
 if TYPE_CHECKING:
     from packer.progress import Progress
 
-_UNITS = {"write": "tok", "export": "tok", "compare": "tok", "plan": "part", "solve": "alg"}  # of other stages: bytes
+_UNITS = {
+    "write": "tok",
+    "export": "tok",
+    "compare": "tok",
+    "plan": "part",
+    "length": "plan",
+    "solve": "alg",
+}  # of other stages: bytes
 
 
 @contextmanager

@@ -180,14 +180,15 @@ def _document_lengths(folder: Path, manifest: Manifest) -> NDArray[np.int32]:
         is_segment = columns["doc_ids"] >= 0
         values = {name: column[is_segment] for name, column in columns.items()}
         ends = values["doc_starts"] + values.get("seq_tokens", values["seq_lengths"])
-        keys = np.zeros((2, len(ends)), np.int64)
+        keys = np.zeros(len(ends), np.int64)
         if manifest.row_format.mixture:
-            keys[:] = values["source_ids"], values["copy"]
-        found, places = np.unique(keys, axis=1, return_inverse=True)
-        for number, (source, copy) in enumerate(found.T.tolist()):
-            lengths = copies.setdefault((source, copy), np.zeros(sizes[source], np.int32))
-            is_copy = places.reshape(-1) == number
-            np.maximum.at(lengths, values["doc_ids"][is_copy], ends[is_copy])
+            keys = values["source_ids"].astype(np.int64) << 32 | values["copy"]
+        for key in np.unique(keys).tolist():
+            source, copy = key >> 32, key & 0xFFFFFFFF
+            if (source, copy) not in copies:
+                copies[source, copy] = np.zeros(sizes[source], np.int32)
+            is_copy = keys == key
+            np.maximum.at(copies[source, copy], values["doc_ids"][is_copy], ends[is_copy])
     return np.concatenate([copies[key] for key in sorted(copies)])
 
 

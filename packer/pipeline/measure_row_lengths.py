@@ -68,7 +68,7 @@ def row_length_statistics(
         options: options of the pack; their `max_len` is not used.
         max_lens: tokens per row, ascending, at least one.
         documents_per_step: documents per optimizer step in unpacked training.
-        progress: callback, called as `progress(stage, done, total)`, of reading and of "plan N", in lengths.
+        progress: callback, called as `progress(stage, done, total)`, of reading and of "length N".
 
     Raises:
         PackerError: the source cannot be read, or there is nothing in it to pack at one of the lengths.
@@ -95,7 +95,7 @@ def compare_lengths(
         options: options of the pack; their `max_len` is not used.
         max_lens: tokens per row, ascending, at least one.
         documents_per_step: documents per optimizer step in unpacked training.
-        progress: callback, called as `progress("plan N", done, total)`, in lengths.
+        progress: callback, called as `progress("length N", done, total)`.
         skips: whether to leave out lengths that are not possible, as long as one is left.
 
     Raises:
@@ -106,12 +106,12 @@ def compare_lengths(
         try:
             at_length = replace(options, max_len=max_len)
             lengths, groups = documents_at(at_length)
-            progress(f"plan {max_len}", done, len(max_lens))
+            progress(f"length {max_len}", done, len(max_lens))
             found.append(describe_length(lengths, at_length, groups=groups, documents_per_step=documents_per_step))
         except PackerError:
             if not skips or (max_len == max_lens[-1] and not found):
                 raise
-    progress("plan", len(max_lens), len(max_lens))
+    progress("length", len(max_lens), len(max_lens))
     return RowLengths(
         documents=len(lengths),
         tokens=found[-1].tokens,

@@ -14,7 +14,7 @@ from packer.plots.colors import style_sheet
 from packer.plots.histogram_plot import histogram_plot
 from packer.plots.line_plot import Line, line_plot
 from packer.plots.row_plot import DrawnRow, row_plot
-from packer.plots.svg_elements import Plot
+from packer.plots.svg_elements import Plot, shortened
 
 __all__ = [
     "Bar",
@@ -25,5 +25,6 @@ __all__ = [
     "histogram_plot",
     "line_plot",
     "row_plot",
+    "shortened",
     "style_sheet",
 ]

@@ -47,5 +47,6 @@ def bar_plot(title: str, bars: Sequence[Bar], *, name: str = "", largest: float 
         parts.append(element("rect", {"y": y + 19, "height": 12, "width": visible} | fill(bar.color)))
         if bar.mark is not None:
             x = percentage(bar.mark / scale)
-            parts.append(element("rect", {"x": x, "y": y + 16, "height": 18, "width": 2} | fill("ink")))
+            across = {"x": x, "y": y + 16, "height": 18, "width": 2, "transform": "translate(-1 0)"}
+            parts.append(element("rect", across | fill("ink")))
     return Plot(title=title, name=name, height=_STEP * len(bars), body="".join(parts))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from packer.plots.colors import SERIES, fill, stroke
-from packer.plots.svg_elements import Plot, element, label, legend
+from packer.plots.svg_elements import Plot, element, label, legend, shortened
 
 STEP = 22
 """Distance of rows in pixels."""
@@ -76,7 +76,7 @@ def row_plot(
             shapes.setdefault("orange", []).append(_box(first, y + BAR - _TRAINED, end - first, _TRAINED))
         borders += [f"M{end} {y}v{BAR}" for end in ends if end < max_len]
     known = {"documents, in turn": "blue"} if not sources else {}
-    known |= {source: SERIES[2:][number % len(SERIES[2:])] for number, source in enumerate(sources[:4])}
+    known |= {shortened(source): SERIES[2:][number % len(SERIES[2:])] for number, source in enumerate(sources[:4])}
     known |= {"trained tokens": "orange"} if shows_trained else {}
     entries, top = legend(known | {"padding": "empty"})
     height = STEP * len(rows)

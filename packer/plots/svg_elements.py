@@ -70,6 +70,11 @@ def percentage(share: float) -> str:
     return f"{_short(100 * share)}%"
 
 
+def shortened(name: str, most: int = 26) -> str:
+    """Return a name that fits half a phone, with its end in place of what is too much: "...2024-shard.parquet"."""
+    return name if len(name) <= most else "..." + name[3 - most :]
+
+
 def legend(entries: Mapping[str, str]) -> tuple[str, int]:
     """Return (elements, height in pixels) of a legend with two entries a line, names by color."""
     parts = []

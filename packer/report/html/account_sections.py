@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer.facts import Totals
-from packer.plots import Bar, bar_plot
+from packer.plots import Bar, bar_plot, shortened
 from packer.report.html.corpus_sections import share
 from packer.report.html.section import Section
 from packer.report.plain_text import count_of
@@ -25,7 +25,7 @@ def tokens_section(figures: ReportFigures) -> Section:
         (f"dropped, {reason.replace('_', ' ')}", count, "rose") for reason, count in totals.tokens_dropped.items()
     ]
     if totals.tokens_repeated:
-        fates.append(("packed once more, as context (--overlap)", totals.tokens_repeated, "gray"))
+        fates.append(("repeated by --overlap, as context", totals.tokens_repeated, "gray"))
     shown = [fate for index, fate in enumerate(fates) if fate[1] or index == 0]
     if totals.tokens_lost:
         lost = count_of(totals.tokens_lost, "token")
@@ -63,18 +63,19 @@ def mixture_section(figures: ReportFigures) -> Section | None:
         said, unit = share, "of the tokens"
     miss = max(abs(one - two) for one, two in zip(found, asked, strict=True))
     answer = "Yes" if miss < 0.005 else "Not quite"
-    verdict = f"{answer}: the largest difference is {said(miss)} {unit}."
+    verdict = f"{answer}: no source differs by more than {said(max(miss, 0.0001))} {unit}."
     bars = [
         Bar(
-            name=part.name,
+            name=shortened(part.name),
             value=got,
-            text=f"{said(got)} {unit}; asked {said(wanted)}",
+            text=f"{said(got)}; asked {said(wanted)}",
             color=("green", "purple", "rose", "gray")[number % 4],
             mark=wanted,
         )
         for number, (part, got, wanted) in enumerate(zip(parts, found, asked, strict=True))
     ]
-    plot = bar_plot("Sources of the mixture; lines mark what was asked for", bars, name="mixture")
+    title = f"Sources by {'epochs' if unit == 'epochs' else 'share of the tokens'}, and lines at what was asked for"
+    plot = bar_plot(title, bars, name="mixture", largest=0.0 if unit == "epochs" else 1.0)
     return Section(name="mixture", question="Is the mixture what was asked for?", verdict=verdict, plot=plot)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from packer.plots import Line, histogram_plot, line_plot
 from packer.report.html.section import Section, compact
-from packer.report.plain_text import number, percent
+from packer.report.plain_text import count_of, number, percent
 from packer.report.row_length_table import recommend_length
 from packer.stats import ReportFigures
 from packer.stats.report_figures import binned, weighted_median
@@ -74,7 +74,7 @@ def lengths_section(figures: ReportFigures) -> Section:
     verdict = (
         f"Half of the documents have {lengths.p50:,} tokens or fewer, but half of the tokens are in documents of "
         f"{weighted_median(figures.lengths):,} tokens and more. The longest document has {lengths.max:,}; "
-        f"{stats.documents_over_max_len:,} are longer than a row."
+        f"{count_of(stats.documents_over_max_len, 'document')} exceed max_len."
     )
     at_max_len = float(np.interp(log2(stats.max_len), [log2(max(edge, 1)) for edge in edges], range(len(edges))))
     plot = histogram_plot(

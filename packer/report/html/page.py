@@ -86,7 +86,7 @@ def _facts(figures: ReportFigures) -> list[tuple[str, float, str, str]]:
         ("documents", stats.documents, f"{stats.documents:,}", "documents"),
         ("tokens", stats.tokens, f"{stats.tokens:,}", "tokens"),
         ("packs", stats.packs, f"{stats.packs:,}", f"rows of {stats.max_len:,}"),
-        ("efficiency", stats.efficiency, percent(stats.efficiency), "of the rows filled"),
+        ("efficiency", stats.efficiency, percent(stats.efficiency), "filled"),
         ("packing_factor", stats.packing_factor, number(stats.packing_factor), "documents a row"),
         ("lower_bound", stats.lower_bound, f"{stats.lower_bound:,}", "rows at least"),
     ]

@@ -56,7 +56,9 @@ def drawn_row(row: SampleRow) -> DrawnRow:
 def mixing_section(figures: ReportFigures) -> Section:
     """Compare how mixed rows are with rows of the same segments in random order."""
     within, shuffled = figures.mixing.within_row_share, figures.shuffled_share
-    if within >= 0.9 * shuffled:
+    if within > 1.1 * shuffled:
+        answer = "Rows are more mixed than a shuffled corpus"
+    elif within >= 0.9 * shuffled:
         answer = "Rows are mixed like a shuffled corpus"
     elif within >= 0.5 * shuffled:
         answer = "Rows are less mixed than a shuffled corpus"
