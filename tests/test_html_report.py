@@ -22,7 +22,7 @@ from packer.cli import cli
 from packer.options import PackOptions
 from packer.options.choices import ReportPlot
 from packer.pipeline import dataset_figures, packed_figures
-from packer.pipeline.collect_figures import SAMPLED_SEGMENTS
+from packer.pipeline.sample_rows import SAMPLED_SEGMENTS
 from packer.report.html import render_page
 from packer.report.html.corpus_sections import length_edges
 from packer.report.html.page import SECTIONS

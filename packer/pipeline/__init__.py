@@ -9,7 +9,7 @@
     - `group_plan`: rows with groups of documents
 - `shard_maker`: a plan to shards; `watching`, `disk_space`: whether files stay as they were, and have room
 - `statistics`, `comparing`, `measure_row_lengths`: plans without tokens, from the lengths that `measure_source` reads
-- `collect_figures`: everything that a report shows
+- `collect_figures`, `sample_rows`: everything that a report shows
 - `verifying`: rows compared with their source (`against_source`), figures counted again (`recounting`)
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,35 +12,22 @@ from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
-from packer.loader.dataset import PackedDataset, Row
-from packer.loader.draws import draws, stream_key
+from packer.errors import PackerError
+from packer.loader.dataset import PackedDataset
 from packer.options import PackOptions
 from packer.options.pack_options import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_row_lengths import Documents, MeasuredLengths, compare_lengths, located_rows
 from packer.pipeline.read_documents import Given
+from packer.pipeline.sample_rows import packed_rows, planned_row, sample_numbers, within_limit
 from packer.pipeline.statistics import planned_statistics, row_arrays, row_batches, tokens_of_segments
-from packer.plan.pieces import Located
 from packer.progress import Progress, silent
-from packer.random_purposes import SHOWN_ROWS
 from packer.shards.manifest import Manifest
 from packer.stats import ReportFigures, RowLengths, SampleRow, dataset_stats
 from packer.stats.distribution import tally
-from packer.stats.report_figures import ProfileParts, RowProfile, runs_of
+from packer.stats.report_figures import ProfileParts, RowProfile
 from packer.stats.row_mixing import RowSums, shuffled_share
-
-SAMPLED_ROWS = 24
-"""Rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
-
-SAMPLED_SEGMENTS = 4000
-"""Segments in all rows that are shown, which bounds the size of a page."""
-
-TRAINED_RUNS = 200
-"""Ranges of trained tokens that are shown of a row."""
-
-SHOWN_TEXT = 50_000
-"""Characters of text that are shown at most, divided equally among the segments."""
 
 
 def dataset_figures(
@@ -74,16 +61,14 @@ def dataset_figures(
     stats = planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
     histogram = tokens_of_segments(planned.segments)
     sums, parts = RowSums(), ProfileParts()
-    numbers = _sample(planned.packs)
+    numbers = sample_numbers(planned.packs)
     rows: list[SampleRow] = []
     first_row = 0
     for located in located_rows(planned.shards):
         sums.add(located.lengths, located.row_starts)
         parts.add(located.lengths, located.row_starts)
         end = first_row + len(located.row_starts) - 1
-        rows += [
-            _planned_row(located, row, row - first_row, options.align) for row in numbers if first_row <= row < end
-        ]
+        rows += [planned_row(located, row, row - first_row, options.align) for row in numbers if first_row <= row < end]
         first_row = end
     values, counts = tally(measured.lengths)
     return ReportFigures(
@@ -99,7 +84,7 @@ def dataset_figures(
         shuffled_share=shuffled_share(histogram),
         profile=RowProfile.of(parts, histogram),
         row_lengths=compared,
-        rows=_within_limit(rows),
+        rows=within_limit(rows),
     )
 
 
@@ -157,7 +142,7 @@ def packed_figures(
         row_lengths=_compare_lengths(lambda _: (documents, None), options, (), documents_per_step, progress)
         if _has_whole_documents(manifest)
         else None,
-        rows=_packed_rows(dataset, decode),
+        rows=packed_rows(dataset, decode),
     )
 
 
@@ -172,23 +157,33 @@ def _document_lengths(folder: Path, manifest: Manifest) -> NDArray[np.int32]:
 
     A document ends where its last segment ends. Of a mixture, every copy of a document counts; the copies of one source
     follow each other.
+
+    Raises:
+        PackerError: a segment is of a document that the source does not have.
     """
     sizes = [part.documents for part in manifest.source.mixture] or [manifest.source.documents]
     copies: dict[tuple[int, int], NDArray[np.int32]] = {}
     for batch in row_batches(folder, manifest):
         columns = {name: as_numpy(batch[name].flatten()) for name in manifest.row_format.segment_columns}
         is_segment = columns["doc_ids"] >= 0
-        values = {name: column[is_segment] for name, column in columns.items()}
+        values = {name: column[is_segment].astype(np.int64) for name, column in columns.items()}
         ends = values["doc_starts"] + values.get("seq_tokens", values["seq_lengths"])
-        keys = np.zeros(len(ends), np.int64)
-        if manifest.row_format.mixture:
-            keys = values["source_ids"].astype(np.int64) << 32 | values["copy"]
+        documents, none = values["doc_ids"], np.zeros(len(ends), np.int64)
+        keys = values.get("source_ids", none) << 32 | values.get("copy", none)
         for key in np.unique(keys).tolist():
             source, copy = key >> 32, key & 0xFFFFFFFF
-            if (source, copy) not in copies:
-                copies[source, copy] = np.zeros(sizes[source], np.int32)
-            is_copy = keys == key
-            np.maximum.at(copies[source, copy], values["doc_ids"][is_copy], ends[is_copy])
+            of_copy, ends_of_copy = documents[keys == key], ends[keys == key]
+            last = int(of_copy.max())
+            if source >= len(sizes) or last >= sizes[source] or ends_of_copy.max() >= 2**31:
+                raise PackerError(
+                    f"{folder}: its rows hold document {last:,} of source {source}, which the manifest does not have: "
+                    "restore it, or pack again"
+                )
+            lengths = copies.get((source, copy), np.zeros(0, np.int32))
+            if last >= len(lengths):
+                lengths = np.pad(lengths, (0, max(last + 1, 2 * len(lengths)) - len(lengths)))
+            np.maximum.at(lengths, of_copy, ends_of_copy.astype(np.int32))
+            copies[source, copy] = lengths
     return np.concatenate([copies[key] for key in sorted(copies)])
 
 
@@ -214,85 +209,6 @@ def _lengths_around(options: PackOptions) -> list[int]:
     """Return row lengths to compare with max_len: from an eighth of it to twice as much."""
     lengths = [options.max_len // 8, options.max_len // 4, options.max_len // 2, options.max_len, 2 * options.max_len]
     return sorted({length - length % options.align for length in lengths if options.align <= length <= LONGEST_ROW})
-
-
-def _sample(rows: int) -> list[int]:
-    """Return the numbers of up to SAMPLED_ROWS rows, drawn at random, ascending. They depend on `rows` alone."""
-    if rows <= SAMPLED_ROWS:
-        return list(range(rows))
-    drawn = draws(stream_key(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
-    return sorted(list(dict.fromkeys(drawn.tolist()))[:SAMPLED_ROWS])
-
-
-def _within_limit(rows: Sequence[SampleRow]) -> tuple[SampleRow, ...]:
-    """Return the first rows that have no more than SAMPLED_SEGMENTS segments together, or else a part of the first."""
-    ends = np.cumsum([len(row.lengths) for row in rows])
-    within = int(np.searchsorted(ends, SAMPLED_SEGMENTS, side="right"))
-    if within:
-        return tuple(rows[:within])
-    first, shown = rows[0], slice(SAMPLED_SEGMENTS)
-    end = sum(first.extents[shown])
-    return (
-        replace(
-            first,
-            lengths=first.lengths[shown],
-            extents=first.extents[shown],
-            documents=first.documents[shown],
-            starts=first.starts[shown],
-            rest=sum(first.extents) - end,
-            sources=None if first.sources is None else first.sources[shown],
-            trained=None if first.trained is None else first.trained[shown],
-            trained_runs=tuple((begin, min(last, end)) for begin, last in first.trained_runs if begin < end),
-        ),
-    )
-
-
-def _planned_row(located: Located, row: int, index: int, align: int) -> SampleRow:
-    segments = slice(located.row_starts[index], located.row_starts[index + 1])
-    lengths = located.lengths[segments]
-    return SampleRow(
-        row=row,
-        lengths=tuple(lengths.tolist()),
-        extents=tuple((-(-lengths // align) * align).tolist()),
-        documents=tuple(located.documents[segments].tolist()),
-        starts=tuple(located.starts[segments].tolist()),
-    )
-
-
-def _packed_rows(dataset: PackedDataset, decode: Callable[[Any], str] | None) -> tuple[SampleRow, ...]:
-    rows = _within_limit([_packed_row(number, dataset[number]) for number in _sample(len(dataset))])
-    if decode is None:
-        return rows
-    shown = SHOWN_TEXT // sum(len(row.lengths) for row in rows)
-    return tuple(replace(row, texts=tuple(_texts(row, dataset[row.row], decode, shown))) for row in rows)
-
-
-def _packed_row(number: int, row: Row) -> SampleRow:
-    segments = int(np.count_nonzero(row["doc_ids"] >= 0))
-    extents = row["seq_lengths"][:segments]
-    starts = np.cumsum(extents) - extents
-    is_trained = row["labels"] >= 0 if "labels" in row else None
-    trained = None if is_trained is None else np.add.reduceat(is_trained.astype(np.int64), starts)
-    if trained is not None and is_trained is not None:  # the last segment of `reduceat` has the padding tail
-        trained[-1] = np.count_nonzero(is_trained[starts[-1] : starts[-1] + extents[-1]])
-    return SampleRow(
-        row=number,
-        lengths=tuple(row.get("seq_tokens", row["seq_lengths"])[:segments].tolist()),
-        extents=tuple(extents.tolist()),
-        documents=tuple(row["doc_ids"][:segments].tolist()),
-        starts=tuple(row["doc_starts"][:segments].tolist()),
-        sources=tuple(row["source_ids"][:segments].tolist()) if "source_ids" in row else None,
-        trained=None if trained is None else tuple(trained.tolist()),
-        trained_runs=() if is_trained is None else runs_of(is_trained, TRAINED_RUNS),
-    )
-
-
-def _texts(row: SampleRow, tokens: Row, decode: Callable[[Any], str], shown: int) -> Iterator[str]:
-    """Yield the beginning of each segment as text, of up to `shown` characters."""
-    place = 0
-    for length, extent in zip(row.lengths, row.extents, strict=True):
-        yield decode(tokens["input_ids"][place : place + min(length, shown)])[:shown]
-        place += extent
 
 
 def _name(source: Given | Sequence[Given]) -> str:

@@ -62,8 +62,8 @@ def line_plot(
 
 
 def axis_top(largest: float) -> float:
-    """Return a round number not below the largest value: 0.83 -> 1.0, 0.13 -> 0.15; 1 if the largest is 0."""
-    if largest <= 0:
+    """Return a round number not below the largest value: 0.83 -> 1.0, 0.13 -> 0.15; 1 if all are almost 0."""
+    if largest < 1e-9:
         return 1.0
     power = 10.0
     while power / 10 >= largest:

@@ -1,5 +1,7 @@
 """What a report shows: the figures of a dataset and of its rows, and a few rows segment by segment."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,7 +66,7 @@ class RowProfile:
     """Shape (shuffled rows,): the same in random order."""
 
     @classmethod
-    def of(cls, parts: "ProfileParts", histogram: NDArray[np.int64]) -> "RowProfile":
+    def of(cls, parts: ProfileParts, histogram: NDArray[np.int64]) -> RowProfile:
         """Combine the parts of all rows; the histogram of their segments gives the shuffled rows."""
         return cls(
             keys=np.concatenate(parts.keys),

@@ -13,6 +13,7 @@ from packer.stats import ReportFigures
 def tokens_section(figures: ReportFigures) -> Section:
     """Say what became of every token of the source."""
     totals = figures.totals
+    tokens = max(1, totals.tokens)  # a manifest that was changed may have none
     once = totals.tokens_packed - totals.tokens_repeated
     fates: list[tuple[str, int, str]] = []
     if isinstance(totals, Totals) and figures.has_labels:
@@ -29,16 +30,16 @@ def tokens_section(figures: ReportFigures) -> Section:
     shown = [fate for index, fate in enumerate(fates) if fate[1] or index == 0]
     if totals.tokens_lost:
         lost = count_of(totals.tokens_lost, "token")
-        verdict = f"{lost} of {totals.tokens:,}, {share(totals.tokens_lost / totals.tokens)}, are not in the rows."
+        verdict = f"{lost} of {totals.tokens:,}, {share(totals.tokens_lost / tokens)}, are not in the rows."
     else:
         verdict = f"All {count_of(totals.tokens, 'token')} are in the rows."
     if isinstance(totals, Totals) and figures.has_labels:
         verdict += f" {share(totals.tokens_trained / totals.tokens_packed)} of what is packed is trained."
     bars = [
-        Bar(name=name, value=count, text=f"{count:,} ({share(count / totals.tokens)})", color=color)
+        Bar(name=name, value=count, text=f"{count:,} ({share(count / tokens)})", color=color)
         for name, count, color in shown
     ]
-    plot = bar_plot("What became of every token", bars, name="tokens", largest=totals.tokens)
+    plot = bar_plot("What became of every token", bars, name="tokens", largest=tokens)
     dropped = sum(totals.documents_dropped.values())
     notes = [
         f"Of {count_of(totals.documents, 'document')}, {totals.documents_packed:,} are packed, {dropped:,} dropped, "
