@@ -39,8 +39,8 @@ def padding_section(figures: ReportFigures) -> Section:
     verdict = (
         f"Padded to {max_len:,} tokens, {share(padding.max_len)} of what is computed is padding; in random batches of "
         f"{middle}, padded to their longest, {share(padding.batch_longest[middle])}; packed, {share(padding.packed)}. "
-        f"Packed, an epoch computes {number(padding.speedup(padding.max_len))} times fewer tokens than padded to "
-        f"max_len, and {number(padding.speedup(padding.batch_longest[middle]))} times fewer than in such batches."
+        f"Padding to max_len computes {number(padding.speedup(padding.max_len))} times the tokens that packing does, "
+        f"and such batches {number(padding.speedup(padding.batch_longest[middle]))} times."
     )
     grouped, size = padding.group_by_length, BATCHES[-1]
     wins = "nearly as little" if grouped[size] < padding.packed + 0.05 else "less than random batches"
@@ -73,8 +73,8 @@ def lengths_section(figures: ReportFigures) -> Section:
     lengths = stats.lengths
     verdict = (
         f"Half of the documents have {lengths.p50:,} tokens or fewer, but half of the tokens are in documents of "
-        f"{weighted_median(figures.lengths):,} tokens and more. The longest document has {lengths.max:,}; "
-        f"{count_of(stats.documents_over_max_len, 'document')} exceed max_len."
+        f"{weighted_median(figures.lengths):,} tokens and more. The longest document has {lengths.max:,}. Longer "
+        f"than a row: {count_of(stats.documents_over_max_len, 'document')}."
     )
     at_max_len = float(np.interp(log2(stats.max_len), [log2(max(edge, 1)) for edge in edges], range(len(edges))))
     plot = histogram_plot(

@@ -90,7 +90,7 @@ def attention_section(figures: ReportFigures) -> Section:
     keys, profile = figures.profile.keys, figures.profile
     relative = keys / keys.mean()
     matrices = KEYS_OF_MATRICES * figures.stats.max_len
-    wait, attention = profile.wait(RANKS, matrices=matrices) - 1, profile.wait(RANKS)
+    wait, attention = max(0.0, profile.wait(RANKS, matrices=matrices) - 1), profile.wait(RANKS)
     answer = "Attention balances" if wait < 0.05 else "Attention does not balance by itself"
     verdict = (
         f"{answer}: with {RANKS} ranks and a row on each, a step of a 7B model takes {share(wait)} longer than if all "
