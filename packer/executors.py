@@ -1,7 +1,7 @@
 """Run tasks in threads of this process.
 
-Gathering, hashing and writing release the interpreter's lock, so that threads keep all cores busy and share one mapping
-of the tokens.
+Gathering, hashing and writing release the interpreter lock, so threads keep all cores busy and share one mapping of the
+tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Stopped(Exception):  # noqa: N818 (nothing went wrong in the task)
-    """Raised in a task to end it, when its result is no longer needed."""
+    """Raised in a task to end it because its result is no longer needed."""
 
 
 def available_workers() -> int:
@@ -38,10 +38,10 @@ def run_tasks(
     are stopped and waited for, and the exception is raised.
 
     Args:
-        function: called as `function(task, go_on)`. It calls `go_on()` now and then, which raises `Stopped` when the
-            task is to end.
+        function: called as `function(task, go_on)`. It should call `go_on()` regularly, which raises `Stopped` if the
+            task must end.
         tasks: arguments of the calls.
-        workers: largest number of calls at a time.
+        workers: largest number of tasks that run at the same time.
     """
     stopping = threading.Event()
 

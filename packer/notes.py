@@ -1,7 +1,7 @@
-"""Notes: what a finished task leaves for the tasks after it, a few facts and arrays in one file.
+"""Notes: results that a finished task stores for later tasks, as a few facts and arrays in one file.
 
-A note is a line of JSON (the facts, and for each array its name, type, length and place) and the bytes of the arrays,
-aligned to 64. Arrays of a note that is read back are mapped, not held.
+A note is a line of JSON (the facts, and the name, dtype, length and offset of each array), followed by the bytes of the
+arrays, aligned to 64 bytes. Reading a note maps its arrays into memory.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _ALIGNED = 64  # bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """What a task leaves."""
+    """Result of a task."""
 
     facts: Mapping[str, Any]
-    """Values that JSON takes."""
+    """Values that JSON can represent."""
 
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Arrays of one dimension."""
+    """One-dimensional arrays by name."""
 
     def to_bytes(self) -> bytes:
-        """The file."""
+        """Return the content of the file."""
         described, parts, place = [], [], 0
         for name, array in self.arrays.items():
             content = np.ascontiguousarray(array).tobytes()
@@ -50,14 +50,14 @@ class Note:
 
 
 def _digest(head: dict[str, Any], body: bytes | memoryview) -> str:
-    """Hash of a note, hexadecimal."""
+    """Return the hash of a note, hexadecimal."""
     hashed = xxhash.xxh3_64(json.dumps(head, sort_keys=True).encode())
     hashed.update(body)
     return hashed.hexdigest()
 
 
 def read_note(path: Path) -> Note | None:
-    """Read a note back; None where there is none, or what is there is not whole: the task must run again."""
+    """Read a note; return None if it is missing or damaged, so that the task must run again."""
     try:
         with path.open("rb") as file:
             line = file.readline()
@@ -77,23 +77,23 @@ def read_note(path: Path) -> Note | None:
 
 
 class Notes(Protocol):
-    """Where notes are kept, by name."""
+    """A store of notes by name."""
 
     def load(self, name: str) -> Note | None:
         """Return a note, or None."""
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Keep a note; it is there as a whole or not at all.
+        """Store a note, completely or not at all.
 
         Args:
-            name: of the note.
-            note: what is kept.
-            lasting: whether it must outlive a crash of the system, because it cannot be made again as it is.
+            name: name of the note.
+            note: the note.
+            lasting: whether it must survive a system crash, because it cannot be reproduced exactly.
         """
 
 
 class NotesInMemory:
-    """Notes of a plan of which nothing is written."""
+    """Notes of a plan that writes no files."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Note] = {}
@@ -103,12 +103,12 @@ class NotesInMemory:
         return self._notes.get(name)
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Keep a note."""
+        """Store a note."""
         self._notes[name] = note
 
 
 class NotesInFolder:
-    """Notes in the work folder of a packed dataset."""
+    """Notes in the work folder of an unfinished packed dataset."""
 
     def __init__(self, claimed: PackedOutput) -> None:
         self._claimed = claimed
@@ -119,7 +119,7 @@ class NotesInFolder:
         return read_note(self._folder / name)
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Keep a note. Most are not synced: after a crash, one that is not whole is made again."""
+        """Store a note. It is synced only if `lasting`: other notes are made again if a crash damages them."""
         if lasting:
             self._claimed.write_file(self._folder / name, note.to_bytes())
             return
@@ -130,19 +130,19 @@ class NotesInFolder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotedTask:
-    """A task of a stage that leaves its note. If it can be pickled, another process can run it as well."""
+    """A task of a stage that stores its note. If it can be pickled, another process can run it."""
 
     notes: Notes
-    """Where the note is left, under "STAGE-NUMBER"."""
+    """Where the note is stored, under "STAGE-NUMBER"."""
 
     stage: str
     """Name of the stage."""
 
     task: Callable[[int], Note]
-    """Takes a number and returns the note: the same one whoever calls it, and however often."""
+    """Function that returns the note for a task number; every call must return the same note."""
 
     def __call__(self, number: int) -> tuple[int, Mapping[str, Any]]:
-        """Run the task with a number; return the number, and the facts of the note."""
+        """Run the task with this number; return the number and the facts of the note."""
         note = self.task(number)
         self.notes.save(f"{self.stage}-{number}", note)
         return number, note.facts
@@ -157,15 +157,15 @@ def run_stage(
     workers: int,
     progress: Progress = silent,
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Run the tasks of a stage whose notes are not there yet; yield (number, facts) of all, in any order.
+    """Run the tasks of a stage whose notes do not exist yet; yield (number, facts) of all tasks, in any order.
 
     Args:
-        notes: where a task leaves its note, under "STAGE-NUMBER".
-        stage: its name.
-        numbers: the tasks.
-        task: takes a number and returns the note: the same one whoever calls it, and however often. Can be pickled.
-        workers: tasks at a time.
-        progress: callback, called as `progress("plan", done, total)`, in tasks: those before the first of `numbers`
+        notes: where tasks store their notes, under "STAGE-NUMBER".
+        stage: name of the stage.
+        numbers: numbers of the tasks.
+        task: function that returns the note for a number; every call must return the same note.
+        workers: largest number of tasks that run at the same time.
+        progress: callback, called as `progress("plan", done, total)`, in tasks. Tasks before the first of `numbers`
             count as done.
     """
     missing = []

@@ -1,8 +1,12 @@
-"""The callback by which long work reports its progress. Imports nothing but typing."""
+"""How long work reports its progress. Imports nothing but the standard library."""
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
+
+STATUS = logging.getLogger("packer.status")
+"""Logger for work that has no measure of progress, such as compiling; the command shows it on terminals."""
 
 
 class Progress(Protocol):

@@ -1,12 +1,12 @@
-"""Damage small files and use what is left, in a child process: it may crash, hang or run out of memory.
+"""Damage small files and use them in a child process, which may crash, hang or run out of memory.
 
-A damaged source must be refused in one line that names the file, or the pack be right: its rows hold what a plain
-reader finds in that same file. In a damaged packed dataset `verify` must find what is wrong, and the loader give rows
-or refuse in one line. In one with kept columns, whose manifest is made to fit the damage, all that reads it must give
-a result or refuse in one line. What else happens is a fault, reported with the number of the mutation that did it:
+A damaged source must be refused in one line that names the file, or be packed correctly: the rows hold what a plain
+reader finds in the same file. In a damaged packed dataset, `verify` must find the fault, and the loader return rows or
+refuse in one line. If the manifest is adapted to the damage, every command must give a result or refuse in one line.
+Any other outcome is a fault, reported with the number of the mutation:
 
     python -m tests.fuzzing stream --first 0 --count 100000      more than the test suite runs
-    python -m tests.fuzzing stream --first 4711 --count 1        one again; with --keep FOLDER it is only written
+    python -m tests.fuzzing stream --first 4711 --count 1        a single one; with --keep FOLDER, it is only written
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MAX_LEN = 8
 ROWS = 20
 
 
-# What is damaged
+# Files to damage
 
 
 def _documents(kind: pa.DataType, *, labels: bool = False) -> pa.Table:
-    """Documents of 0 to 6 tokens, or of 3 where all must be alike, in record batches of 7."""
+    """Make documents of 0 to 6 tokens, or of 3 for lists of fixed size, in record batches of 7."""
     lengths = [3 if pa.types.is_fixed_size_list(kind) else (5 * i) % 7 for i in range(ROWS)]
     tokens = [[(7 * i + 31 * j) % 120 for j in range(length)] for i, length in enumerate(lengths)]
     columns = {"input_ids": pa.array(tokens, kind)}
@@ -64,7 +64,7 @@ def _ipc(table: pa.Table, *, compression: str | None = None, file: bool = False)
 
 
 def _mixed() -> pa.Table:
-    """Documents beside the columns of others: strings, nested lists, a dictionary; nulls in the values nobody reads."""
+    """Make documents beside other columns: strings, nested lists, a dictionary, and nulls in unread values."""
     others = {
         "text": pa.array([f"text {i}" for i in range(ROWS)]),
         "nested": pa.array([[[i], []] for i in range(ROWS)]),
@@ -123,7 +123,7 @@ SOURCES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "saved-indices": ("saved/indices.arrow", lambda: INDICES),
     "saved-state": ("saved/state.json", lambda: INDEXED),
 }
-"""Name: (the file that is damaged, its bytes). What lies in `saved/` is a folder of `save_to_disk`."""
+"""(file to damage, its bytes) by name; `saved/` is a folder of `save_to_disk`."""
 
 
 # How it is damaged
@@ -132,7 +132,7 @@ INTERESTING = [0, 1, 2, 4, 7, 8, 127, 128, 255, 2**15, 2**31 - 1, 2**31, 2**32 -
 
 
 def mutate(whole: bytes, number: int) -> bytes:
-    """Return the bytes damaged in one way out of many; the same number does the same."""
+    """Return the bytes with the damage of this number; the same number gives the same damage."""
     rng = np.random.default_rng([20, number])
     damaged = bytearray(whole)
     place, other = (int(at) for at in rng.integers(0, len(whole), 2))
@@ -166,7 +166,7 @@ ODDS = [0.1, 0.25, 0.15, 0.2, 0.1, 0.05, 0.05, 0.05, 0.05]
 
 
 def write_source(name: str, content: bytes, folder: Path) -> tuple[Path, Path]:
-    """Write a source whose one file has this content; return (the source, that file)."""
+    """Write a source whose file has this content; return (source, file)."""
     path = folder / SOURCES[name][0]
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.parent.name == "saved":
@@ -183,7 +183,7 @@ Documents = list[tuple[list[int], list[int] | None]]
 
 
 def read_plainly(source: Path) -> Documents:
-    """Every document's tokens and labels, read by pyarrow, gzip, zstandard and json alone; whatever it raises."""
+    """Read the tokens and labels of every document with only pyarrow, gzip, zstandard and json; may raise anything."""
     if source.is_dir():
         state = json.loads((source / "state.json").read_bytes())
         documents = [d for file in state["_data_files"] for d in read_plainly(source / file["filename"])]
@@ -222,7 +222,7 @@ def _read_ipc(path: Path) -> pa.Table:
 
 
 def read_back(packed: Path) -> Documents:
-    """Every document's tokens and labels out of the rows, by doc_ids and doc_starts; first labels as they are there."""
+    """Read the tokens and labels of every document from the rows, by doc_ids and doc_starts."""
     found: dict[int, list[tuple[int, list[int], list[int]]]] = {}
     for name in sorted(packed.glob("*.arrow")):
         for row in pa.ipc.open_stream(name.read_bytes()).read_all().to_pylist():
@@ -242,7 +242,7 @@ def read_back(packed: Path) -> Documents:
 
 
 def source_fault(source: Path, damaged: Path, out: Path) -> str | None:
-    """Pack a source whose one file is damaged; what is wrong with the outcome, or None."""
+    """Pack a source with a damaged file; return what is wrong with the outcome, or None."""
     import packer
 
     try:
@@ -280,11 +280,11 @@ PACKED = {
     "packed-state": "state.json",
     "packed-info": "dataset_info.json",
 }
-"""Name: the file of a packed dataset that is damaged, as a pattern."""
+"""Pattern of the file of a packed dataset to damage, by name."""
 
 
 def pack_small(folder: Path) -> Path:
-    """Pack a small source into `folder/packed`, a few shards of 2 KB."""
+    """Pack a small source into `folder/packed`, in a few shards of 2 KB."""
     import packer
 
     source, _ = write_source("stream", SOURCES["stream"][1](), folder)
@@ -293,7 +293,7 @@ def pack_small(folder: Path) -> Path:
 
 
 def packed_fault(folder: Path, *, intact: bool) -> str | None:
-    """Verify, load and describe a packed dataset; what is wrong with the outcome, or None."""
+    """Verify, load and describe a packed dataset; return what is wrong with the outcome, or None."""
     import packer
     from packer.pipeline.statistics import packed_statistics
 
@@ -325,7 +325,7 @@ def packed_fault(folder: Path, *, intact: bool) -> str | None:
 
 
 def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path], str | None]]:
-    """(the undamaged bytes, what tries a damaged version of them in a folder): the fault that comes out, or None."""
+    """Return (undamaged bytes, a function that tries damaged bytes in a folder and returns a fault or None)."""
     if name in PACKED:
         packed = pack_small(folder)
 
@@ -357,9 +357,9 @@ def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path],
 
 
 def run_child(name: str, first: int, count: int, folder: Path) -> None:
-    """Try mutations first..first+count-1; `folder/at` tells which one is under way, `folder/faults` what came out."""
+    """Try mutations first..first + count - 1; write the current one to `folder/at`, and faults to `folder/faults`."""
     whole, attempt = open_target(name, folder / "whole")
-    fault = attempt(whole, folder / "undamaged")  # compiles and imports what the mutations take
+    fault = attempt(whole, folder / "undamaged")  # compile and import everything first
     assert fault is None, f"undamaged: {fault}"
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
@@ -367,7 +367,7 @@ def run_child(name: str, first: int, count: int, folder: Path) -> None:
     with (folder / "at").open("wb", buffering=0) as at, (folder / "faults").open("a") as faults:
         for number in range(first, first + count):
             os.pwrite(at.fileno(), number.to_bytes(8, "little"), 0)
-            here = folder / str(number)  # never a file again that may be mapped still
+            here = folder / str(number)  # a new folder, because older files may still be mapped
             faulthandler.dump_traceback_later(SECONDS, exit=True)
             try:
                 fault = attempt(mutate(whole, number), here)
@@ -381,7 +381,7 @@ def run_child(name: str, first: int, count: int, folder: Path) -> None:
 
 
 def run(name: str, first: int, count: int, folder: Path, most: int = 20) -> list[str]:
-    """Try mutations first..first+count-1 in child processes; what went wrong, a mutation each, at most `most`."""
+    """Try mutations first..first + count - 1 in child processes; return at most `most` faults, one per mutation."""
     wrong: list[str] = []
     end = first + count
     while first < end and len(wrong) < most:

@@ -1,4 +1,4 @@
-"""Packed datasets with a kept column, whose manifest is made to fit what was damaged in a shard: all that reads it."""
+"""Damaged shards with a kept column, in packed datasets whose manifest is adapted to the damage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 20
 
 
 def _values(kind: pa.DataType, values: list[object]) -> pa.Array:
-    """A value for each document, every fifth null."""
+    """Return a column with a value per document, every fifth null."""
     return pa.array([None if i % 5 == 4 else values[i % len(values)] for i in range(ROWS)], kind)
 
 
@@ -44,11 +44,11 @@ KEPT = {
     "map": _values(pa.map_(pa.string(), pa.int32()), [[("a", 1)], []]),
     "dictionary": pa.array([f"source {i % 3}" for i in range(ROWS)]).dictionary_encode(),
 }
-"""Columns of a value per document, by name; `tokens`, a value per token, is kept beside each."""
+"""Columns with a value per document, by name; `tokens`, with a value per token, is kept beside each."""
 
 
 def pack_keeping(column: str, folder: Path) -> tuple[Path, Path]:
-    """Pack a small source with a column kept into `folder/packed`; return (the source, the packed dataset)."""
+    """Pack a small source with a kept column into `folder/packed`; return (source, packed dataset)."""
     import packer
 
     tokens = [[7 * i + j for j in range((5 * i) % 7)] for i in range(ROWS)]
@@ -62,7 +62,7 @@ def pack_keeping(column: str, folder: Path) -> tuple[Path, Path]:
 
 
 def make_manifest_fit(folder: Path, name: str) -> None:
-    """Write into the manifest what a file of a packed dataset now is, as if it had been packed so."""
+    """Update the size and hash of a file in the manifest, and the checksum of the manifest."""
     from packer.shards.files import hash_file
     from packer.shards.manifest import checksum
 
@@ -76,17 +76,17 @@ def make_manifest_fit(folder: Path, name: str) -> None:
 
 
 def reading_fault(folder: Path, source: Path) -> str | None:
-    """Do all that can be done with a packed dataset: what else happens than a result or a line; or None."""
+    """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
     from packer.pipeline import packed_figures
     from packer.pipeline.statistics import packed_statistics
-    from packer.report import render_row
+    from packer.report import render_row, segments_of
     from packer.report.html import render_page
 
     def show(number: int) -> None:
         dataset = packer.load(folder)
         options = dataset.manifest.options
-        render_row(dataset[number], kept=options.kept, kept_tokens=options.keep_tokens)
+        render_row(segments_of(dataset[number], kept=options.kept, kept_tokens=options.keep_tokens))
 
     def export(target: str) -> None:
         packer.export(folder, folder.parent / f"{folder.name}-{target}", to=target, workers=1, sync=False)

@@ -1,6 +1,6 @@
-"""A small packed dataset, and what its rows must hold.
+"""A small packed dataset, and the expected content of its rows.
 
-The token of document d at place p is `1000 * d + p + 1`, so every token tells where it comes from; 0 is padding.
+The token of document d at place p is `1000 * d + p + 1`, so that every token shows where it comes from; 0 is padding.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def tokens_of(document: int, length: int) -> list[int]:
 
 
 def labels_of(document: int, length: int) -> list[int]:
-    """Labels of a source that masks every third token, and trains on its first."""
+    """Return labels that mask every third token, but not the first token."""
     return [NO_LOSS if place % 3 == 2 else token for place, token in enumerate(tokens_of(document, length))]
 
 
@@ -36,7 +36,7 @@ def write_source(path: Path, lengths, *, labels=True) -> Path:
 
 
 def make(folder: Path, lengths=LENGTHS, **options) -> Path:
-    """Pack documents of these lengths; return the folder of the rows."""
+    """Pack documents of these lengths; return the packed dataset."""
     source = write_source(folder / "source.arrow", lengths, labels=options.pop("source_labels", True))
     out = folder / "packed"
     packer.pack(source, out, **{"max_len": MAX_LEN, "emit": ["position_ids"], "sync": False, **options})
@@ -44,7 +44,7 @@ def make(folder: Path, lengths=LENGTHS, **options) -> Path:
 
 
 def rows_on_disk(folder: Path) -> list[dict[str, list[int]]]:
-    """All rows as lists, read shard by shard with pyarrow alone."""
+    """Read all rows as lists, shard by shard, with only pyarrow."""
     rows = []
     for name in sorted(path.name for path in folder.glob("*.arrow")):
         with pa.memory_map(str(folder / name)) as mapped:
@@ -57,11 +57,11 @@ def as_lists(row) -> dict[str, list[int]]:
 
 
 def segments_of(row) -> list[tuple[int, int, int]]:
-    """(document, start, length) of a row's segments, padding left out."""
+    """Return (document, start, length) of the segments of a row, without padding."""
     columns = (row["doc_ids"].tolist(), row["doc_starts"].tolist(), row["seq_lengths"].tolist())
     return [segment for segment in zip(*columns, strict=True) if segment[0] != PADDING]
 
 
 def heads(batch) -> list[int]:
-    """First token of every segment of a batch: names the segment."""
+    """Return the first token of every segment of a batch, which identifies the segment."""
     return batch["input_ids"][0, batch["cu_seq_lens_q"][:-1]].tolist()

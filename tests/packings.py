@@ -1,4 +1,4 @@
-"""Small sources, and options to pack them with, drawn in every combination that goes together."""
+"""Hypothesis strategies for small sources and options to pack them with, in every valid combination."""
 
 import json
 from dataclasses import dataclass, field
@@ -13,24 +13,24 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import SourceError
 
-ROW_BYTES = 8  # of a token and its label
+TOKEN_BYTES = 8  # a token and its label
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """Documents, and how they are packed."""
+    """Sources, and the options to pack them with."""
 
     sources: list[dict[str, list]]
-    """The columns of each source."""
+    """Columns of each source."""
 
     kind: str
-    """How they are saved."""
+    """Format in which the sources are saved."""
 
     options: dict[str, Any]
     """Options of `packer.pack`."""
 
     weights: list[float] = field(default_factory=list)
-    """Of each source of a mixture; none where there is one source."""
+    """Weights of the sources of a mixture; empty for a single source."""
 
     def write(self, folder: Path) -> list[Path]:
         """Save the sources."""
@@ -41,7 +41,7 @@ class Packing:
         return paths
 
     def pack(self, paths: list[Path], out: Path) -> packer.Manifest | None:
-        """Pack them; None where nothing is left to pack, or something is too long for the options."""
+        """Pack the sources; return None if nothing is left to pack, or a document is too long for the options."""
         source = list(zip(paths, self.weights, strict=True)) if self.weights else paths[0]
         try:
             return packer.pack(source, out, sync=False, workers=1, **self.options)
@@ -52,7 +52,7 @@ class Packing:
             return None
 
     def verify(self, paths: list[Path], out: Path) -> list[str]:
-        """What `packer verify --source` finds."""
+        """Return the faults that `packer verify --source` finds."""
         return list(packer.verify(out, paths if self.weights else paths[0]))
 
 
@@ -72,7 +72,7 @@ def write(path: Path, columns: dict[str, list]) -> Path:
 
 @st.composite
 def labelled(draw, lengths: list[int], trained: float, first_token: int) -> dict[str, list]:
-    """Tokens that are all different, and labels of which about a share is trained."""
+    """Return documents of distinct tokens, and labels of which about the share `trained` are trained."""
     random = np.random.default_rng(draw(st.integers(0, 1000)))
     ends = np.cumsum([first_token, *lengths])
     tokens = [list(range(end - length, end)) for length, end in zip(lengths, ends[1:].tolist(), strict=True)]
@@ -82,7 +82,7 @@ def labelled(draw, lengths: list[int], trained: float, first_token: int) -> dict
 
 @st.composite
 def packings(draw, *, mixtures: bool = True, pairs: bool = True) -> Packing:
-    """Draw sources and options."""
+    """Draw a packing."""
     align = draw(st.sampled_from([1, 1, 2, 4]))
     max_len = align * draw(st.integers(3, 9))
     longest = max_len * draw(st.integers(1, 4))
@@ -98,7 +98,7 @@ def packings(draw, *, mixtures: bool = True, pairs: bool = True) -> Packing:
         "pairs": is_paired,
         "seed": draw(st.integers(0, 3)),
         "max_segments": draw(st.sampled_from([None, 2, 3])),
-        "shard_size": ROW_BYTES * max_len * draw(st.integers(1, 4)),
+        "shard_size": TOKEN_BYTES * max_len * draw(st.integers(1, 4)),
         "untrained": "keep" if is_paired else draw(st.sampled_from(["keep", "drop"])),
     }
     if algorithm != "wrapped":
@@ -136,6 +136,6 @@ def packings(draw, *, mixtures: bool = True, pairs: bool = True) -> Packing:
             columns["turn_starts"] = [list(range(0, length, step)) for length in lengths]
         sources.append(columns)
     weights = [draw(st.sampled_from([0.5, 1.0, 1.7])) for _ in range(count)]
-    has_types = set(sources[0]) <= {"input_ids", "labels"}  # a first line may not tell those of other columns
+    has_types = set(sources[0]) <= {"input_ids", "labels"}  # the first line may have nulls in other columns
     kind = draw(st.sampled_from(["arrow", "parquet", "jsonl"] if has_types else ["arrow", "parquet"]))
     return Packing(sources=sources, kind=kind, options=options, weights=weights)

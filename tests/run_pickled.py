@@ -1,4 +1,4 @@
-"""Runs pickled tasks in another process, for test_pickled_tasks.py: `python -m tests.run_pickled PICKLED FOLDER`."""
+"""Run pickled tasks in another process, for test_pickled_tasks.py: `python -m tests.run_pickled PICKLED FOLDER`."""
 
 import json
 import pickle
@@ -10,7 +10,7 @@ import xxhash
 
 
 def summary(chunk):
-    """What a surveyor says of a chunk, as JSON takes it."""
+    """Return the survey of a chunk as JSON values."""
     return [chunk.segments, chunk.histogram.tolist(), chunk.places.tolist(), repr(chunk.account)]
 
 

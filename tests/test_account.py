@@ -1,4 +1,4 @@
-"""Every document and token of a source is counted once, under what happened to it."""
+"""Every document and token of a source is counted once, by what became of it."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_each_token_is_packed_truncated_or_dropped(lengths, pieces, align, long,
     assert found == naive.account(lengths, located(segments, segments.numbers()), located(left, left.numbers()), long)
 
 
-def test_what_is_left_out_twice_is_counted_once():
+def test_tokens_left_out_for_two_reasons_are_counted_once():
     segments = cut_documents(int32s([10, 3]), 4, "split", overlap=3)
     once = segments.without(np.array([0, 1, 2, 4, 6]))
     twice = segments.without(np.array([2, 6])).without(np.array([0, 1, 3]))
@@ -57,7 +57,7 @@ def test_what_is_left_out_twice_is_counted_once():
 
 
 def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:
-    """What the long-document policy makes of one source, by the options of a packing."""
+    """Return the pieces that the long-document policy makes of a single source."""
     options, (columns,) = packing.options, packing.sources
     lengths = [len(tokens) for tokens in columns["input_ids"]]
     if options.get("split_at") != "turns":
@@ -72,11 +72,11 @@ def naive_pieces(packing: Packing) -> list[tuple[int, int, int]]:
 
 
 def naive_placed(packing: Packing, pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Those of them that are packed."""
+    """Return the pieces that are packed."""
     options, (columns,) = packing.options, packing.sources
     if options["untrained"] == "keep":
         return pieces
-    if options["algorithm"] == "wrapped":  # cuts documents elsewhere, so that it leaves out whole ones alone
+    if options["algorithm"] == "wrapped":  # cuts documents elsewhere, and so leaves out only whole documents
         whole = {d: [piece for piece in pieces if piece[0] == d] for d, _, _ in pieces}
         trained = {d for d, of in whole.items() if is_trained(columns["labels"][d][of[0][1] : sum(of[-1][1:])], 1)}
         return [piece for piece in pieces if piece[0] in trained]
@@ -88,12 +88,12 @@ def naive_placed(packing: Packing, pieces: list[tuple[int, int, int]]) -> list[t
 
 
 def is_trained(labels: list[int], context: int) -> bool:
-    """Whether anything is trained after the first token, or after what is repeated."""
+    """Whether any token after the first, or after the repeated ones, is trained."""
     return max(labels[max(context, 1) :], default=-100) >= 0
 
 
 def in_rows(out: Path) -> list[tuple[int, int, int]]:
-    """(document, start, length) of every segment on disk."""
+    """Return (document, start, length) of every segment on disk."""
     return sorted(
         (document, start, length)
         for row in rows_on_disk(out)
@@ -106,7 +106,7 @@ def in_rows(out: Path) -> list[tuple[int, int, int]]:
 
 @settings(deadline=None, max_examples=150)
 @given(packings(mixtures=False, pairs=False))
-def test_the_manifest_has_the_account_of_what_was_packed(packing):
+def test_the_manifest_has_the_account_of_the_packed_documents(packing):
     pieces = naive_pieces(packing)
     placed = naive_placed(packing, pieces)
     with TemporaryDirectory() as folder:
@@ -144,8 +144,8 @@ def test_segments_that_overlap_by_more_than_half_are_counted_when_some_are_dropp
     packer.export(tmp_path / "out", tmp_path / "exported", to="parquet", sync=False)
 
 
-def test_documents_are_split_where_more_than_one_piece_of_them_is_packed(tmp_path):
-    # nothing is trained in the second piece of the first document, nor in the first piece of the second
+def test_a_document_counts_as_split_if_several_of_its_pieces_are_packed(tmp_path):
+    # The second piece of the first document and the first piece of the second have no trained token.
     labels = [[1] * 4 + [-100] * 3, [-100] * 4 + [1] * 3, [1] * 7, [-100] * 7]
     source = write(tmp_path / "rows.arrow", {"input_ids": [[1] * 7] * 4, "labels": labels})
     manifest = packer.pack(source, tmp_path / "out", max_len=4, untrained="drop")
@@ -163,3 +163,17 @@ def test_tokens_cut_off_a_document_that_is_dropped_are_truncated(tmp_path, side)
     ).totals
     assert (totals.tokens_truncated, totals.tokens_dropped["untrained"], totals.tokens_packed) == (10, 4, 4)
     assert pa.ipc.open_stream(next((tmp_path / side).glob("*.arrow"))).read_all().num_rows == 1
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "wrapped", "sequential"])
+def test_the_labels_of_the_tokens_that_are_kept_decide(tmp_path, algorithm):
+    """Truncation on the left keeps [4, 5, 6]; their first token begins a segment and is never trained."""
+    columns = {
+        "input_ids": [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]],
+        "labels": [[-100, -100, 3, 4, -100, -100], [-100, -100, -100, -100, -100, 6]],
+    }
+    source = write(tmp_path / "rows.arrow", columns)
+    options = {"max_len": 3, "untrained": "drop", "long": "truncate", "truncate_side": "left", "algorithm": algorithm}
+    manifest = packer.pack(source, tmp_path / algorithm, sync=False, **options)
+    assert (manifest.totals.documents_dropped["untrained"], manifest.totals.tokens_trained) == (1, 1)
+    assert [row["doc_ids"].tolist() for row in packer.load(tmp_path / algorithm)] == [[1]]

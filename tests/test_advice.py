@@ -54,9 +54,7 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
     pytest.importorskip("transformers")
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
     line = advice("tokenize", rows, "--tokenizer", tokenizer)
-    assert line.endswith(
-        "tokenized already; take it without --tokenizer, or name the column of text with --text-column"
-    )
+    assert line.endswith("already tokenized; leave out --tokenizer, or name the column of text with --text-column")
     (text := save(tmp_path / "texts", ["a.jsonl"], "text"))
     run("pack", text, "--tokenizer", tokenizer, "--max-len", 8, "-o", "out")
     assert "out was packed from text: give that" in advice("verify", "out", "--source", rows, "--tokenizer", tokenizer)
@@ -108,7 +106,7 @@ def test_an_output_of_another_source_is_called_that(tmp_path, rows, options):
     datasets.Dataset.from_dict({"input_ids": [[1]], "tokens": [[1]]}).to_parquet(tmp_path / "rows.parquet")
     run("pack", rows, "--max-len", 8)
     line = advice("pack", "rows.parquet", "--max-len", 8, *options)
-    assert "rows-packed-8 is complete, packed of other source files (rows.arrow, not rows.parquet): choose" in line
+    assert "rows-packed-8 is complete, packed from other source files (rows.arrow, not rows.parquet): choose" in line
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Blank lines between documents: skipped, counted for messages, and as quick as they are useless."""
+"""Blank lines between documents: skipped quickly, and counted in the line numbers of messages."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ def zipped(path, parts):
 
 
 @pytest.mark.parametrize("kind", BLANKS)
-def test_millions_of_blank_lines_take_no_time_and_the_line_after_them_is_named(tmp_path, kind):
+def test_millions_of_blank_lines_are_skipped_quickly_and_counted_in_messages(tmp_path, kind):
     blank = BLANKS[kind] * 1_000_000
     good, bad = b'{"input_ids": [7]}\n', b'{"input_ids": "x"}\n'
     begun = time.monotonic()
@@ -40,7 +40,7 @@ def test_millions_of_blank_lines_take_no_time_and_the_line_after_them_is_named(t
     assert time.monotonic() - begun < 30
 
 
-def test_a_file_of_blank_lines_alone_is_empty_or_refused_before_it_is_read_to_its_end(tmp_path, monkeypatch):
+def test_a_file_of_blank_lines_is_empty_or_refused_before_it_is_read_to_its_end(tmp_path, monkeypatch):
     path = zipped(tmp_path / "a.jsonl.gz", [(b"\n" * 1_000_000, 2)])
     done = run("pack", path, "--max-len", 8)
     assert "empty dataset: 0 documents in 1 file(s)" in done.stderr
@@ -50,7 +50,7 @@ def test_a_file_of_blank_lines_alone_is_empty_or_refused_before_it_is_read_to_it
     assert message.endswith("bytes are blank lines, above the limit of 1,000,000; remove them")
 
 
-def test_text_is_found_behind_blank_lines(tmp_path):
+def test_text_is_found_after_blank_lines(tmp_path):
     blank = b"\n \r\n" * 500_000
     path = zipped(tmp_path / "a.jsonl.gz", [(blank, 4), (b'  {"text": "a"}\n', 1), (blank, 4), (b'{"text": "b"}', 1)])
     records = open_json_records(path, "a.jsonl.gz")
@@ -72,13 +72,13 @@ def test_text_is_found_behind_blank_lines(tmp_path):
         (b'{"a":\n1}\n', -1),
     ],
 )
-def test_lines_that_hold_something_are_counted_and_must_begin_with_a_brace(block, count):
+def test_lines_that_are_not_blank_are_counted_and_must_begin_with_a_brace(block, count):
     assert count_lines(block) == count
     expected = [line.strip() for line in block.split(b"\n") if line.strip()]
     assert [line.strip() for line in filled_lines(block)] == expected
 
 
-def test_the_first_line_has_its_number(tmp_path):
+def test_the_first_line_is_found_with_its_number(tmp_path):
     path = tmp_path / "a.jsonl"
     for before in (0, 1, 70_000):
         path.write_bytes(b"\n" * before + json.dumps({"x": 1}).encode() + b"\n\n")

@@ -1,4 +1,4 @@
-"""A source that changes while it is packed: noticed, named, and nothing of it stays; a bus error is explained."""
+"""A source that changes while it is packed is named and leaves no output; a bus error is explained."""
 
 import json
 import os
@@ -44,13 +44,13 @@ CHANGES = {
     appended: "the file changed from",
     touched: "the file changed or was replaced",
     replaced: "the file changed or was replaced",
-    Path.unlink: "the file is gone",
+    Path.unlink: "the file disappeared",
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("shard", [0, 2])
-def test_a_mapped_source_that_changes_between_shards_is_named_and_nothing_is_left(tmp_path, monkeypatch, change, shard):
+def test_a_mapped_source_that_changes_between_shards_is_named(tmp_path, monkeypatch, change, shard):
     source = write(tmp_path, "arrow", {"input_ids": made_documents(300)})
     batches = shard_maker.ShardMaker.batches
 
@@ -66,14 +66,14 @@ def test_a_mapped_source_that_changes_between_shards_is_named_and_nothing_is_lef
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_decoded_source_may_change_when_it_is_decoded_but_not_before(tmp_path, monkeypatch, kind):
+def test_a_source_may_change_after_it_is_decoded_but_not_before(tmp_path, monkeypatch, kind):
     source = write(tmp_path, kind, {"input_ids": made_documents(100)})
     batches, spill = shard_maker.ShardMaker.batches, Source.spill
     monkeypatch.setattr(shard_maker.ShardMaker, "batches", lambda *args: touched(source) or batches(*args))
     packer.pack(source, tmp_path / "out", max_len=64)
 
-    def changing(given, *args, **options):
-        spilled = spill(given, *args, **options)
+    def changing(opened, *args, **options):
+        spilled = spill(opened, *args, **options)
         appended(source)
         return spilled
 
@@ -83,7 +83,7 @@ def test_a_decoded_source_may_change_when_it_is_decoded_but_not_before(tmp_path,
     assert not (tmp_path / "out2").exists()
 
 
-def test_one_source_of_a_mixture_that_changes_is_named(tmp_path, monkeypatch):
+def test_a_changing_source_of_a_mixture_is_named(tmp_path, monkeypatch):
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
@@ -108,7 +108,7 @@ def test_text_that_changes_while_it_is_tokenized_is_named(tmp_path, monkeypatch)
     assert not (tmp_path / "out").exists()
 
 
-def test_files_that_are_shorter_than_what_is_mapped_of_them_are_found(tmp_path):
+def test_files_truncated_below_their_mapping_are_found(tmp_path):
     for name in ("cut", "cut within a page", "whole", "removed"):
         (tmp_path / name).write_bytes(bytes(10_000))
     mapped = [map_file(path) for path in sorted(tmp_path.iterdir())]
@@ -120,7 +120,7 @@ def test_files_that_are_shorter_than_what_is_mapped_of_them_are_found(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["ShardMaker.block", "plan"])
-def test_a_source_that_is_truncated_while_it_is_read_is_one_line(tmp_path, where):
+def test_a_source_truncated_while_it_is_read_gives_a_one_line_error(tmp_path, where):
     documents = [np.full(5_000, number).tolist() for number in range(1, 200)]
     source = write(tmp_path, "arrow", {"input_ids": documents})
     code = f"""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import packer
-from packer.cli import cli
+from packer.cli import cli, progress_bars
 from packer.cli.commands_page import commands_page
 from packer.options import PackOptions, options_of
 from packer.options.headings import HEADINGS
@@ -90,7 +91,17 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
     shaping = {"sources" if name == "weights" else name for name in options_of(PackOptions)}
     assert shaping <= options
     assert options - shaping == {
-        *("dataset", "output", "as_json", "debug", "workers", "sync", "overwrite", "report", "with_text")
+        "dataset",
+        "output",
+        "as_json",
+        "debug",
+        "workers",
+        "sync",
+        "overwrite",
+        "like",
+        "config",
+        "report",
+        "with_text",
     }
 
 
@@ -149,8 +160,8 @@ def test_the_page_of_commands_is_that_of_the_declarations():
         (("pack", "rows.arrow", "--max-len", 64, "--seed", -1), "'--seed'"),
         (("pack", "rows.arrow", "--max-len", 64, "--max-segments", 0), "'--max-segments'"),
         (("pack", "rows.arrow", "--max_len", 3), "No such option '--max_len'. Did you mean '--max-len'?"),
-        (("show", "rows", "first"), "'ROW': 'first'"),
-        (("show", "rows"), "Missing argument 'ROW'"),
+        (("show", "rows", "first"), "'[ROW]': 'first'"),
+        (("show", "rows"), "Give a ROW, or a --document."),
         (("verify",), "Missing argument 'PACKED'"),
     ],
 )
@@ -205,14 +216,45 @@ def test_pack_json_is_the_manifest_and_where_it_is(source):
     assert set(content) - set(manifest) == {"output", "found_complete", "seconds"}
 
 
-def test_progress_goes_to_stderr(source, monkeypatch):
-    import tqdm
-
-    usual = tqdm.tqdm
-    monkeypatch.setattr(tqdm, "tqdm", lambda **options: usual(**{**options, "delay": 0, "mininterval": 0}))
+def test_progress_goes_to_stderr_line_by_line_where_that_is_no_terminal(source, monkeypatch):
+    monkeypatch.setattr(progress_bars, "INTERVAL", 0)
     result = run("pack", source, "--max-len", 64, "--json")
-    assert "write" in result.stderr
+    lines = result.stderr.splitlines()
+    assert all(re.fullmatch(r"packer: [a-z]+ \d+%, \S+ of \S+ [a-z]+, \S+ a second", line) for line in lines), lines
+    assert any(line.startswith("packer: write 100%, ") and " tokens, " in line for line in lines)
     assert json.loads(result.stdout)["output"] == "rows-packed-64"
+
+
+ON_A_TERMINAL = """
+import os, pty, sys, time
+command, cache = sys.argv[1:3]
+pid, terminal = pty.fork()
+if not pid:
+    os.environ["NUMBA_CACHE_DIR"] = cache
+    os.execv(sys.executable, [sys.executable, "-m", "packer", *command.split()])
+shown = b""
+while True:
+    try:
+        part = os.read(terminal, 1 << 16)
+    except OSError:
+        break
+    if not part:
+        break
+    shown += part
+print(shown.decode())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_terminal_is_told_that_kernels_are_compiled_once(source, tmp_path):
+    Path("terminal.py").write_text(ON_A_TERMINAL)
+    shown = [
+        run_process("terminal.py", f"pack {source} --max-len 64 --overwrite", tmp_path / "cache").stdout
+        for _ in range(2)
+    ]
+    assert ["packer: compiling kernels, once" in text for text in shown] == [True, False]
+    assert all("Packed 293 documents" in text for text in shown)
 
 
 def test_without_labels_the_summary_says_that_only_the_loader_is_safe(source):
@@ -301,7 +343,7 @@ def test_a_glob_or_an_object_needs_an_output(source):
     assert result.exit_code == 1
     assert result.stderr == "packer: *.arrow is a glob: name the output with --output\n"
     assert "Written to out" in succeeded("pack", "*.arrow", "--max-len", 64, "-o", "out")
-    with pytest.raises(packer.PackerError, match="no name: say where"):
+    with pytest.raises(packer.PackerError, match="no name: name the output"):
         names_output(object())
 
 
@@ -375,7 +417,7 @@ def test_verify_against_another_source_fails_and_names_a_document(source, packed
         documents = documents[:-1] if change == "fewer" else [*documents, [1, 2]]
     save_arrow(Path("other.arrow"), documents)
     result = run("verify", packed, "--source", "other.arrow")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stdout == ""
     lines = result.stderr.splitlines()
     assert lines
@@ -390,6 +432,17 @@ def test_verify_with_a_source_that_is_not_there(packed):
     result = run("verify", packed, "--source", "nowhere.arrow")
     assert result.exit_code == 1
     assert "nowhere.arrow" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("pack", "nowhere.arrow", "--max-len", 64), ("stats", "nowhere.arrow"), ("verify", "nowhere")]
+)
+def test_with_json_an_error_is_json_too(source, arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 1
+    content = json.loads(result.stdout)
+    assert content["exit_code"] == 1
+    assert result.stderr == f"packer: {content['error']}\n"
 
 
 def test_show_lists_the_segments_of_a_row(packed):
@@ -435,6 +488,59 @@ def test_show_tells_the_sides_of_a_pair(tmp_path, monkeypatch):
     lines = [line.split() for line in succeeded("show", "pairs-packed-8", 0).splitlines()]
     assert lines[0] == ["tokens", "document", "from", "trained", "role", "begins"]
     assert [line[5:] for line in lines[1:3]] == [["chosen", "0", "1"], ["rejected", "1", "2"]]
+
+
+def test_show_finds_the_rows_of_a_document(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_arrow(tmp_path / "rows.arrow", [list(range(1, 151)), [7, 8, 9], [], [5]])
+    packer.pack("rows.arrow", max_len=64)
+    dataset = packer.load("rows-packed-64")
+    parts = [
+        (row, index) for row, found in enumerate(dataset) for index, doc in enumerate(found["doc_ids"]) if doc == 0
+    ]
+    shown = succeeded("show", "rows-packed-64", "--document", 0).splitlines()
+    assert [line for line in shown if line.startswith("row")] == [f"row {row}" for row, _ in parts]
+    assert len(shown) == 3 * len(parts)
+    content = json.loads(succeeded("show", "rows-packed-64", "--document", 0, "--json"))
+    segments = sorted((each for row in content["rows"] for each in row["segments"]), key=lambda each: each["doc_start"])
+    assert [token for each in segments for token in each["input_ids"]] == list(range(1, 151))
+    for document in (2, 4):
+        assert f"no document {document}: " in run("show", "rows-packed-64", "--document", document).stderr
+    assert "--document is '0:1'" in run("show", "rows-packed-64", "--document", "0:1").stderr
+    for arguments in ((), (0, "--document", 1)):
+        assert run("show", "rows-packed-64", *arguments).exit_code == 2
+
+
+def test_show_finds_a_document_of_a_source_of_a_mixture(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, first in (("a", 1), ("b", 100)):
+        save_arrow(tmp_path / f"{name}.arrow", [[first + number] * (number + 2) for number in range(9)])
+    packer.pack([("a.arrow", 1), ("b.arrow", 2)], "mix", max_len=32, mix_unit="epochs")
+    content = json.loads(succeeded("show", "mix", "--document", "1:3", "--json"))
+    segments = [each for row in content["rows"] for each in row["segments"]]
+    assert {(each["source_id"], each["doc_id"], each["copy"]) for each in segments} == {(1, 3, 0), (1, 3, 1)}
+    assert all(each["input_ids"] == [103] * 5 for each in segments)
+    assert "give SOURCE:ID, with SOURCE from 0 to 1" in run("show", "mix", "--document", 3).stderr
+
+
+def test_show_tells_trained_tokens_from_their_context(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_arrow(tmp_path / "rows.arrow", [[1, 2, 3, 4, 5]], labels=[[-100, 2, 3, -100, 5]])
+    packer.pack("rows.arrow", max_len=8)
+    lines = succeeded("show", "rows-packed-8", 0, "--full").splitlines()
+    assert lines == [
+        "segment 0: document 0, tokens 0 to 4, 3 trained",
+        "1 [[2 3]] 4 [[5]]",
+        "segment 1: padding, 3 tokens",
+    ]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colored = run("show", "rows-packed-8", 0, "--full").stdout
+    assert "\x1b[1m2 3\x1b[0m" in colored
+    assert "\x1b[2m4\x1b[0m" in colored
+    assert "[[" not in colored
+    assert "\x1b[36m" in run("show", "rows-packed-8", 0).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run("show", "rows-packed-8", 0, "--full").stdout
 
 
 def test_show_of_a_row_that_is_not_there_names_those_that_are(packed):

@@ -1,4 +1,4 @@
-"""Kept columns have the type that holds every value of the source, or the document that does not fit is named."""
+"""Kept columns have a type that holds every value of the source, or the error names the document that does not fit."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ from packer.sources.column_values import infer
 from packer.sources.documents import DocumentError
 from tests.chat_templates import save_tokenizer
 
-BIG = 2**53 + 1  # no double
+BIG = 2**53 + 1  # not representable as a double
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def kind(request):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Pieces and blocks of a line or two."""
+    """Use pieces and blocks of one or two lines."""
     monkeypatch.setattr(spill_module, "_PIECE", 100)
     monkeypatch.setattr(jsonl_module, "_BLOCK", 60)
     monkeypatch.setattr(records_module, "BLOCK", 60)
@@ -65,7 +65,7 @@ def verified(out, source, request, kind):
 
 
 def kept(out, column="k"):
-    """The value of each document, and the column's type."""
+    """Return the value of each document, and the type of the column."""
     rows = datasets.load_from_disk(str(out)).data.table
     values = {}
     for ids, row in zip(rows["doc_ids"].to_pylist(), rows[column].to_pylist(), strict=True):
@@ -101,7 +101,7 @@ def test_a_column_of_json_lines_holds_every_value(tmp_path, request, kind, name,
 
 
 @pytest.mark.parametrize("name", ["fields", "nested"])
-def test_fields_that_the_first_line_lacks_are_kept(tmp_path, request, kind, small, name):
+def test_fields_missing_from_the_first_line_are_kept(tmp_path, request, kind, small, name):
     records = [{"a": 1}, {"a": 2, "b": "x"}, None, {"c": [1.5]}, {"a": 0.5}]
     wanted = [{"a": None, "b": None, "c": None, **record} if record else None for record in records]
     if name == "nested":
@@ -112,7 +112,7 @@ def test_fields_that_the_first_line_lacks_are_kept(tmp_path, request, kind, smal
     assert verified(tmp_path / "out", source, request, kind) == []
 
 
-def test_a_column_that_the_first_lines_lack_is_null_there(tmp_path, request, kind, small):
+def test_a_column_missing_from_the_first_lines_is_null_there(tmp_path, request, kind, small):
     records = [{}, {"note": 'the "k" of others'}, {"k": 3}, {}]
     source = write(tmp_path / "rows.jsonl", records, kind)
     pack(source, tmp_path / "out", request, kind)
@@ -133,9 +133,9 @@ REFUSED = {
     "a mixed list": (
         ["a", [1, "a"]],
         1,
-        "'k' holds [1, \"a\"]: a list, or lists inside it, of values of several types",
+        "'k' holds [1, \"a\"]: a list, or a list inside it, has values of several types",
     ),
-    "a list of true and a fraction": ([[0.5, True]], 0, "'k' holds [0.5, true]: numbers and true or false"),
+    "a list of true and a fraction": ([[0.5, True]], 0, "'k' holds [0.5, true]: a mix of numbers and booleans"),
     "an object among lists": (
         [[], {"a": 1}],
         1,
@@ -191,7 +191,7 @@ def test_types_do_not_depend_on_pieces_or_workers(tmp_path, monkeypatch, request
     assert kept(out, "l") == ([record["l"] for record in records], pa.float64())
 
 
-def test_verify_notices_values_that_were_cut_to_another_type(tmp_path, request, kind):
+def test_verify_detects_values_that_were_cast_to_another_type(tmp_path, request, kind):
     records = [{"k": 1, "l": {"a": 1}}, {"k": 1, "l": {"a": 1}}]
     source = write(tmp_path / "rows.jsonl", records, kind)
     pack(source, tmp_path / "out", request, kind, keep=["k", "l"])
@@ -260,7 +260,7 @@ def test_tokenizing_writes_files_of_one_type(tmp_path, small, tokenizer, order):
         ({"input_ids": [], "k": []}, "nothing to pack"),
     ],
 )
-def test_lists_per_token_that_say_no_type_are_one_line(tmp_path, first, words):
+def test_untyped_lists_per_token_give_a_one_line_error(tmp_path, first, words):
     source = tmp_path / "rows.jsonl"
     last = {"input_ids": [1], "k": [2]} if first["input_ids"] else first
     source.write_text(f"{json.dumps(first)}\n{json.dumps(last)}\n")
@@ -368,11 +368,11 @@ def test_pairs_of_json_lines_hold_every_value(tmp_path, small):
     assert list(packer.verify(tmp_path / "out", source)) == []
 
 
-# ---- masks that only later lines or files have ----
+# ---- masks missing from the first line or file ----
 
 
 @pytest.mark.parametrize("mask", ["loss_mask", "attention_mask"])
-def test_a_mask_that_the_first_line_lacks_is_no_secret(tmp_path, small, mask):
+def test_a_mask_missing_from_the_first_line_is_reported(tmp_path, small, mask):
     source = tmp_path / "rows.jsonl"
     lines = [{"input_ids": [1, 2], "note": mask}, {"input_ids": [1, 2], mask: [1, 0]}]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -384,7 +384,7 @@ def test_a_mask_that_the_first_line_lacks_is_no_secret(tmp_path, small, mask):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "jsonl"])
-def test_a_mask_that_the_first_file_lacks_is_no_secret(tmp_path, ending):
+def test_a_mask_missing_from_the_first_file_is_reported(tmp_path, ending):
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "0.jsonl").write_text("")
     for name, columns in (("a", {"input_ids": [[1, 2]]}), ("b", {"input_ids": [[1, 2]], "loss_mask": [[1, 0]]})):
@@ -404,7 +404,7 @@ def test_a_mask_that_the_first_file_lacks_is_no_secret(tmp_path, ending):
     assert packer.load(tmp_path / "out")[0]["labels"].tolist() == [-100] * 8
 
 
-# ---- types of Arrow ----
+# ---- Arrow types ----
 
 WORDS = ["b", None, "a", "b"]
 PLAIN = {
@@ -423,7 +423,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_columns_of_any_type_are_kept_and_group(tmp_path, request, kind, name):
+def test_columns_of_any_type_can_be_kept_and_grouped_by(tmp_path, request, kind, name):
     values, plain = PLAIN[name]
     document = {"input_ids": [[5, 6]] * 4} if kind == "tokens" else {"text": ["a b"] * 4}
     table = pa.table({**document, "k": values})
@@ -446,14 +446,14 @@ def test_columns_of_any_type_are_kept_and_group(tmp_path, request, kind, name):
 
 
 @pytest.mark.parametrize("name", ["sparse_union", "list_view"])
-def test_what_cannot_be_kept_is_one_line(tmp_path, request, kind, name):
+def test_unsupported_types_give_a_one_line_error(tmp_path, request, kind, name):
     document = {"input_ids": [[5, 6]] * 2} if kind == "tokens" else {"text": ["a b"] * 2}
     union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])])
     views = pa.array([[1], [2]], pa.list_view(pa.int32()))
     table = pa.table({**document, "k": union if name == "sparse_union" else views})
     with pa.ipc.new_stream(str(tmp_path / "rows.arrow"), table.schema) as stream:
         stream.write_table(table)
-    with pytest.raises(PackerError, match=rf"rows.arrow: column 'k' holds {name}<.*, which is not taken; save it as"):
+    with pytest.raises(PackerError, match=rf"rows.arrow: column 'k' holds {name}<.*, which is not supported; save it"):
         pack(tmp_path / "rows.arrow", tmp_path / "out", request, kind)
 
 
@@ -486,7 +486,7 @@ JSON = st.recursive(
 
 
 def same(value, other):
-    """Whether a value is the other but for fields that are null."""
+    """Whether two values are equal except for null fields."""
     if isinstance(value, dict) and isinstance(other, dict):
         return all(same(value.get(name), other.get(name)) for name in {*value, *other})
     if isinstance(value, list) and isinstance(other, list):
@@ -496,7 +496,7 @@ def same(value, other):
 
 @settings(deadline=None)
 @given(st.lists(JSON, min_size=1, max_size=6), st.integers(0, 6))
-def test_inferred_values_are_those_that_were_read_wherever_they_are_cut(values, cut):
+def test_inferred_values_equal_the_input_for_any_cut(values, cut):
     try:
         whole = infer(values, "k")
     except DocumentError:

@@ -1,4 +1,4 @@
-"""Algorithms side by side: the numbers are those of counting by hand, the table and the JSON say them, failures too."""
+"""Comparison of algorithms: figures equal those counted naively, in the table and in JSON; failures are reported."""
 
 import json
 import statistics
@@ -42,14 +42,14 @@ def run(*arguments: object) -> Result:
 
 
 def succeeded(*arguments: object) -> str:
-    """Progress may be on stderr, the result is on stdout."""
+    """Run the command, and return its stdout; progress may be on stderr."""
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def refused(*arguments: object, code: int = 1) -> str:
-    """The one line of an error, without the name of the command."""
+    """Run the command, and return its one line of error, without "packer: "."""
     result = run(*arguments)
     assert result.exit_code == code
     assert result.stdout == ""
@@ -60,7 +60,7 @@ def refused(*arguments: object, code: int = 1) -> str:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """300 documents of 0 to 59 tokens, in the folder in which the command runs."""
+    """300 documents of 0 to 59 tokens, in the current folder."""
     monkeypatch.chdir(tmp_path)
     return save_arrow(tmp_path / "rows.arrow", made_documents(300)).relative_to(tmp_path)
 
@@ -75,7 +75,7 @@ def csv_of(counts: dict[int, int]) -> str:
     return "length,count\n" + "".join(f"{length},{count}\n" for length, count in counts.items())
 
 
-# ---- the slow twin ----
+# ---- naive figures ----
 
 
 def corpus_of(lengths: list[int], max_len: int, long: str = "split") -> Corpus:
@@ -93,7 +93,7 @@ def corpus_of(lengths: list[int], max_len: int, long: str = "split") -> Corpus:
 
 
 class MixingLike:
-    """Equal to a `Mixing` with about the numbers of rows of (document, start, length)."""
+    """Compares equal to the `Mixing` of rows of (document, start, length), up to rounding."""
 
     def __init__(self, rows: list[list[tuple[int, int, int]]]) -> None:
         squares = [sum(length**2 for _, _, length in row) for row in rows]
@@ -115,7 +115,7 @@ class MixingLike:
 
 
 def counted(rows: list[list[tuple[int, int, int]]]) -> RowFigures:
-    """The numbers of rows of (document, start, length)."""
+    """Return the figures of rows of (document, start, length)."""
     pieces = Counter(document for row in rows for document, _, _ in row)
     return RowFigures(
         packs=len(rows),
@@ -142,14 +142,14 @@ def with_documents(packs: list[list[int]], segments: list[tuple[int, int, int]])
 
 
 def located(rows: list[list[tuple[int, int, int]]]) -> Located:
-    """Rows of (document, start, length) as a shard has them."""
+    """Return rows of (document, start, length) as a shard locates them."""
     columns = np.array([segment for row in rows for segment in row]).T
     row_starts = np.cumsum([0, *map(len, rows)])
     return Located(documents=columns[0], starts=columns[1], lengths=columns[2], row_starts=row_starts)
 
 
 @given(lengths=many_lengths, max_len=max_lens, max_segments=limits, rows_per_shard=st.integers(1, 5))
-def test_the_rows_of_order_algorithms_are_described_as_counted_by_hand(lengths, max_len, max_segments, rows_per_shard):
+def test_figures_of_order_algorithms_equal_those_of_naive_rows(lengths, max_len, max_segments, rows_per_shard):
     for twin in (naive.sequential, naive.wrapped):
         rows = twin(lengths, max_len, max_segments)
         shards = [located(rows[first : first + rows_per_shard]) for first in range(0, len(rows), rows_per_shard)]
@@ -157,7 +157,7 @@ def test_the_rows_of_order_algorithms_are_described_as_counted_by_hand(lengths, 
 
 
 @given(lengths=many_lengths, max_len=max_lens, max_segments=limits, long=st.sampled_from(["split", "truncate", "drop"]))
-def test_the_rows_of_histogram_algorithms_are_described_as_counted_by_hand(lengths, max_len, max_segments, long):
+def test_figures_of_histogram_algorithms_equal_those_of_naive_rows(lengths, max_len, max_segments, long):
     segments = naive.cut_documents(lengths, max_len, long)
     if not segments:
         return
@@ -167,7 +167,7 @@ def test_the_rows_of_histogram_algorithms_are_described_as_counted_by_hand(lengt
     assert described == counted(with_documents(packs, segments))
 
 
-def test_many_rows_are_described_in_blocks_alike(monkeypatch):
+def test_figures_do_not_depend_on_the_size_of_blocks(monkeypatch):
     rows = naive.wrapped(np.random.default_rng([1]).integers(0, 130, 3000).tolist(), 50)
     whole = rows_in_order([located(rows)])
     monkeypatch.setattr("packer.stats.row_mixing._BLOCK", 64)
@@ -222,7 +222,7 @@ def compared(*outcomes: Outcome, known_bound: int = 8, documents_per_step: int =
     )
 
 
-def test_the_best_bound_that_anything_proved_is_the_one():
+def test_the_lower_bound_is_the_best_that_any_algorithm_proved():
     comparison = compared(outcome("a", 12), outcome("b", 10, bound=9), outcome("c", 11, bound=7))
     assert (comparison.lower_bound, comparison.bound_by) == (9, "b")
     assert "\nLower bound: 9 rows, proved by b\n" in render_comparison(comparison)
@@ -235,13 +235,13 @@ def test_the_fewest_packs_come_first_then_the_fewest_seconds():
     assert [known.algorithm for known in comparison.outcomes] == ["c", "b", "a"]
 
 
-def test_an_algorithm_that_cuts_whole_documents_is_the_best_only_where_it_is_alone():
+def test_an_algorithm_that_cuts_whole_documents_is_best_only_by_itself():
     cutting = outcome("wrapped", 8, keeps_whole=False)
     assert compared(cutting, outcome("a", 12), outcome("b", 10)).best.algorithm == "b"
     assert compared(cutting).best.algorithm == "wrapped"
 
 
-def test_ratios_are_what_their_names_say():
+def test_ratios_follow_their_definitions():
     comparison = compared(outcome("a", 10))
     rows = comparison.best.rows
     assert comparison.efficiency(rows) == 120 / 150
@@ -252,8 +252,8 @@ def test_ratios_are_what_their_names_say():
 
 
 @pytest.mark.parametrize(("packs", "small"), [(396, True), (397, False)])
-def test_a_set_is_small_where_as_many_rows_per_step_leave_few_steps(packs, small):
-    """With 4 rows per step, 396 rows are 99 steps."""
+def test_a_dataset_is_small_if_as_many_rows_per_step_leave_few_steps(packs, small):
+    """With 4 rows per step, 396 rows make 99 steps."""
     lengths = [6] * 2000
     comparison = compare_outcomes(
         corpus_of(lengths, 40), [outcome("a", packs)], [], max_segments=None, known_bound=1, documents_per_step=4
@@ -267,14 +267,14 @@ def test_a_set_is_small_where_as_many_rows_per_step_leave_few_steps(packs, small
         assert "99 optimizer steps instead of 500; with 1 it has 396, of 5.05 documents each." in text
 
 
-def test_a_set_of_few_steps_that_stay_as_they_are_is_not_warned_of():
+def test_a_dataset_whose_few_steps_do_not_change_gets_no_warning():
     assert not compared(outcome("a", 20)).is_small
 
 
 # ---- the command ----
 
 
-def test_json_has_the_promised_names_and_the_numbers_of_the_twins(source):
+def test_json_has_the_documented_names_and_the_naive_figures(source):
     content = json.loads(succeeded(source, "--max-len", 40, "--max-segments", 5, "--json"))
     lengths = [len(tokens) for tokens in made_documents(300)]
     assert content["documents"] == 300
@@ -325,7 +325,7 @@ def test_long_documents_follow_the_policy_in_a_dataset_and_in_its_histogram(sour
     assert f"Longer than a row: {one['documents_over_max_len']} documents, {said}" in text
 
 
-def test_order_algorithms_follow_the_policy_too(source):
+def test_order_algorithms_follow_the_long_document_policy(source):
     lengths = [len(tokens) for tokens in made_documents(300)]
     for long in ("truncate", "drop"):
         content = json.loads(succeeded(source, "--max-len", 32, "--long", long, "--json", "--algorithm", "wrapped"))
@@ -334,13 +334,13 @@ def test_order_algorithms_follow_the_policy_too(source):
         assert content["best"] == "wrapped"
 
 
-def test_the_table_fits_120_columns_has_the_fewest_rows_first_and_marks_the_best(source):
+def test_the_tables_fit_80_columns_and_the_first_has_the_fewest_rows_first_and_marks_the_best(source):
     text = succeeded(source, "--max-len", 40, "--max-segments", 5)
     lines = text.splitlines()
-    assert max(map(len, lines)) <= 120
+    assert max(map(len, lines)) <= 80
     first = lines.index(next(line for line in lines if line.startswith("  algorithm")))
     table = [line.split() for line in lines[first + 1 : first + 1 + len(ALGORITHMS)]]
-    packs = [int(cells[-7].replace(",", "")) for cells in table]
+    packs = [int(cells[-6].replace(",", "")) for cells in table]
     assert packs == sorted(packs)
     marked = {cells[1]: count for cells, count in zip(table, packs, strict=True) if cells[0] == "*"}
     whole = [count for cells, count in zip(table, packs, strict=True) if "wrapped" not in cells]
@@ -350,7 +350,7 @@ def test_the_table_fits_120_columns_has_the_fewest_rows_first_and_marks_the_best
     assert "wrapped" not in marked
 
 
-def test_greedy_and_random_packing_stand_beside_the_published_figures(source):
+def test_greedy_and_random_packing_are_shown_beside_published_figures(source):
     text = succeeded(source, "--max-len", 64, "--algorithm", "bfd", "--algorithm", "sequential")
     assert "arXiv 2410.08081" in text
     lengths = [len(tokens) for tokens in made_documents(300)]
@@ -362,7 +362,7 @@ def test_greedy_and_random_packing_stand_beside_the_published_figures(source):
     assert "2410.08081" not in succeeded(write_csv(csv_of({30: 7000})), "--max-len", 64, "--batch-size", 1)
 
 
-def test_only_the_named_algorithms_run_under_the_name_behind_an_alias(source):
+def test_only_named_algorithms_run_and_aliases_are_resolved(source):
     arguments = ("--algorithm", "lpfhp", "--algorithm", "ffd", "--algorithm", "bfd")
     content = json.loads(succeeded(source, "--max-len", 64, "--json", *arguments))
     assert {row["algorithm"] for row in content["rows"]} == {"bfd", "ffd"}
@@ -415,21 +415,21 @@ def test_an_interrupt_ends_the_run_in_one_line(source, monkeypatch):
 
 
 def test_progress_names_every_algorithm(source):
-    told = []
+    steps = []
     found = pipeline.compare(
         source,
         options=PackOptions(max_len=64),
         algorithms=["bfd", "wrapped"],
-        progress=lambda stage, done, total: told.append((stage, done, total)),
+        progress=lambda stage, done, total: steps.append((stage, done, total)),
     )
     assert [known.algorithm for known in found.outcomes] == ["wrapped", "bfd"]
-    assert told[-3:] == [("solve bfd", 0, 2), ("solve wrapped", 1, 2), ("solve", 2, 2)]
+    assert steps[-3:] == [("solve bfd", 0, 2), ("solve wrapped", 1, 2), ("solve", 2, 2)]
 
 
 # ---- histograms in files ----
 
 
-def test_a_histogram_is_read_whatever_its_order_and_line_ends(tmp_path):
+def test_a_histogram_is_read_in_any_order_and_with_any_line_ends(tmp_path):
     path = tmp_path / "counts.csv"
     path.write_bytes(b'\xef\xbb\xbfLength, Count\r\n30,2\r\n\r\n 7 , 4\r\n"0",1\r\n')
     lengths, counts = read_length_counts(path)
@@ -459,15 +459,15 @@ def test_a_histogram_is_read_whatever_its_order_and_line_ends(tmp_path):
             "length,count\n2147483647,9007199254740992\n",
             "counts.csv counts 19,342,813,104,826,867,540,557,824 tokens; there may be 9,007,",
         ),
-        (b"length,count\n\xff\xfe,1\n", "counts.csv is no CSV file of text"),
+        (b"length,count\n\xff\xfe,1\n", "counts.csv is not a CSV text file"),
     ],
 )
-def test_a_bad_histogram_is_one_line_with_file_line_and_value(tmp_path, monkeypatch, text, words):
+def test_an_invalid_histogram_is_reported_with_file_line_and_value(tmp_path, monkeypatch, text, words):
     monkeypatch.chdir(tmp_path)
     assert refused(write_csv(text), "--max-len", 64).startswith(words)
 
 
-def test_histograms_that_are_not_there_or_leave_nothing_are_one_line(tmp_path, monkeypatch):
+def test_missing_and_empty_histograms_are_reported_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert refused("nowhere.csv", "--max-len", 64) == "nowhere.csv: No such file or directory"
     counts = write_csv(csv_of({70: 2, 90: 3, 200: 0}))
@@ -482,7 +482,7 @@ def test_histograms_that_are_not_there_or_leave_nothing_are_one_line(tmp_path, m
     assert "20 documents" in succeeded("folder.csv", "--max-len", 64, "--algorithm", "sequential")
 
 
-def test_a_dataset_with_nothing_to_pack_or_of_a_wrong_size_is_refused(source):
+def test_nothing_to_pack_and_invalid_sizes_are_refused(source):
     assert refused("nowhere.arrow", "--max-len", 64)
     assert "nothing to pack" in refused(save_arrow(Path("empty.arrow"), [[], []]), "--max-len", 64)
     too_long = run(source, "--max-len", 2**30)
@@ -496,7 +496,7 @@ def test_a_dataset_with_nothing_to_pack_or_of_a_wrong_size_is_refused(source):
 
 
 @jit_only
-def test_wikipedia_at_three_segments_as_published(shared_data):
+def test_wikipedia_with_three_segments_reproduces_published_figures(shared_data):
     names = ("spfhp-published", "lpfhp", "nnlshp-published", "optimal")
     content = json.loads(
         succeeded(

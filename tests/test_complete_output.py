@@ -1,4 +1,4 @@
-"""A dataset that is called complete is: every file is there, and the source is the one that it was made from."""
+"""An output that is reported as complete is complete: every file is intact, and the source has not changed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def pack(source, out: Path, **options) -> packer.Manifest:
     return packer.pack(source, out, max_len=64, shard_size="6KB", workers=1, **options)
 
 
-def told(*arguments) -> tuple[int, str, str]:
+def invoke(*arguments) -> tuple[int, str, str]:
     done = CliRunner().invoke(cli, [*map(str, arguments)])
     return done.exit_code, done.stdout, done.stderr
 
@@ -32,7 +32,7 @@ def pack_command(source, out, *more):
 
 
 def keeping_times(path: Path, change, *, times: os.stat_result | None = None) -> None:
-    """Change a file as who sets its time back does."""
+    """Change a file, and set its time back."""
     before = times or path.stat()
     change()
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -40,7 +40,7 @@ def keeping_times(path: Path, change, *, times: os.stat_result | None = None) ->
 
 @pytest.mark.parametrize("damage", ["missing", "shorter", "other bytes", "other bytes, old time"])
 @pytest.mark.parametrize("name", ["data-00001-of-*", "state.json"])
-def test_a_dataset_with_a_damaged_file_is_not_called_complete(tmp_path, damage, name):
+def test_a_dataset_with_a_damaged_file_is_not_complete(tmp_path, damage, name):
     source, out = save_arrow(tmp_path / "source.arrow", DOCUMENTS), tmp_path / "out"
     pack(source, out)
     expected = hashes(out)
@@ -53,12 +53,12 @@ def test_a_dataset_with_a_damaged_file_is_not_called_complete(tmp_path, damage, 
         keeping_times(path, lambda: path.write_bytes(other))
     else:
         path.write_bytes(other)
-    code, _, error = told(*pack_command(source, out))
+    code, _, error = invoke(*pack_command(source, out))
     assert code == 1
     assert str(path) in error
     assert "--overwrite" in error
     assert error.count("\n") == 1
-    assert told(*pack_command(source, out, "--overwrite"))[0] == 0
+    assert invoke(*pack_command(source, out, "--overwrite"))[0] == 0
     assert hashes(out) == expected
 
 
@@ -74,27 +74,27 @@ def test_an_edit_that_keeps_size_and_lengths_is_noticed(tmp_path, name, hides):
         keeping_times(source, lambda: write_source(source, changed))
     else:
         write_source(source, changed)
-    code, _, error = told(*pack_command(source, out))
+    code, _, error = invoke(*pack_command(source, out))
     assert code == 1
-    assert error.splitlines()[-1].startswith(f"packer: {out} is complete, packed of a source that has changed since")
+    assert error.splitlines()[-1].startswith(f"packer: {out} is complete, packed from a source that has changed since")
     assert times.st_size == source.stat().st_size or "gz" in name or "parquet" in name
 
 
 @pytest.mark.parametrize("name", ["source.arrow", "source.jsonl"])
-def test_a_source_that_was_only_touched_is_the_same_and_the_line_says_what_was_checked(tmp_path, name):
+def test_a_touched_source_is_compared_and_the_message_says_so(tmp_path, name):
     source, out = write_source(tmp_path / name, DOCUMENTS), tmp_path / "out"
     pack(source, out)
-    code, text, error = told(*pack_command(source, out))
+    code, text, error = invoke(*pack_command(source, out))
     assert (code, error) == (0, "")
-    assert "nothing to do (its shards have their sizes, and no file of the source was written since)" in text
+    assert "nothing to do (its shards have the recorded sizes, and no source file was written since)" in text
     os.utime(source)
-    code, text, error = told(*pack_command(source, out))
+    code, text, error = invoke(*pack_command(source, out))
     assert (code, error.count("\n")) == (0, 1)
     assert "comparing every token" in error
-    assert "nothing to do (its shards have their sizes, and every token of the source is in them)" in text
+    assert "nothing to do (its shards have the recorded sizes, and hold every token of the source)" in text
 
 
-def test_a_source_without_a_time_is_compared_by_its_tokens(tmp_path):
+def test_a_source_without_file_times_is_compared_by_its_tokens(tmp_path):
     out = tmp_path / "out"
     manifest = pack(datasets.Dataset.from_dict({"input_ids": DOCUMENTS}), out)
     assert pack(datasets.Dataset.from_dict({"input_ids": DOCUMENTS}), out) == manifest
@@ -102,7 +102,7 @@ def test_a_source_without_a_time_is_compared_by_its_tokens(tmp_path):
         pack(datasets.Dataset.from_dict({"input_ids": CHANGED}), out)
 
 
-def test_a_mixture_of_which_one_source_has_changed_is_noticed(tmp_path):
+def test_a_changed_source_of_a_mixture_is_noticed(tmp_path):
     sources = [save_arrow(tmp_path / f"{name}.arrow", DOCUMENTS) for name in ("web", "code")]
     out = tmp_path / "out"
     pack(list(zip(sources, (1, 2), strict=True)), out)
@@ -112,13 +112,13 @@ def test_a_mixture_of_which_one_source_has_changed_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "other bytes", "source"])
-def test_a_tokenized_dataset_is_not_called_complete_either(tmp_path, tokenizer, damage):  # noqa: F811
+def test_a_damaged_tokenized_dataset_is_not_complete(tmp_path, tokenizer, damage):  # noqa: F811
     source, out = tmp_path / "rows.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps({"text": f"The quick fox {number}"}) + "\n" for number in range(9)))
     command = ("tokenize", source, "-o", out, "--tokenizer", tokenizer)
-    assert told(*command)[0] == 0
+    assert invoke(*command)[0] == 0
     expected = hashes(out)
-    assert "nothing to do (its shards have their sizes, and no file of the source" in told(*command)[1]
+    assert "nothing to do (its shards have the recorded sizes, and no source file" in invoke(*command)[1]
     shard = out / "data-00000-of-00001.arrow"
     if damage == "missing":
         shard.unlink()
@@ -126,8 +126,8 @@ def test_a_tokenized_dataset_is_not_called_complete_either(tmp_path, tokenizer, 
         shard.write_bytes(bytes(shard.stat().st_size))
     else:
         source.write_text(source.read_text().replace("quick", "kciuq"))
-    code, _, error = told(*command)
+    code, _, error = invoke(*command)
     assert (code, error.count("\n")) == (1, 1)
     assert str(source if damage == "source" else shard) in error
-    assert told(*command, "--overwrite")[0] == 0
+    assert invoke(*command, "--overwrite")[0] == 0
     assert (hashes(out) == expected) == (damage != "source")

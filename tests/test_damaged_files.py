@@ -1,4 +1,4 @@
-"""Sources and packed datasets that are damaged by the thousand, byte by byte, and by sizes at the ends."""
+"""Damaged sources and packed datasets: random mutations, every single byte, and extreme sizes."""
 
 import io
 import os
@@ -21,20 +21,20 @@ from packer.shards.reader import open_shard
 from packer.sources import open_source
 from tests import fuzzing
 
-MUTATIONS = int(os.environ.get("PACKER_FUZZ", "500"))  # of every file of the slow tests
+MUTATIONS = int(os.environ.get("PACKER_FUZZ", "500"))  # per file, in the slow tests
 
 
 KEPT = [f"kept-{column}" for column in fuzzing.KEPT]
 
 
 @pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard", "kept-string", "kept-struct"])
-def test_a_damaged_file_is_refused_or_read_as_it_is(tmp_path, name):
+def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, name):
     assert fuzzing.run(name, 0, 60, tmp_path) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT])
-def test_thousands_of_damaged_files_are_refused_or_read_as_they_are(tmp_path, name):
+def test_thousands_of_damaged_files_are_refused_or_read_correctly(tmp_path, name):
     assert fuzzing.run(name, 60, MUTATIONS, tmp_path) == []
 
 
@@ -83,7 +83,7 @@ def test_verify_finds_a_file_that_is_cut_grown_or_gone(tmp_path, name):
 
 
 def test_verify_finds_a_manifest_of_other_bytes_and_equal_content(tmp_path):
-    """A space more, a number written otherwise, a key given twice: the same JSON, and yet changed."""
+    """An extra space, an escaped letter or a repeated key leaves the same JSON, and is a change."""
     packed = fuzzing.pack_small(tmp_path)
     path = packed / "manifest.json"
     text = path.read_text()
@@ -108,7 +108,7 @@ def test_the_loader_hashes_on_request(tmp_path):
     whole = path.read_bytes()
     token = np.int32(rows[-1][0]).tobytes()
     path.write_bytes(whole.replace(token, np.int32(121).tobytes()))
-    assert [row["input_ids"].tolist() for row in packer.load(packed)] != rows  # the structure is right
+    assert [row["input_ids"].tolist() for row in packer.load(packed)] != rows  # the structure is intact
     with pytest.raises(PackerError, match=rf"{path.name} does not match its hash: it was changed after packing; res"):
         packer.load(packed, verify=True)
 
@@ -130,13 +130,13 @@ def test_the_loader_checks_the_segments_of_a_record_batch_when_it_is_read(tmp_pa
 
 
 def test_the_loader_reads_columns_of_a_record_batch_that_end_together(tmp_path, monkeypatch):
-    """The length of each column stands in the file; over all record batches Arrow compares their sums alone."""
+    """The file states the length of each column; Arrow compares only their sums over all record batches."""
     packed = fuzzing.pack_small(tmp_path)
     names = packer.load(packed).column_names
 
     def open_with(name):
-        def opened(*given):
-            table = open_shard(*given)
+        def opened(*arguments):
+            table = open_shard(*arguments)
             labels = table["labels"].combine_chunks()
             changed = pa.chunked_array([labels[:0], labels])
             return table.set_column(1, name, changed) if name in names else table.append_column(name, changed)
@@ -153,7 +153,7 @@ def test_the_loader_reads_columns_of_a_record_batch_that_end_together(tmp_path, 
 @pytest.mark.parametrize("name", ["string", "binary", "list", "map"])
 @pytest.mark.parametrize("wrong", [-1, 2**20, 2**31 - 1])
 def test_offsets_inside_a_kept_column_are_checked_before_a_value_is_read(tmp_path, name, wrong):
-    """With a manifest that fits the damage, so that no hash tells of it."""
+    """The manifest is made to fit the damage, so that no hash reveals it."""
     source, packed = fuzzing.pack_keeping(name, tmp_path)
     path = min(packed.glob("*.arrow"))
     values = pa.ipc.open_stream(path.read_bytes()).read_all()[name].chunk(0).values
@@ -185,7 +185,7 @@ def test_a_record_batch_without_rows_is_refused(tmp_path):
             use()
 
 
-# Lists that lie, and what is claimed above 2^31
+# Lists with false offsets, and sizes above 2^31
 
 
 def save(path: Path, *columns: pa.Array, names=("input_ids", "labels")) -> Path:
@@ -205,7 +205,7 @@ def refusal(source: Path) -> str:
 
 
 @pytest.mark.parametrize("claimed", [2**31, 2**31 + 5, 2**33, 2**62, -(2**31)])
-def test_a_list_that_claims_what_is_not_there(tmp_path, claimed):
+def test_a_list_that_claims_values_beyond_its_buffer_is_refused(tmp_path, claimed):
     offsets = np.array([0, 2, 3, 4], np.int64)
     path = save(tmp_path / "a.arrow", pa.array([[1, 2], [3], [4]], pa.large_list(pa.int32())))
     content = path.read_bytes()
@@ -217,36 +217,36 @@ def test_a_list_that_claims_what_is_not_there(tmp_path, claimed):
         assert refusal(path).startswith("a.arrow: cannot be read, truncated or corrupt: ")
 
 
-def test_a_footer_that_claims_another_number_of_rows_than_its_row_groups(tmp_path):
+def test_a_footer_with_another_number_of_rows_than_its_row_groups_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"input_ids": [[1, 2]] * 77}), path, row_group_size=40)
     content = path.read_bytes()
-    told, wrong = b"\x16\x9a\x01", b"\x16\x9c\x01"  # a field of 64 bits, and 77 or 78 as a zigzag varint
-    assert content.count(told) == 1
-    path.write_bytes(content.replace(told, wrong))
+    right, wrong = b"\x16\x9a\x01", b"\x16\x9c\x01"  # a field of 64 bits, and 77 or 78 as a zigzag varint
+    assert content.count(right) == 1
+    path.write_bytes(content.replace(right, wrong))
     assert refusal(path) == "a.parquet: corrupt: it says 78 rows, its row groups say 77"
 
 
 @pytest.mark.parametrize("size", [0, 3, 2**30, 2**31 - 1])
-def test_a_fixed_size_list_of_another_size_than_its_values(tmp_path, size):
+def test_a_fixed_size_list_of_another_size_than_its_values_is_refused(tmp_path, size):
     path = save(tmp_path / "a.arrow", pa.array([[1, 2]] * 4, pa.list_(pa.int32(), 2)))
-    told = bytes(path.read_bytes())
-    places = [at for at in range(0, len(told) - 3, 4) if told[at : at + 4] == np.int32(2).tobytes()]
+    content = path.read_bytes()
+    places = [at for at in range(0, len(content) - 3, 4) if content[at : at + 4] == np.int32(2).tobytes()]
     kinds = {}
-    for at in places:  # the size stands in the schema, where it moves with the version of flatbuffers
-        changed = told[:at] + np.int32(size).tobytes() + told[at + 4 :]
+    for at in places:  # the size is in the schema, at an offset that depends on the version of flatbuffers
+        changed = content[:at] + np.int32(size).tobytes() + content[at + 4 :]
         try:
             kinds[at] = pa.ipc.open_stream(changed).schema.field(0).type
         except (pa.ArrowException, OSError):
             continue
     (at,) = (at for at, kind in kinds.items() if kind == pa.list_(pa.int32(), size))
-    path.write_bytes(told[:at] + np.int32(size).tobytes() + told[at + 4 :])
+    path.write_bytes(content[:at] + np.int32(size).tobytes() + content[at + 4 :])
     expected = "lists of no values" if size == 0 else "cannot be read, truncated or corrupt"
     assert expected in refusal(path)
 
 
 class SparseFile(io.RawIOBase):
-    """A file to write to that leaves holes where much is written at once."""
+    """A writable file that leaves holes in place of large writes."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
@@ -272,7 +272,7 @@ class SparseFile(io.RawIOBase):
 
 
 def test_a_document_above_the_longest_is_named(tmp_path):
-    """2^31 tokens that are really there (in a hole of the file)."""
+    """All of the 2^31 tokens exist, in a hole of the file."""
     values = pa.Array.from_buffers(pa.int8(), 2**31, [None, pa.py_buffer(np.zeros(2**31, np.int8))])
     lists = pa.LargeListArray.from_arrays(pa.array([0, 2, 2**31], pa.int64()), values)
     longer = pa.LargeListArray.from_arrays(pa.array([0, 0, 2**31], pa.int64()), values)
@@ -285,11 +285,11 @@ def test_a_document_above_the_longest_is_named(tmp_path):
         if length is None:
             assert open_source(path).survey().lengths().tolist() == [2, 2**31 - 2]
         else:
-            expected = f"{length} tokens, above the longest document of {length - 1}; split it"
+            expected = f"{length} tokens, more than the limit of {length - 1} for a document; split it"
             assert refusal(path) == f"document 1 (a.arrow row 1): {expected}"
 
 
-# Files that do not go together, and none
+# Files that do not fit together, and sources without files
 
 
 def test_types_may_differ_between_files_and_columns_may_not(tmp_path):
@@ -309,7 +309,7 @@ def test_types_may_differ_between_files_and_columns_may_not(tmp_path):
         assert message in refusal(folder)
 
 
-def test_no_files_at_all(tmp_path):
+def test_a_source_without_files_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     for source in (tmp_path / "empty", tmp_path / "*.jsonl"):
         assert "no file to read" in refusal(source)
@@ -328,20 +328,20 @@ def test_no_files_at_all(tmp_path):
         "[" * 100_000,
     ],
 )
-def test_a_state_that_lists_no_files(tmp_path, state):
+def test_a_state_without_a_list_of_file_names_is_refused(tmp_path, state):
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text(state)
     refusal(tmp_path / "saved")
 
 
 @pytest.mark.parametrize("splits", ['{"splits": [1, 2]}', '{"splits": [null]}', '{"splits": [["train"]]}'])
-def test_splits_that_are_no_names(tmp_path, splits):
+def test_splits_that_are_not_names_are_refused(tmp_path, splits):
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "dataset_dict.json").write_text(splits)
     assert "no list of 'splits'" in refusal(tmp_path / "saved")
 
 
-def test_an_indices_mapping_that_is_none(tmp_path):
+def test_an_invalid_indices_mapping_is_refused(tmp_path):
     _, path = fuzzing.write_source("saved-indices", b"", tmp_path)
     whole = fuzzing.INDICES
     for column, message in (
@@ -360,7 +360,7 @@ def test_an_indices_mapping_that_is_none(tmp_path):
 
 
 def packed_in_little_memory(source: Path, out: Path, megabytes: int, *, verified: bool = True) -> None:
-    """Pack and verify in a process that may allocate so much more than it does when it has packed a small source."""
+    """Pack and verify in a process that may allocate `megabytes` more than after packing a small source."""
     code = """
 import resource, sys
 from pathlib import Path

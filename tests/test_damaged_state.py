@@ -1,4 +1,4 @@
-"""An unfinished output of which a file was damaged: it is made again or named in one line, and --overwrite gets out."""
+"""A damaged file of an unfinished output is made again or named in one line, and --overwrite replaces it."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def as_folder(path: Path) -> None:
 
 
 def first_value_changed(path: Path) -> None:
-    """Of JSON another value, else another byte in the midst."""
+    """Change a value of JSON, or a byte in the middle of another file."""
     content = bytearray(path.read_bytes())
     try:
         changed = json.loads(content)
@@ -83,7 +83,7 @@ def expected(source) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def unfinished(source) -> Path:
-    """An output of which five shards are committed, and some are not."""
+    """An output with five committed shards and some missing ones."""
     out = source.parent / "unfinished"
     with pytest.MonkeyPatch.context() as striking:
         kill(striking, PackedOutput, "commit", call=5)
@@ -95,7 +95,7 @@ def unfinished(source) -> Path:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
-def test_damaged_state_is_healed_or_told_in_one_line_and_overwritten(
+def test_damaged_state_is_repaired_or_named_in_one_line_and_overwritten(
     source, expected, unfinished, tmp_path, name, damage
 ):
     if name in ("notes", "spill", "committed") and damage not in ("a folder", "missing", "emptied"):
@@ -105,7 +105,7 @@ def test_damaged_state_is_healed_or_told_in_one_line_and_overwritten(
         (damaged,) = (out / ".packer").glob(name)
         if damage == "emptied" and damaged.is_dir():
             shutil.rmtree(damaged)
-            damaged.write_bytes(b"")  # a file where a folder belongs
+            damaged.write_bytes(b"")  # a file instead of a folder
         else:
             DAMAGES[damage](damaged)
         told = None
@@ -122,7 +122,7 @@ def test_damaged_state_is_healed_or_told_in_one_line_and_overwritten(
 
 
 @pytest.mark.parametrize("damage", ["zeroed", "changed", "truncated"])
-def test_a_committed_shard_of_other_bytes_is_written_again_and_no_other(source, expected, unfinished, tmp_path, damage):
+def test_only_a_damaged_shard_is_written_again(source, expected, unfinished, tmp_path, damage):
     out = shutil.copytree(unfinished, tmp_path / "out")
     (damaged,) = out.glob("data-00001-of-*.arrow")
     DAMAGES[damage](damaged)
@@ -133,16 +133,16 @@ def test_a_committed_shard_of_other_bytes_is_written_again_and_no_other(source, 
     assert {name for name in before if before[name] != after[name]} == {damaged.name}
 
 
-def test_checking_what_was_committed_is_told(source, unfinished, tmp_path):
-    out, told = shutil.copytree(unfinished, tmp_path / "out"), []
-    pack(source, out, progress=lambda *step: told.append(step))
-    checked = [step for step in told if step[0] == "check"]
+def test_checking_committed_shards_reports_progress(source, unfinished, tmp_path):
+    out, steps = shutil.copytree(unfinished, tmp_path / "out"), []
+    pack(source, out, progress=lambda *step: steps.append(step))
+    checked = [step for step in steps if step[0] == "check"]
     assert len(checked) == 5
     assert checked[-1][1] == checked[-1][2] == sum(path.stat().st_size for path in unfinished.glob("*.arrow"))
 
 
-def test_overwrite_begins_again_where_lengths_in_memory_have_changed(tmp_path):
-    """A dataset in memory has no time by which its change could be seen."""
+def test_overwrite_starts_again_if_lengths_in_memory_have_changed(tmp_path):
+    """A dataset in memory has no modification time that would reveal a change."""
     import datasets
 
     documents, out = made_documents(100), tmp_path / "out"
@@ -151,7 +151,7 @@ def test_overwrite_begins_again_where_lengths_in_memory_have_changed(tmp_path):
         with pytest.raises(Killed):
             pack(datasets.Dataset.from_dict({"input_ids": documents}), out)
     changed = datasets.Dataset.from_dict({"input_ids": documents[::-1]})
-    with pytest.raises(packer.PackerError, match="has changed since: start afresh with overwrite"):
+    with pytest.raises(packer.PackerError, match="has changed since: start again with overwrite"):
         pack(changed, out)
     pack(changed, out, overwrite=True)
     assert list(packer.verify(out, changed)) == []

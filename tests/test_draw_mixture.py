@@ -1,4 +1,4 @@
-"""Documents of a mixture by number: where each comes from, and that nothing is held for each of them."""
+"""Documents of a mixture by number: the origin of each, found without holding anything per document."""
 
 import pickle
 import tracemalloc
@@ -32,7 +32,7 @@ from tests.test_mixtures import documents_of, save
 
 
 class Lists:
-    """What origins ask of a source."""
+    """The part of a source that `Origins` uses."""
 
     def __init__(self, count: int, indices: np.ndarray | None = None) -> None:
         self.rows = [count]
@@ -44,7 +44,7 @@ def times_of(takes) -> list[list[int]]:
 
 
 def side_by_side(times) -> list[tuple[int, int, int]]:
-    """(source, document, copy) of what is taken, the copies of a document one after the other."""
+    """Return (source, document, copy) of what is taken, with the copies of a document together."""
     return [
         (source, document, copy)
         for source, each in enumerate(times)
@@ -86,7 +86,7 @@ def test_every_number_is_one_document(sources, seed, reordered, data):
 
 
 def numbers(order, segments):
-    """Numbers of segments that are given as (source_ids, doc_ids, copy)."""
+    """Return the documents of segments (source_ids, doc_ids, copy) by number."""
     columns = np.array(segments).T
     return order.numbers(dict(zip(("source_ids", "doc_ids", "copy"), columns, strict=True)))
 
@@ -114,11 +114,11 @@ def test_documents_are_numbered_in_the_order_of_the_sources(tmp_path, monkeypatc
         done += len(table.lengths)
         here = [lengths[source][document] for source, document, _ in every[table.first_document : done]]
         assert table.lengths.tolist() == here
-        assert [len(table.input_ids.list_at(int(row))) for row in table.rows] == here
+        assert [len(table.input_ids.list_at(int(number))) for number in table.lists] == here
     assert done == len(every)
 
 
-def test_the_identity_is_that_of_what_is_taken(tmp_path, monkeypatch):
+def test_the_identity_covers_the_documents_taken(tmp_path, monkeypatch):
     sources = [save(tmp_path, 0, 500), save(tmp_path, 1, 60)]
     options = {"weights": (0.5, 2.25), "mix_unit": "epochs"}
     found = []
@@ -139,10 +139,10 @@ def test_the_identity_is_that_of_what_is_taken(tmp_path, monkeypatch):
         assert part.taken.to_dict() == taken
 
 
-# ---- nothing is held for each document ----
+# ---- memory ----
 
 FILES, IN_FILE = 64, 1 << 14
-"""A million documents, in files of as many as are read together."""
+"""Files, and documents per file: a million documents in all."""
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,11 @@ def million(tmp_path_factory):
 @pytest.mark.parametrize("weights", [(0.4, 0.5), (1.3, 60.5)], ids=["samples", "copies"])
 def test_a_million_documents_are_not_held(million, monkeypatch, weights):
     """All that is allocated on the way stays below half a byte for each document: their lengths alone take four."""
-    for module, name in ((survey_module, "_TOGETHER"), (hash_sample, "_CHUNK"), (segment_reader, "_LOOKED_UP")):
+    for module, name in (
+        (survey_module, "_TOGETHER"),
+        (hash_sample, "_CHUNK"),
+        (segment_reader, "_READ_TOGETHER"),
+    ):
         monkeypatch.setattr(module, name, 1 << 12)
     options = PackOptions(max_len=16, weights=weights, mix_unit="epochs")
     opened = open_sources(million, options)
@@ -177,7 +181,7 @@ def test_a_million_documents_are_not_held(million, monkeypatch, weights):
         scattered = np.random.default_rng(0).integers(0, count, 3000)
         return documents, reader.segments(ranges), segment_reader.lists_of(mapped.table, scattered)
 
-    read()  # compiled, imported
+    read()  # compile and import
     tracemalloc.start()
     try:
         documents, segments, lists = read()
@@ -191,8 +195,8 @@ def test_a_million_documents_are_not_held(million, monkeypatch, weights):
     assert len(pickle.dumps(documents.origins.takes)) < FILES * IN_FILE / 50
 
 
-def test_documents_that_lie_far_apart_are_found_fast(million):
-    """Rows of the pool take documents from anywhere: a block is hashed once for all that it has."""
+def test_scattered_documents_are_located_correctly(million):
+    """Rows of the pool take documents from anywhere; each block is hashed once for all of its documents."""
     options = PackOptions(max_len=16, weights=(0.4, 0.5), mix_unit="epochs")
     origins = read_documents(open_sources(million, options)).origins
     count = int(origins.firsts[-1])
@@ -228,7 +232,7 @@ def test_order_algorithms_interleave_the_sources(tmp_path, algorithm):
         assert tokens[0] / tokens.sum() == pytest.approx(0.7, abs=0.2)
 
 
-def test_what_cannot_be_held_is_refused_where_it_would_be(tmp_path, monkeypatch):
+def test_too_many_documents_are_rejected_where_memory_would_be_needed(tmp_path, monkeypatch):
     monkeypatch.setattr(mixture_shares, "_DOCUMENT_BYTES", 2**40)
     sources = [(save(tmp_path, 0, 50), 0.5), (save(tmp_path, 1, 20), 2)]
     options = {"max_len": 64, "mix_unit": "epochs"}
@@ -240,8 +244,8 @@ def test_what_cannot_be_held_is_refused_where_it_would_be(tmp_path, monkeypatch)
         packer.pack(sources, tmp_path / "none", **options)
 
 
-def test_a_mixture_that_fits_nowhere_is_refused_at_once(tmp_path):
-    """Looking through its documents would take years."""
+def test_a_mixture_that_cannot_fit_is_rejected_at_once(tmp_path):
+    """Reading all of its documents would take years."""
     sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20)]
     with pytest.raises(PackerError, match="are free: free some space"):
         packer.pack([(source, 1) for source in sources], tmp_path / "out", max_len=64, mix_tokens=10**16)
@@ -250,7 +254,7 @@ def test_a_mixture_that_fits_nowhere_is_refused_at_once(tmp_path):
     assert (done.exit_code, "memory can put in order" in done.output) == (1, True), done.output
 
 
-def test_a_document_that_is_too_long_is_named_by_its_number_in_its_source(tmp_path):
+def test_an_overlong_document_is_named_by_its_number_in_its_source(tmp_path):
     one, folder = save(tmp_path, 0, 5), tmp_path / "folder"
     folder.mkdir()
     for number, longest in enumerate((8, 40)):

@@ -1,4 +1,4 @@
-"""The folder of an export while several processes write it, and after one of them was killed."""
+"""The folder of an export, written by several processes at once or left by a killed one."""
 
 import json
 import shutil
@@ -18,8 +18,8 @@ from tests.test_exporting import beside, read
 ROOT = Path(__file__).parent.parent
 
 
-def is_whole(out: Path) -> bool:
-    """Whether the files of an export are those of its record."""
+def is_complete(out: Path) -> bool:
+    """Whether an export has exactly the files of its record."""
     record = json.loads((out / RECORD).read_text())
     return {path.name for path in out.iterdir()} == {RECORD, *(file["file"] for file in record["files"])}
 
@@ -41,7 +41,7 @@ def test_an_export_that_begins_while_the_old_one_is_deleted_is_refused(packed, t
     monkeypatch.setattr(shutil, "rmtree", delete_slowly)
     packer.export(packed, out, to="torchtitan", overwrite=True)
     assert refusals
-    assert is_whole(out)
+    assert is_complete(out)
     assert list(read(out)[0]) == ["input", "positions", "labels"]
     assert not beside(out)
 
@@ -61,7 +61,7 @@ except packer.PackerError as error:
 """
 
 
-def test_of_many_processes_at_once_those_that_succeed_leave_a_whole_export(packed, tmp_path):
+def test_many_processes_at_once_leave_a_complete_export(packed, tmp_path):
     out = tmp_path / "out"
     packer.export(packed, out, to="parquet")
     targets = ["torchtitan", "torchtune", "maxtext"]
@@ -70,26 +70,26 @@ def test_of_many_processes_at_once_those_that_succeed_leave_a_whole_export(packe
         subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)  # the package as it is tested
         for command in commands
     ]
-    told = [process.communicate()[1] for process in running]
-    assert 0 in {process.returncode for process in running}, told
-    for process, line in zip(running, told, strict=True):
+    errors = [process.communicate()[1] for process in running]
+    assert 0 in {process.returncode for process in running}, errors
+    for process, line in zip(running, errors, strict=True):
         assert process.returncode == 0 or "is being written by another packer" in line
-    assert is_whole(out)
+    assert is_complete(out)
     assert not beside(out)
 
 
-def test_an_export_killed_between_two_renames_comes_back(packed, tmp_path):
+def test_an_export_killed_between_two_renames_is_restored(packed, tmp_path):
     out = tmp_path / "out"
     packer.export(packed, out, to="parquet")
     shutil.copytree(out, sibling(out, "export"))
     out.rename(sibling(out, "old"))
     with pytest.raises(PackerError, match="out exists: choose another --output, or replace it with --overwrite"):
         packer.export(packed, out, to="torchtune")
-    assert is_whole(out)
+    assert is_complete(out)
     assert not beside(out)
 
 
-def test_a_replacement_that_cannot_be_put_in_place_leaves_the_old_one(packed, tmp_path, monkeypatch):
+def test_a_replacement_that_cannot_be_renamed_leaves_the_old_export(packed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     packer.export(packed, out, to="parquet")
     rename = Path.rename
@@ -104,16 +104,16 @@ def test_a_replacement_that_cannot_be_put_in_place_leaves_the_old_one(packed, tm
         refusing.setattr(Path, "rename", failing)
         with pytest.raises(PackerError, match="Permission denied"):
             packer.export(packed, out, to="torchtune", overwrite=True)
-    assert is_whole(out)
+    assert is_complete(out)
     packer.export(packed, out, to="torchtune", overwrite=True)
-    assert is_whole(out)
+    assert is_complete(out)
     assert not beside(out)
 
 
-def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(packed, tmp_path):
+def test_a_link_with_the_name_of_the_hidden_folder_is_not_followed(packed, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     sibling(tmp_path / "out", "export").symlink_to(tmp_path / "mine")
     packer.export(packed, tmp_path / "out", to="parquet")
-    assert is_whole(tmp_path / "out")
+    assert is_complete(tmp_path / "out")
     assert (tmp_path / "mine" / "thesis.tex").exists()

@@ -1,4 +1,4 @@
-"""Exports: exactly a trainer's columns, with the values of the documents; whole or not there."""
+"""Exports: exactly the columns of a trainer, with the values of the documents; complete or not there."""
 
 import errno
 import fcntl
@@ -36,12 +36,12 @@ ROOT = Path(__file__).parent.parent
 
 
 def read(folder: Path) -> list[dict]:
-    """All rows of an export, file by file, with pyarrow alone."""
+    """Read all rows of an export, file by file, with only pyarrow."""
     return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 def pieces_of(row, *, source_labels: bool) -> list[tuple[list[int], list[int]]]:
-    """(tokens, labels) of the segments of a row, taken from the documents."""
+    """Return (tokens, labels) of the segments of a row, taken from the documents."""
     pieces = []
     for document, start, length in segments_of(row):
         tokens = tokens_of(document, LENGTHS[document])
@@ -51,7 +51,7 @@ def pieces_of(row, *, source_labels: bool) -> list[tuple[list[int], list[int]]]:
 
 
 def beside(out: Path) -> list[str]:
-    """What else lies where an export was to go."""
+    """Return the names of hidden files and folders beside an export."""
     return sorted(path.name for path in out.parent.iterdir() if path.name.startswith("."))
 
 
@@ -60,7 +60,7 @@ def beside(out: Path) -> list[str]:
 
 @pytest.mark.parametrize("target", TRAINERS)
 @pytest.mark.parametrize(("source_labels", "labels"), [(True, True), (False, True), (False, False)])
-def test_the_rows_of_an_export_are_those_of_the_documents(tmp_path, target, source_labels, labels):
+def test_the_rows_of_an_export_hold_the_documents(tmp_path, target, source_labels, labels):
     packed = make(tmp_path, source_labels=source_labels, labels=labels, pad_id=7, shard_size=3 * 3 * 4 * MAX_LEN)
     packer.export(packed, tmp_path / "out", to=target)
     rows = list(packer.load(packed))
@@ -73,7 +73,7 @@ def test_the_rows_of_an_export_are_those_of_the_documents(tmp_path, target, sour
 
 
 @given(st.lists(row_segments, min_size=1, max_size=4), st.booleans(), st.data())
-def test_any_rows_become_the_naive_ones(lengths, has_labels, data):
+def test_columns_equal_the_naive_ones_for_any_rows(lengths, has_labels, data):
     rows, _ = drawn_rows(lengths, has_labels, data)
     pieces = []
     for row, segments in zip(rows, lengths, strict=True):
@@ -84,14 +84,14 @@ def test_any_rows_become_the_naive_ones(lengths, has_labels, data):
     batch = record_batch(rows)
     for target in TRAINERS:
         expected = [naive.exported_row(target, row, max_len=8, pad_id=0) for row in pieces]
-        for row, given_row in zip(expected, rows, strict=True):  # padding there is whatever was drawn
+        for row, drawn in zip(expected, rows, strict=True):  # the drawn padding is not pad_id
             for name in {"inputs", "input", "tokens"} & set(row):
-                row[name] = given_row["input_ids"]
+                row[name] = drawn["input_ids"]
         assert TARGETS[target].convert(batch).to_pylist() == expected
 
 
 def record_batch(rows) -> pa.RecordBatch:
-    """Rows of lists as a shard has them."""
+    """Return rows of lists as a record batch of a shard."""
     fixed = pa.list_(pa.int32(), len(rows[0]["input_ids"]))
     types = {"input_ids": fixed, "labels": fixed, "seq_lengths": pa.list_(pa.int32()), "doc_ids": pa.list_(pa.int64())}
     starts = [[0] * len(row["doc_ids"]) for row in rows]
@@ -99,15 +99,15 @@ def record_batch(rows) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({**columns, "doc_starts": pa.array(starts, pa.list_(pa.int32()))})
 
 
-def test_parquet_has_all_columns_as_they_are(packed, tmp_path):
+def test_parquet_has_all_columns_unchanged(packed, tmp_path):
     record = packer.export(packed, tmp_path / "out", to="parquet")
     assert read(tmp_path / "out") == rows_on_disk(packed)
     assert list(record.columns) == packer.load(packed).column_names
 
 
 @given(st.lists(st.lists(st.text(max_size=2), max_size=3), min_size=1, max_size=5), st.data())
-def test_parquet_passes_on_columns_that_it_does_not_know(words, data):
-    """Values kept per segment and per token; also of a part of a batch."""
+def test_parquet_has_unknown_columns_too(words, data):
+    """Kept columns have a value per segment or per token; the batch may be a slice."""
     numbers = [data.draw(st.lists(st.floats(width=32, allow_nan=False), min_size=4, max_size=4)) for _ in words]
     batch = pa.RecordBatch.from_pydict(
         {
@@ -132,7 +132,7 @@ def test_megatron_refuses_labels_that_are_not_the_tokens(tmp_path):
     packer.export(tmp_path / "packed", tmp_path / "out", to="torchtitan")
 
 
-def test_aligned_extents_reach_megatron_as_they_are(tmp_path):
+def test_megatron_reads_aligned_extents_unchanged(tmp_path):
     packed = make(tmp_path, max_len=16, align=4, emit=[])
     packer.export(packed, tmp_path / "out", to="megatron")
     packer.export(packed, tmp_path / "all", to="parquet")
@@ -162,7 +162,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("target", TRAINERS)
-def test_columns_are_exactly_those_that_the_trainer_reads(packed, tmp_path, target):
+def test_an_export_has_exactly_the_columns_that_the_trainer_reads(packed, tmp_path, target):
     packer.export(packed, tmp_path / "out", to=target)
     for path in (tmp_path / "out").glob("*.parquet"):
         expected = pa.schema({name: pa.list_(pa.field("element", kind)) for name, kind in COLUMNS[target].items()})
@@ -170,7 +170,7 @@ def test_columns_are_exactly_those_that_the_trainer_reads(packed, tmp_path, targ
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_shard_is_a_file_and_a_record_batch_a_row_group(packed, tmp_path, target):
+def test_a_shard_becomes_a_file_and_a_record_batch_a_row_group(packed, tmp_path, target):
     packer.export(packed, tmp_path / "out", to=target)
     ending = ".idx.parquet" if target == "megatron" else ".parquet"
     shards = sorted(packed.glob("*.arrow"))
@@ -192,7 +192,7 @@ def test_row_groups_of_long_rows_are_small(tmp_path):
     assert pq.ParquetFile(path).num_row_groups == 5
 
 
-def test_the_record_says_what_was_exported_and_nothing_of_where_and_when(packed, tmp_path):
+def test_the_record_describes_the_export_without_path_or_time(packed, tmp_path):
     record = packer.export(packed, tmp_path / "out", to="torchtitan")
     text = (tmp_path / "out" / RECORD).read_text()
     assert json.loads(text) == json.loads(json.dumps(record.to_dict()))
@@ -218,12 +218,12 @@ def test_the_bytes_do_not_depend_on_workers_and_the_rows_not_on_compression(pack
     assert found == {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
 
 
-def test_progress_ends_at_all_tokens(packed, tmp_path):
-    told = []
-    packer.export(packed, tmp_path / "out", to="parquet", progress=lambda *state: told.append(state))
+def test_progress_ends_with_all_tokens(packed, tmp_path):
+    steps = []
+    packer.export(packed, tmp_path / "out", to="parquet", progress=lambda *step: steps.append(step))
     total = len(packer.load(packed)) * MAX_LEN
-    assert told[-1] == ("export", total, total)
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    assert steps[-1] == ("export", total, total)
+    assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -243,7 +243,7 @@ def test_datasets_and_pyarrow_read_the_folder(packed, tmp_path, target):
 # ---- the folder ----
 
 
-def test_what_is_there_is_not_overwritten_unless_asked_for(packed, tmp_path):
+def test_an_existing_export_is_replaced_only_with_overwrite(packed, tmp_path):
     out = tmp_path / "out"
     packer.export(packed, out, to="torchtitan")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -255,7 +255,7 @@ def test_what_is_there_is_not_overwritten_unless_asked_for(packed, tmp_path):
     assert not beside(out)
 
 
-def test_what_a_kill_left_of_another_target_does_not_get_in(packed, tmp_path):
+def test_files_of_a_killed_export_to_another_target_are_removed(packed, tmp_path):
     left = sibling(tmp_path / "out", "export")
     (left / "folder").mkdir(parents=True)
     (left / "data-00000-of-00001.idx.parquet").write_bytes(b"")
@@ -289,7 +289,7 @@ def test_the_folder_is_named_after_the_packed_dataset(tmp_path, monkeypatch):
 
 
 def refused(tmp_path, name):
-    """(packed, output, options, what is said) of a mistake."""
+    """Prepare a mistake; return (packed, output, options, message)."""
     packed = make(tmp_path)
     out, options, message = tmp_path / "out", {"to": "torchtitan"}, ""
     if name == "file":
@@ -335,7 +335,7 @@ def refused(tmp_path, name):
         *("changed", "no folder"),
     ],
 )
-def test_mistakes_are_told_in_one_line_and_nothing_is_touched(tmp_path, name):
+def test_mistakes_are_reported_in_one_line_and_change_nothing(tmp_path, name):
     packed, out, options, message = refused(tmp_path, name)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(PackerError) as error:
@@ -346,7 +346,7 @@ def test_mistakes_are_told_in_one_line_and_nothing_is_touched(tmp_path, name):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_full_disk_is_told_and_leaves_nothing(packed, tmp_path, monkeypatch, overwrite):
+def test_a_full_disk_is_reported_and_leaves_nothing(packed, tmp_path, monkeypatch, overwrite):
     out = tmp_path / "out"
     if overwrite:
         packer.export(packed, out, to="parquet")
@@ -370,11 +370,11 @@ def test_a_full_disk_is_told_and_leaves_nothing(packed, tmp_path, monkeypatch, o
 KILLED = """
 import os, signal, sys
 import packer
-told = 0
+steps = 0
 def progress(*_):
-    global told
-    told += 1
-    if told == int(sys.argv[3]):
+    global steps
+    steps += 1
+    if steps == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
 packer.export(sys.argv[1], sys.argv[2], to="torchtitan", overwrite=True, workers=1, progress=progress)
 """
@@ -382,7 +382,7 @@ packer.export(sys.argv[1], sys.argv[2], to="torchtitan", overwrite=True, workers
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("moment", [1, 4])
-def test_killed_nothing_is_left_that_looks_whole(packed, tmp_path, there, moment):
+def test_a_killed_export_never_looks_complete(packed, tmp_path, there, moment):
     out = tmp_path / "out"
     if there:
         packer.export(packed, out, to="parquet")
@@ -400,7 +400,7 @@ def test_killed_nothing_is_left_that_looks_whole(packed, tmp_path, there, moment
     assert not beside(out)
 
 
-def test_the_record_is_written_when_all_files_are_there(packed, tmp_path, monkeypatch):
+def test_the_record_is_written_last(packed, tmp_path, monkeypatch):
     seen = []
 
     def noted(folder, record, files):
@@ -414,7 +414,7 @@ def test_the_record_is_written_when_all_files_are_there(packed, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_at_a_time_do_not_mix(packed, tmp_path):
+def test_an_export_in_progress_is_not_disturbed_by_another(packed, tmp_path):
     out, part = tmp_path / "out", tmp_path / ".out.packer-export"
     (part / ".packer").mkdir(parents=True)
     (part / "other").write_text("being written")
@@ -431,7 +431,7 @@ def test_two_at_a_time_do_not_mix(packed, tmp_path):
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_every_file_and_both_folders_are_synced_if_asked_for(packed, tmp_path, monkeypatch, sync):
+def test_sync_makes_every_file_and_both_folders_durable(packed, tmp_path, monkeypatch, sync):
     synced, fsync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), synced.append(os.fstat(file).st_ino)))
     out = tmp_path / "out"
@@ -440,7 +440,7 @@ def test_every_file_and_both_folders_are_synced_if_asked_for(packed, tmp_path, m
     assert set(synced) == (made if sync else set())
 
 
-def test_what_comes_meanwhile_is_not_overwritten(tmp_path):
+def test_a_folder_created_during_an_export_is_not_overwritten(tmp_path):
     out = tmp_path / "out"
     refused = pytest.raises(PackerError, match="out exists and is not an export")
     with refused, claim(out, EXPORT, None, sync=False, overwrite=False):
@@ -475,7 +475,7 @@ def test_the_command_prints_json(packed, tmp_path):
     assert found["compression"] == "snappy"
 
 
-def test_the_command_tells_mistakes_in_one_line(packed, tmp_path):
+def test_the_command_reports_mistakes_in_one_line(packed, tmp_path):
     invoke(packed, "--to", "parquet", "-o", tmp_path / "out")
     done = invoke(packed, "--to", "parquet", "-o", tmp_path / "out")
     assert done.exit_code == 1
@@ -485,7 +485,7 @@ def test_the_command_tells_mistakes_in_one_line(packed, tmp_path):
     assert invoke(packed, "--to", "nowhere").exit_code == 2
 
 
-def test_the_command_offers_what_there_is():
+def test_the_command_offers_every_target_and_compression():
     choices = {option.name: getattr(option.type, "choices", None) for option in command.params}
     assert list(choices["to"]) == list(TARGETS)
     assert list(choices["compression"]) == list(COMPRESSIONS)

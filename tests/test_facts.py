@@ -1,4 +1,4 @@
-"""Facts are declared once: what is written, read back and refused follows from their types."""
+"""Facts are declared once: how they are written, read and checked follows from their types."""
 
 import ast
 import json
@@ -36,13 +36,13 @@ FOLDERS = st.builds(Folder, files=st.lists(FILES).map(tuple), is_open=st.boolean
 
 
 @given(FOLDERS)
-def test_what_is_written_is_read_back(folder):
+def test_facts_round_trip(folder):
     content = json.loads(json.dumps(folder.to_dict()))
     assert Folder.from_dict(content) == folder
     assert Folder.from_dict(content | {"of a later version": [1]}) == folder
 
 
-def test_a_field_with_its_default_is_left_out_and_the_order_is_that_of_the_fields():
+def test_defaults_are_left_out_and_keys_are_in_field_order():
     assert Folder(is_open=True).to_dict() == {"is_open": True}
     folder = Folder(is_open=False, files=(File(name="a", rows=1, share=0.0),), first=File(name="b", rows=2))
     assert json.dumps(folder.to_dict()) == (
@@ -59,14 +59,14 @@ def test_a_field_with_its_default_is_left_out_and_the_order_is_that_of_the_field
         ({"name": "a", "rows": 1, "share": None}, TypeError, "share is null, not a number from 0"),
     ],
 )
-def test_a_field_of_another_kind_is_refused_by_its_type(content, error, words):
+def test_fields_of_another_kind_are_rejected(content, error, words):
     check_fields({"name": "a", "rows": 1, "share": 0.5}, kinds_of(File))
     with pytest.raises(error, match=words):
         check_fields(content, kinds_of(File))
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.parent.name)
-def test_a_manifest_is_written_as_it_was_read(path):
+def test_manifests_round_trip(path):
     content = json.loads(path.read_bytes())
     for part, kind in (("source", SourceIdentity), ("totals", Totals)):
         check_fields(content[part], kinds_of(kind))
@@ -90,7 +90,7 @@ def test_accounts_add_up(one, other):
     assert both == other + one
 
 
-def test_versions_of_libraries_do_not_count_in_text():
+def test_without_versions_leaves_library_versions_out():
     text = TextIdentity(columns=("text",), train_on="all", eos=True, tokenizer="0", tokenizers="1", transformers="2")
     assert text.without_versions() == {"columns": ["text"], "train_on": "all", "eos": True, "tokenizer": "0"}
 

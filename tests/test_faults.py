@@ -1,7 +1,7 @@
-"""Struck at any instant by whatever can strike: OUT is complete, or the same command goes on to the same bytes.
+"""Faults at any instant of a pack: the output is complete, or the same command resumes to the same bytes.
 
-The instants are those of `benchmarks/faults.py`: before every operation on the disk, in the midst of every write, and
-whenever a pack tells how far it is. Every trial checks by itself that nothing was lost.
+The instants are those of `benchmarks/faults.py`: before every operation on the disk, in the middle of every write, and
+whenever a pack reports progress. Every trial checks that nothing was lost.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """In memory where that is possible: a kill asks nothing of the disk, and fsync costs nothing there."""
+    """Folder in memory if possible, where fsync costs nothing; kills do not depend on the disk."""
     with contextlib.ExitStack() as stack:
         shm = Path("/dev/shm")
         if not shm.is_dir():
@@ -57,7 +57,7 @@ def decoded(packers, folder) -> Trial:
 
 
 def test_a_kill_at_any_instant_loses_nothing(trial):
-    """About 200 over all scenarios, in every stage, with some of the shards committed and the others not."""
+    """There are about 200 kills over all scenarios, in every stage, some with only part of the shards committed."""
     instants = trial.spread(6, trial.scenario.stages)
     fates = [trial.strike(Strike(kind="SIGKILL", instant=instant)) for instant in instants]
     assert len(fates) >= {"decoded": 35, "mapped": 30}.get(trial.scenario.name, 18)
@@ -87,7 +87,7 @@ def test_a_pack_killed_again_as_it_resumes_loses_nothing(decoded, seed):
     assert decoded.strike(*(Strike(kind="SIGKILL", instant=instant) for instant in (first, again))).stage != "none"
 
 
-def test_copies_that_kills_left_half_decoded_do_not_pile_up(decoded):
+def test_half_decoded_copies_of_killed_runs_do_not_accumulate(decoded):
     case = decoded.case()
     for _ in range(3):
         outcome = decoded.run(case, Strike(kind="SIGKILL", operation="tell decode"))  # while a copy is being written
@@ -96,7 +96,7 @@ def test_copies_that_kills_left_half_decoded_do_not_pile_up(decoded):
 
 
 @pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM"])
-def test_a_signal_to_end_is_one_line_and_an_exit_code_and_resumable(decoded, kind):
+def test_a_signal_ends_the_pack_with_one_line_and_it_can_be_resumed(decoded, kind):
     fates = [decoded.strike(Strike(kind=kind, instant=instant)) for instant in decoded.spread(3)]
     assert len({fate.stage for fate in fates}) >= 7
     case = decoded.case()
@@ -106,14 +106,14 @@ def test_a_signal_to_end_is_one_line_and_an_exit_code_and_resumable(decoded, kin
     assert 0 < len(shards_in(case / "out")) < decoded.shards
 
 
-def test_whoever_interrupts_twice_is_not_made_to_wait_and_loses_nothing(decoded):
+def test_a_second_interrupt_ends_at_once_and_loses_nothing(decoded):
     for instant in decoded.spread(3):
         decoded.strike(Strike(kind="SIGINT", instant=instant, repeats=True))
 
 
 @pytest.mark.parametrize("kind", [*ERRNOS, *EXCEPTIONS])
 @pytest.mark.parametrize("name", ["decoded", "--overwrite, two renames"])
-def test_what_the_system_refuses_and_a_worker_that_dies_leave_what_is_resumed(packers, folder, name, kind):
+def test_a_pack_resumes_after_system_errors_and_dead_workers(packers, folder, name, kind):
     trial = Trial(packers, SCENARIOS[name], folder / f"{name}-{kind}".replace(" ", "-"))
     instants = trial.spread(3, trial.scenario.stages)
     fates = [trial.strike(Strike(kind=kind, instant=instant)) for instant in instants]
@@ -121,7 +121,7 @@ def test_what_the_system_refuses_and_a_worker_that_dies_leave_what_is_resumed(pa
     assert any(0 < fate.shards < trial.shards for fate in fates)
 
 
-def test_of_two_commands_on_one_output_the_second_says_so_and_stops(decoded):
+def test_a_second_command_on_the_same_output_is_refused(decoded):
     refused = 0
     for _ in range(5):
         case = decoded.case()

@@ -1,4 +1,4 @@
-"""Every figure of a manifest is counted again: whichever is changed, `verify` names it."""
+"""Every figure of a manifest is counted again, so that `verify` names any that is changed."""
 
 import copy
 import json
@@ -53,13 +53,13 @@ PACKINGS: dict[str, tuple[str, dict[str, Any]]] = {
 def made(request, tmp_path) -> tuple[Path, Any]:
     """(packed, source)."""
     kind, options = PACKINGS[request.param]
-    given = [columns_of(LENGTHS, 1), columns_of(LENGTHS[::-1], 2)]
-    if kind == "jsonl":  # a value of the first line says of which type the column is
-        given = [{name: columns[name] for name in ("input_ids", "labels")} for columns in given]
+    tables = [columns_of(LENGTHS, 1), columns_of(LENGTHS[::-1], 2)]
+    if kind == "jsonl":  # leave out the other columns, whose type depends on the first line
+        tables = [{name: columns[name] for name in ("input_ids", "labels")} for columns in tables]
     if options.get("pairs"):
-        given = [paired(columns) for columns in given]
+        tables = [paired(columns) for columns in tables]
     paths = []
-    for number, columns in enumerate(given[: 2 if request.param == "a mixture" else 1]):
+    for number, columns in enumerate(tables[: 2 if request.param == "a mixture" else 1]):
         paths.append(write(tmp_path / f"{number}.{kind}", columns))
     source = [(paths[0], 1.5), (paths[1], 1.0)] if len(paths) > 1 else paths[0]
     packer.pack(source, tmp_path / "out", max_len=12, sync=False, **options)
@@ -67,13 +67,13 @@ def made(request, tmp_path) -> tuple[Path, Any]:
 
 
 def seal(packed: Path, content: dict[str, Any]) -> None:
-    """Write a manifest of this content, its own checksum right."""
-    told = {name: value for name, value in content.items() if name != "checksum"}
-    (packed / MANIFEST).write_text(json.dumps({**told, "checksum": checksum(told)}, indent=1) + "\n")
+    """Write a manifest with this content and a matching checksum."""
+    content = {name: value for name, value in content.items() if name != "checksum"}
+    (packed / MANIFEST).write_text(json.dumps({**content, "checksum": checksum(content)}, indent=1) + "\n")
 
 
 def complaints(packed: Path, source: Any) -> list[str]:
-    """What `verify` says with the source; refusing to read is a complaint, too."""
+    """Return the faults that `verify` finds with the source; an error counts as a fault."""
     try:
         return list(packer.verify(packed, source))
     except PackerError as error:
@@ -81,7 +81,7 @@ def complaints(packed: Path, source: Any) -> list[str]:
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values in a manifest that hold no others."""
+    """Yield the paths of all values in a manifest that hold no others."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in inside:
         yield from leaves(one, (*path, key))
@@ -90,7 +90,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def altered(value: Any) -> list[Any]:
-    """Other values of the same kind."""
+    """Return other values of the same type."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -101,21 +101,21 @@ def altered(value: Any) -> list[Any]:
 
 
 def not_in_the_rows(path: tuple[Any, ...], content: dict[str, Any], value: Any) -> bool:
-    """Whether a figure is known to the planner alone, and within what the rows allow; or of files, not of documents."""
+    """Whether a figure cannot be counted: only the planner knows it, or it describes files and not documents."""
     totals = content["totals"]
     if path[:2] == ("source", "files") and path[-1] in ("name", "bytes"):
         return True
     if path[-1] == "packs_ungrouped":
         return value <= totals["segments"]
     if path[-1] == "lower_bound":
-        # a solver may have proved as much
+        # A solver may have proved a higher bound.
         options = PackOptions.from_dict(content["options"])
         may_be = options.group_mode == "apart" or options.algorithm == "auto"
         return may_be and totals["lower_bound"] < value <= totals["packs"]
     return path[-1] == "pool_packs" and value in np.cumsum([0, *(shard["rows"] for shard in content["shards"][::-1])])
 
 
-def test_a_figure_that_is_changed_is_named(made):
+def test_a_changed_figure_is_named(made):
     packed, source = made
     assert complaints(packed, source) == []
     content = json.loads((packed / MANIFEST).read_text())
@@ -136,7 +136,7 @@ def test_a_figure_that_is_changed_is_named(made):
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_figure_of_text_that_is_changed_is_named(tmp_path, mixed):
+def test_a_changed_figure_of_text_is_named(tmp_path, mixed):
     tokenizer = save_tokenizer(tmp_path / "ours", template=EXACT["chatml"])
     records = [{"prompt": "The qui", "completion": "ck fox"}, {"prompt": "The fox", "completion": ""}]
     paths = []
@@ -147,7 +147,7 @@ def test_a_figure_of_text_that_is_changed_is_named(tmp_path, mixed):
     manifest = packer.pack(source, tmp_path / "out", max_len=16, tokenizer=tokenizer, eos=False, sync=False)
     assert manifest.totals.documents_straddling == manifest.totals.documents_untrained == 1 + mixed
     content = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    versions = {"tokenizers", "transformers", "jinja2"}  # the tokens are compared, whichever made them
+    versions = {"tokenizers", "transformers", "jinja2"}  # may differ, because tokens are compared
     unnoticed = []
     for path in leaves({name: content[name] for name in ("source", "totals")}):
         changed = copy.deepcopy(content)
@@ -167,7 +167,7 @@ def test_a_figure_of_text_that_is_changed_is_named(tmp_path, mixed):
     assert unnoticed == []
 
 
-def test_a_total_that_is_missing_is_named(made):
+def test_a_missing_total_is_named(made):
     packed, source = made
     content = json.loads((packed / MANIFEST).read_text())
     for name in content["totals"]:
@@ -177,10 +177,10 @@ def test_a_total_that_is_missing_is_named(made):
         assert any(name in fault for fault in complaints(packed, source)), name
 
 
-# What rows contradict also where it has its default, which the manifest does not name.
-ALWAYS_TOLD = {"max_len", "max_segments", "long", "pad_id", "labels", "emit", "input_column", "labels_column"}
+# Options that rows contradict even if they have their default, which the manifest does not contain.
+ALWAYS_COMPARED = {"max_len", "max_segments", "long", "pad_id", "labels", "emit", "input_column", "labels_column"}
 
-# What shapes rows by chance or order alone: other rows would be as right.
+# Options that only decide between equally valid rows.
 NOT_IN_THE_ROWS = {
     "seed": 1,
     "shard_size": 10**6,
@@ -204,7 +204,7 @@ def test_an_option_that_the_rows_contradict_is_named(made):
     unnoticed = []
     for name, values in others.items():
         for other in values:
-            if options[name] == other or (name not in content["options"] and name not in ALWAYS_TOLD):
+            if options[name] == other or (name not in content["options"] and name not in ALWAYS_COMPARED):
                 continue
             changed = copy.deepcopy(content)
             changed["options"][name] = other
@@ -231,7 +231,7 @@ def test_rows_with_more_segments_than_allowed_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["fewer", "twice", "another order", "no list"])
-def test_the_files_for_datasets_name_every_shard_once(tmp_path, change):
+def test_the_files_for_datasets_list_every_shard_once(tmp_path, change):
     source = write(tmp_path / "rows.arrow", columns_of(LENGTHS, 1))
     packed = tmp_path / "out"
     packer.pack(source, packed, max_len=12, shard_size=300, sync=False)
@@ -245,7 +245,7 @@ def test_the_files_for_datasets_name_every_shard_once(tmp_path, change):
     content = json.loads((packed / MANIFEST).read_text())
     content["files"]["state.json"] = xxhash.xxh3_128_hexdigest((packed / "state.json").read_bytes())
     seal(packed, content)
-    assert list(packer.verify(packed)) == ["state.json does not name the shards of the manifest"]
+    assert list(packer.verify(packed)) == ["state.json does not list the shards of the manifest"]
 
 
 def test_a_segment_without_trained_tokens_is_counted_in_its_shard(tmp_path):

@@ -1,4 +1,4 @@
-"""The files of a folder or glob: each once, whatever links lead where, and nothing that hangs when it is opened."""
+"""Files of a folder or glob: each is found once, whatever links lead to it, and special files are refused."""
 
 import os
 import socket
@@ -50,7 +50,7 @@ def test_a_link_to_a_folder_outside_is_followed(tmp_path):
 
 
 @pytest.mark.parametrize("pattern", [None, "**/*.jsonl"])
-def test_sixteen_folders_that_link_to_each_other_take_no_time(tmp_path, pattern):
+def test_sixteen_folders_that_link_to_each_other_are_searched_quickly(tmp_path, pattern):
     save(tmp_path, [f"f{i}/x.jsonl" for i in range(16)])
     for i in range(16):
         for j in range(16):
@@ -61,19 +61,18 @@ def test_sixteen_folders_that_link_to_each_other_take_no_time(tmp_path, pattern)
     assert time.monotonic() - begun < 5
 
 
-def test_a_link_that_leads_in_a_circle_or_nowhere_is_named(tmp_path):
+def test_a_link_that_leads_to_itself_or_nowhere_is_named(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "gone").symlink_to("nothing")
-    assert (
-        refused(tmp_path / "loop") == f"{tmp_path}/loop: a link that leads to no file or folder (loop); mend the link"
-    )
+    message = refused(tmp_path / "loop")
+    assert message == f"{tmp_path}/loop: a link that leads to no file or folder (loop); correct the link"
     assert "leads to no file or folder (nothing)" in refused(tmp_path / "gone")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.jsonl").symlink_to("a.jsonl")
     assert refused(tmp_path / "d") == "a.jsonl: cannot be read: Too many levels of symbolic links"
 
 
-# ---- what is no file ----
+# ---- special files ----
 
 
 def special_files(folder):
@@ -85,7 +84,7 @@ def special_files(folder):
     return {"pipe.jsonl": "a named pipe", "zero.parquet": "a device", "socket.arrow": "a socket"}
 
 
-def test_pipes_devices_and_sockets_are_refused_by_themselves_in_folders_and_globs(tmp_path, monkeypatch):
+def test_pipes_devices_and_sockets_are_refused_alone_in_folders_and_in_globs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, kind in special_files(tmp_path / "all").items():
         folder = save(tmp_path / f"with {name}", ["a.jsonl"])
@@ -124,11 +123,11 @@ def test_a_manifest_or_a_histogram_that_is_a_pipe_or_endless_does_not_hang(tmp_p
 
 
 @pytest.mark.parametrize("source", ["x" * 256 + ".jsonl", "x" * 300, "d/" + "x" * 5000])
-def test_a_name_that_the_system_does_not_take_is_one_line(tmp_path, source):
+def test_a_name_too_long_for_the_system_fails_in_one_line(tmp_path, source):
     assert refused(tmp_path / source).endswith(": cannot be read: File name too long")
 
 
-def test_a_name_that_is_not_utf_8_is_one_line(tmp_path):
+def test_a_name_that_is_not_utf_8_fails_in_one_line(tmp_path):
     name = os.fsdecode(b"caf\xe9.jsonl")
     folder = save(tmp_path / "d", ["a.jsonl"])
     (folder / "a.jsonl").rename(folder / name)
@@ -139,14 +138,14 @@ def test_a_name_that_is_not_utf_8_is_one_line(tmp_path):
         assert message.endswith("the name is not UTF-8; rename it")
 
 
-def test_an_output_of_a_name_that_cannot_be_is_one_line(tmp_path):
+def test_an_output_with_an_impossible_name_fails_in_one_line(tmp_path):
     source = save(tmp_path, ["a.jsonl"]) / "a.jsonl"
     (tmp_path / "loop").symlink_to("loop")
     for output in ("x" * 256, os.fsdecode(b"caf\xe9"), "loop"):
         with pytest.raises(PackerError) as caught:
             packer.pack(source, tmp_path / output, max_len=8)
         str(caught.value).encode()
-    long_name = tmp_path / ("x" * 249 + ".jsonl")  # with -packed-8 it is too long
+    long_name = tmp_path / ("x" * 249 + ".jsonl")  # too long with -packed-8
     source.rename(long_name)
     with pytest.raises(PackerError, match="File name too long: choose a shorter name with output"):
         packer.pack(long_name, max_len=8)

@@ -1,4 +1,4 @@
-"""Text to rows in one command: what each document alone gives, from every kind of source, or an error in one line."""
+"""Pack text in one command: rows hold the tokens of each document alone, from every kind of source."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Pieces and stretches of a few documents."""
+    """Make pieces and blocks of a few documents."""
     monkeypatch.setattr(spill_module, "_PIECE", 1500)
     monkeypatch.setattr(records_module, "BLOCK", 400)
 
@@ -99,7 +99,7 @@ def pack(source, out, tokenizer, **options):
 
 
 def documents_of(packed: Path) -> dict[int, tuple[list[int], list[int]]]:
-    """Tokens of every document and where they are trained, put together from its segments."""
+    """Return the tokens and labels of every document, joined from its segments."""
     pieces: dict[int, list] = {}
     for row in packer.load(packed):
         place = 0
@@ -116,7 +116,7 @@ def documents_of(packed: Path) -> dict[int, tuple[list[int], list[int]]]:
 
 
 def alone(tokenizer, record, template):
-    """What a document alone gives: its tokens, and the positions that are trained."""
+    """Return the tokens of a document by itself, and the positions that are trained."""
     if "messages" in record:
         render = naive_chats.renderer(tokenizer, template)
         wanted = naive_chats.assistant_characters(render, record["messages"])
@@ -151,7 +151,7 @@ def assert_rows_hold(packed: Path, records, tokenizer, template=None, max_len=MA
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_hold_what_each_document_alone_gives(tmp_path, tokenizer, kind, small):
+def test_rows_hold_the_tokens_of_each_document_alone(tmp_path, tokenizer, kind, small):
     records = KINDS[kind]()
     manifest = pack(write_lines(tmp_path / "rows.jsonl", records), tmp_path / "out", tokenizer)
     assert_rows_hold(tmp_path / "out", records, open_tokenizer(tokenizer), CHATML)
@@ -164,7 +164,7 @@ def test_rows_hold_what_each_document_alone_gives(tmp_path, tokenizer, kind, sma
     ("corpus", "every"), [("python_peps", 25), ("t0_train_50k", 150), ("gsm8k", 60), ("sgd_multiturn", 150)]
 )
 @pytest.mark.parametrize("name", ["qwen3", "bert_uncased"])
-def test_real_corpora_are_in_the_rows_as_each_document_alone(tmp_path, shared_data, corpus, every, name):
+def test_rows_of_real_corpora_hold_the_tokens_of_each_document_alone(tmp_path, shared_data, corpus, every, name):
     path = next((shared_data / "corpora").glob(f"{corpus}.jsonl*"))
     with path.open("rb") if path.suffix == ".jsonl" else zstandard.open(path, "rb") as file:
         records = [json.loads(line) for line in file.read().splitlines()[::every]]
@@ -178,7 +178,7 @@ def test_real_corpora_are_in_the_rows_as_each_document_alone(tmp_path, shared_da
 
 
 @pytest.mark.parametrize(("train_on", "records"), [("all", chats), ("all", pairs), ("assistant", chats)])
-def test_what_is_trained_can_be_chosen(tmp_path, tokenizer, train_on, records):
+def test_the_trained_tokens_can_be_chosen(tmp_path, tokenizer, train_on, records):
     source = write_lines(tmp_path / "rows.jsonl", records())
     totals = pack(source, tmp_path / "out", tokenizer, train_on=train_on, max_len=4096).totals
     if train_on == "all":  # but for the first token of each document
@@ -187,7 +187,7 @@ def test_what_is_trained_can_be_chosen(tmp_path, tokenizer, train_on, records):
         assert 0 < totals.tokens_trained < totals.tokens_packed - totals.documents
 
 
-def test_a_column_can_be_named_and_the_end_left_out(tmp_path, tokenizer):
+def test_a_column_can_be_named_and_the_end_token_left_out(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", [{"content": record["text"], "text": "no"} for record in texts()])
     pack(source, tmp_path / "out", tokenizer, text_column="content", eos=False, max_len=4096)
     found = documents_of(tmp_path / "out")
@@ -208,7 +208,7 @@ def test_tools_that_only_a_later_line_has_are_rendered(tmp_path, tokenizer):
 
 
 def write_formats(folder: Path, records) -> dict[str, object]:
-    """The same records in every form that is taken."""
+    """Write the same records in every supported form."""
     table = pa.Table.from_pylist(records)
     lines = write_lines(folder / "rows.jsonl", records)
     made: dict[str, object] = {"jsonl": lines, "gz": folder / "rows.jsonl.gz", "zst": folder / "rows.jsonl.zst"}
@@ -281,30 +281,30 @@ def test_workers_do_not_change_a_byte(tmp_path, tokenizer, kind, small):
     assert len({manifest.to_bytes() for manifest in made}) == 1
 
 
-# ---- kept and resumed ----
+# ---- killed and resumed ----
 
 
 class Killed(BaseException):
     pass
 
 
-def dies_after(monkeypatch, stretches: int):
-    """Have the tokenizer stop everything after so many stretches of records; count all."""
+def kill_after(monkeypatch, blocks: int):
+    """Make the tokenizer raise `Killed` at this block of records; return a list of the blocks it was called with."""
     calls = []
     encode = TextInput._encode
 
-    def limited(self, stretch):
-        calls.append(stretch)
-        if len(calls) == stretches:
+    def limited(self, block):
+        calls.append(block)
+        if len(calls) == blocks:
             raise Killed
-        return encode(self, stretch)
+        return encode(self, block)
 
     monkeypatch.setattr(TextInput, "_encode", limited)
     return calls
 
 
 @pytest.mark.parametrize("command", ["pack", "tokenize"])
-def test_what_was_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, monkeypatch, small, command):
+def test_text_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, monkeypatch, small, command):
     source = write_lines(tmp_path / "rows.jsonl", texts())
     options = PackOptions(max_len=MAX_LEN, algorithm="bfd", tokenizer=tokenizer)
 
@@ -313,40 +313,40 @@ def test_what_was_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, token
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
     with monkeypatch.context() as patch:
-        calls = dies_after(patch, -1)
+        calls = kill_after(patch, -1)
         whole = run(tmp_path / "whole")
-    sampling = 1 if command == "pack" else 0  # to foresee the size
+    sampling = 1 if command == "pack" else 0  # to estimate the size
     assert len(calls) > 10
     with monkeypatch.context() as patch:
-        dies_after(patch, 10)
+        kill_after(patch, 10)
         with pytest.raises(Killed):
             run(tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert not (tmp_path / "out" / REPORT).exists()
     with monkeypatch.context() as patch:
-        again = dies_after(patch, -1)
+        again = kill_after(patch, -1)
         assert run(tmp_path / "out") == whole
     assert sampling < len(again) < len(calls) - 3
 
 
 @pytest.mark.parametrize("source", ["file", "dataset in memory"])
-def test_only_what_was_tokenized_in_the_same_way_is_taken_up(tmp_path, tokenizer, monkeypatch, small, source):
-    given = write_lines(tmp_path / "rows.jsonl", pairs()) if source == "file" else datasets.Dataset.from_list(pairs())
+def test_only_text_tokenized_in_the_same_way_is_used_again(tmp_path, tokenizer, monkeypatch, small, source):
+    dataset = write_lines(tmp_path / "rows.jsonl", pairs()) if source == "file" else datasets.Dataset.from_list(pairs())
 
     def run(out, **options):
         options = PackOptions(max_len=1, tokenizer=tokenizer, **options)
-        report = tokenize(given, out, options=options, workers=1, sync=False).report
+        report = tokenize(dataset, out, options=options, workers=1, sync=False).report
         return report, [path.read_bytes() for path in sorted(out.glob("*.arrow"))]
 
     whole, other = run(tmp_path / "whole"), run(tmp_path / "other", eos=False)
     assert whole[0].documents_untrained == 0
     for options, wanted, same in (({}, whole, True), ({"eos": False}, other, False)):
         with monkeypatch.context() as patch:
-            dies_after(patch, 10)
+            kill_after(patch, 10)
             with pytest.raises(Killed):
                 run(tmp_path / "out")
         with monkeypatch.context() as patch:
-            again = dies_after(patch, -1)
+            again = kill_after(patch, -1)
             assert run(tmp_path / "out", **options) == wanted
             if same:
                 resumed = len(again)
@@ -355,17 +355,17 @@ def test_only_what_was_tokenized_in_the_same_way_is_taken_up(tmp_path, tokenizer
         shutil.rmtree(tmp_path / "out")
 
 
-def test_counts_of_what_was_tokenized_before_a_kill_are_kept(tmp_path, tokenizer, monkeypatch, small):
+def test_counts_of_text_tokenized_before_a_kill_are_kept(tmp_path, tokenizer, monkeypatch, small):
     source = write_lines(tmp_path / "rows.jsonl", [{"prompt": "The qui", "completion": "ck fox"}] * 40)
     options = PackOptions(max_len=1, tokenizer=tokenizer)
     with monkeypatch.context() as patch:
-        dies_after(patch, 4)
+        kill_after(patch, 4)
         with pytest.raises(Killed):
             tokenize(source, options=options, workers=1, sync=False)
     assert tokenize(source, options=options, sync=False).report.documents_straddling == 40
 
 
-def test_tokenized_once_packs_to_the_same_rows(tmp_path, tokenizer, small):
+def test_a_tokenized_dataset_packs_to_the_same_rows(tmp_path, tokenizer, small):
     for kind, records in KINDS.items():
         source = write_lines(tmp_path / f"{kind}.jsonl", records())
         result = tokenize(source, options=PackOptions(max_len=1, tokenizer=tokenizer), sync=False)
@@ -414,7 +414,7 @@ def test_another_tokenizer_or_template_is_another_pack(tmp_path, tokenizer):
 def test_verify_tokenizes_again_and_finds_what_differs(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", chats())
     pack(source, tmp_path / "out", tokenizer, chat_template=EXACT["trims"])
-    with pytest.raises(packer.PackerError, match="packed with the tokenizer ours: say where it is by tokenizer"):
+    with pytest.raises(packer.PackerError, match="packed with the tokenizer ours: give its path with tokenizer"):
         list(packer.verify(tmp_path / "out", source))
     assert not list(packer.verify(tmp_path / "out", source, tokenizer=tokenizer))
     changed = json.loads(json.dumps(chats()))
@@ -427,7 +427,7 @@ def test_verify_tokenizes_again_and_finds_what_differs(tmp_path, tokenizer):
         list(packer.verify(tmp_path / "tokens", tmp_path / "t.jsonl", tokenizer=tokenizer))
 
 
-def test_stats_and_compare_tell_what_packing_makes(tmp_path, tokenizer):
+def test_stats_and_compare_count_what_packing_makes(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", pairs())
     manifest = pack(source, tmp_path / "out", tokenizer)
     for command in (["stats"], ["compare", "--algorithm", "bfd"]):
@@ -461,7 +461,7 @@ def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, to
     assert "Tokenized with ours, training on completion of prompt+completion" in done.stdout
 
 
-# ---- what is wrong is named ----
+# ---- errors ----
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, to
     ],
 )
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_wrong_line_is_named_with_its_file(tmp_path, tokenizer, small, kind, line, words, workers):
+def test_an_invalid_line_is_named_with_its_file(tmp_path, tokenizer, small, kind, line, words, workers):
     lines = [json.dumps(record).encode() for record in KINDS[kind]()]
     lines[31:31] = [b"", line]
     (tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines))
@@ -491,7 +491,7 @@ def test_a_wrong_line_is_named_with_its_file(tmp_path, tokenizer, small, kind, l
     assert not (tmp_path / "rows-tokenized").exists()
 
 
-def test_a_wrong_row_of_parquet_is_named(tmp_path, tokenizer):
+def test_an_invalid_row_of_parquet_is_named(tmp_path, tokenizer):
     table = pa.table({"text": [*(record["text"] for record in texts()), None]})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=7)
     with pytest.raises(packer.SourceError, match=r"document 60 \(rows.parquet row 60\): 'text' is null"):
@@ -505,12 +505,14 @@ def refused(source, tokenizer, **options):
     return str(caught.value)
 
 
-def test_what_cannot_be_done_is_said_before_anything_is_written(tmp_path, tokenizer):
+def test_impossible_requests_are_refused_before_anything_is_written(tmp_path, tokenizer):
     chat = write_lines(tmp_path / "chats.jsonl", chats())
     text = write_lines(tmp_path / "texts.jsonl", texts())
     bare = save_tokenizer(tmp_path / "bare")
     assert "neither a tokenizer folder" in refused(text, str(tmp_path / "none"))
-    assert "has no chat template; give one by chat_template" in refused(chat, bare)
+    assert "has no chat template; choose one by chat_template (chatml, gemma3, llama3, qwen3, or a file)" in refused(
+        chat, bare
+    )
     assert "train_on assistant does not fit documents of text" in refused(text, tokenizer, train_on="assistant")
     assert "train_on is 'me': choose one of all, completion, assistant" in refused(text, tokenizer, train_on="me")
     assert "or give tokenizer to pack text" in refused(text, None)
@@ -518,7 +520,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(tmp_path, tokeni
     assert "eos is 'False', but there is no tokenizer" in refused(text, None, eos=False)
     assert "input_column is ids, but tokens and labels come" in refused(text, tokenizer, input_column="ids")
     both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1], "text": "a"}])
-    assert "tokenized already; take it without tokenizer" in refused(both, tokenizer)
+    assert "already tokenized; leave out tokenizer" in refused(both, tokenizer)
     empty = write_lines(tmp_path / "empty.jsonl", [])
     assert "empty dataset: 0 documents in 1 file(s)" in refused(empty, tokenizer)
     twice = tmp_path / "twice.parquet"
@@ -554,24 +556,24 @@ def test_every_kind_of_text_has_a_default_among_the_choices():
     assert {choice for fitting in TRAIN_ON.values() for choice in fitting} == set(choices)
 
 
-def test_tokens_that_cannot_fit_are_refused_before_a_text_is_tokenized(tmp_path, tokenizer, monkeypatch):
+def test_tokens_that_cannot_fit_on_the_disk_are_refused_before_a_text_is_tokenized(tmp_path, tokenizer, monkeypatch):
     source = write_lines(tmp_path / "rows.jsonl", chats() * 20)
     options = PackOptions(max_len=1, tokenizer=tokenizer)
-    told = []
+    calls = []
     with monkeypatch.context() as patch:
         with_free(patch, 1000)
         size = r"\d+\.\d kB"
         message = rf"/rows-tokenized: the tokens need about {size}, 1.0 kB are free: free some space, or choose an"
         with pytest.raises(PackerError, match=message):
-            tokenize(source, options=options, progress=lambda *news: told.append(news))
-        assert not told
+            tokenize(source, options=options, progress=lambda *call: calls.append(call))
+        assert not calls
         with_free(patch, 10**6)
         tokenize(source, options=options, sync=False)
-        with_free(patch, 0)  # what is there needs no room again
+        with_free(patch, 0)  # a complete output needs no space
         assert tokenize(source, options=options).found_complete
 
 
-def test_the_command_says_what_tokenizing_needs(tmp_path, tokenizer):
+def test_the_command_prints_the_space_that_tokenizing_needs(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", chats() * 100)
     done = CliRunner().invoke(cli, ["tokenize", str(source), "--tokenizer", str(tokenizer)])
     assert done.exit_code == 0, done.output
@@ -595,7 +597,7 @@ importlib.util.find_spec = lambda name, package=None: None if name == "torch" el
 
 
 @pytest.mark.parametrize("usual", [None, "0"])
-def test_without_torch_text_is_packed_and_nothing_is_said_of_it(tmp_path, tokenizer, usual):
+def test_text_is_packed_without_torch_and_without_a_warning(tmp_path, tokenizer, usual):
     source = write_lines(tmp_path / "rows.jsonl", chats())
     name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     env = {key: value for key, value in os.environ.items() if key != name} | ({} if usual is None else {name: usual})
@@ -603,12 +605,12 @@ def test_without_torch_text_is_packed_and_nothing_is_said_of_it(tmp_path, tokeni
     code += f"assert os.environ.get({name!r}) == {usual!r}\nassert 'torch' not in sys.modules\n"
     code += "import transformers\nassert not transformers.is_torch_available()\n"
     code += "transformers.logging.get_logger('transformers').warning('something else')\n"
-    given = [str(source), str(tmp_path / "out"), str(tokenizer)]
-    done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, env=env, check=False)
+    command = [sys.executable, "-c", code, str(source), str(tmp_path / "out"), str(tokenizer)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     assert "PyTorch" not in done.stderr + done.stdout
     assert "something else" in done.stderr
-    told = subprocess.run(
+    plain = subprocess.run(
         [sys.executable, "-c", f"{NO_TORCH}\nimport transformers"], capture_output=True, text=True, env=env, check=True
     )
-    assert ("PyTorch" in told.stderr) == (usual is None)  # as it would have been
+    assert ("PyTorch" in plain.stderr) == (usual is None)  # the warning that packer avoids

@@ -1,4 +1,4 @@
-"""Copying segments out of Arrow lists, and the labels and positions derived from them."""
+"""Kernels that copy segments from Arrow lists and derive labels and positions."""
 
 from itertools import chain
 
@@ -51,7 +51,7 @@ def test_a_column_of_mixed_chunks_reads_back(chunks):
 
 
 @given(lists_of_tokens, st.data())
-def test_slices_read_what_the_slice_shows(lists, data):
+def test_slices_yield_only_their_own_lists(lists, data):
     first = data.draw(st.integers(0, len(lists)))
     last = data.draw(st.integers(first, len(lists)))
     sliced = pa.array(lists, pa.list_(pa.int32())).slice(first, last - first)
@@ -59,13 +59,13 @@ def test_slices_read_what_the_slice_shows(lists, data):
     assert list_lengths(sliced).tolist() == [len(tokens) for tokens in lists[first:last]]
 
 
-def test_fixed_size_lists_count_from_their_slice():
+def test_sliced_fixed_size_lists_start_at_the_slice():
     array = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2)).slice(1)
     assert read_back(TokenColumn.from_arrow([array]), [[3, 4], [5, 6]]) == [[3, 4], [5, 6]]
     assert list_lengths(array).tolist() == [2, 2]
 
 
-def test_segments_land_where_they_are_placed():
+def test_segments_are_copied_to_their_places():
     column = TokenColumn.from_arrow([pa.array([[7, 8, 9], [5]], pa.list_(pa.int32()))])
     out = np.full(6, -1, np.int32)
     spans = Spans(lists=int64s(1, 0), starts=int64s(0, 1), lengths=int64s(1, 2), places=int64s(0, 3))
@@ -74,7 +74,7 @@ def test_segments_land_where_they_are_placed():
 
 
 @pytest.mark.parametrize("value_type", [np.int32, np.int64, np.int16, np.int8])
-def test_a_negative_token_is_refused_with_its_segment(value_type):
+def test_a_negative_token_is_reported_with_its_segment(value_type):
     column = TokenColumn.from_arrow([pa.array([[1], [2, -5]], pa.list_(pa.from_numpy_dtype(value_type)))])
     out = np.zeros(3, np.int32)
     spans = Spans(lists=int64s(0, 1), starts=int64s(0, 0), lengths=int64s(1, 2), places=int64s(0, 1))
@@ -85,12 +85,12 @@ def test_a_negative_token_is_refused_with_its_segment(value_type):
 @pytest.mark.parametrize(
     ("value", "value_type"), [(2**31, np.int64), (2**31, np.uint32), (2**63, np.uint64), (-(2**31) - 1, np.int64)]
 )
-def test_a_token_above_int32_is_refused(value, value_type):
+def test_a_token_above_int32_is_reported(value, value_type):
     column = TokenColumn.from_arrow([pa.array([[value]], pa.list_(pa.from_numpy_dtype(value_type)))])
     assert gather(column.addresses, Spans(*[int64s(n) for n in (0, 0, 1, 0)]), NO_LOSS, np.zeros(1, np.int32)) == 0
 
 
-def test_offsets_that_run_backwards_or_outside_are_refused():
+def test_decreasing_or_outside_offsets_are_rejected():
     values = pa.array([1, 2, 3], pa.int32())
     for wrong in ([0, 2, 1], [0, 9, 2], [0, 2, 9], [-1, 2, 3]):
         offsets = np.zeros(3, np.int32)
@@ -120,7 +120,7 @@ def test_labels_and_positions_equal_the_naive_twins(rows, spare, align, most_con
     assert positions.reshape(len(rows), max_len).tolist() == naive.restarted_positions(extents, max_len)
 
 
-def test_every_label_but_no_loss_counts_as_trained_token_0_too():
+def test_every_label_except_no_loss_counts_as_trained_even_token_0():
     labels = np.array([NO_LOSS, 0, 5, NO_LOSS, NO_LOSS, 0], np.int32)
     places, lengths, found = int64s(0, 3, 5), int64s(3, 2, 1), np.empty(3, np.bool_)
     assert count_trained(places, lengths, labels) == (3, 1)

@@ -1,4 +1,4 @@
-"""Rows of one group, rows with no two of a group, and pairs that stay together."""
+"""Rows of one group, rows without two segments of a group, and pairs that stay together."""
 
 import re
 from collections import Counter, defaultdict
@@ -52,7 +52,7 @@ def cut_and_group(documents, max_len, long="split", align=1):
 
 
 def row_groups(segments, plan, of_documents):
-    """The groups of the segments of every row."""
+    """Return the groups of the segments of every row."""
     documents = segments.locate(plan.slots)[0]
     return [
         of_documents[documents[a:b]].tolist() for a, b in zip(plan.row_starts[:-1], plan.row_starts[1:], strict=True)
@@ -75,7 +75,7 @@ def check_rows(segments, plan, *, max_segments, rows_per_shard):
     some_documents, st.integers(1, 12), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
     st.integers(1, 6), st.none() | st.integers(1, 4), st.integers(0, 3), st.sampled_from([0, 2, 64]),
 )  # fmt: skip
-def test_together_every_row_is_of_one_group(
+def test_together_every_row_holds_one_group(
     documents, pieces, long, align, rows_per_shard, max_segments, seed, most_solved
 ):
     segments, of_documents = cut_and_group(documents, pieces * align, long, align)
@@ -88,7 +88,7 @@ def test_together_every_row_is_of_one_group(
     check_rows(segments, plan, max_segments=max_segments, rows_per_shard=rows_per_shard)
     found = row_groups(segments, plan, of_documents)
     assert all(len(set(row)) == 1 for row in found)
-    # as many rows as every group makes on its own
+    # There are as many rows as the groups need on their own.
     of_group = defaultdict(list)
     for document, _, length in located(segments, segments.numbers()):
         of_group[of_documents[document]].append(-(-length // align) * align)
@@ -105,7 +105,7 @@ def test_together_every_row_is_of_one_group(
     some_documents, st.integers(1, 40), st.sampled_from(["split", "truncate", "drop"]), st.integers(1, 3),
     st.integers(1, 6), st.none() | st.integers(1, 4), st.integers(0, 3),
 )  # fmt: skip
-def test_apart_no_row_has_two_of_a_group(documents, pieces, long, align, rows_per_shard, max_segments, seed):
+def test_apart_no_row_holds_two_segments_of_a_group(documents, pieces, long, align, rows_per_shard, max_segments, seed):
     segments, of_documents = cut_and_group(documents, pieces * align, long, align)
     dealt = deal(segments, solver(max_segments)(segments.histogram), rows_per_shard=rows_per_shard, seed=seed)
     before = dealt.slots.copy()
@@ -138,7 +138,7 @@ def apart_of_many(of_documents, lengths, *, max_len=2048, seed=0, rows_per_shard
 
 
 def grouped_lengths():
-    """Documents of which ten in a row are of a group, some of none; half of them in order of length."""
+    """Make documents in runs of ten per group, some without a group; half of them are sorted by length."""
     lengths = real_like_lengths(60_000)
     lengths[30_000:].sort()
     of_documents = (np.arange(60_000) // 10).astype(np.int32)
@@ -146,7 +146,7 @@ def grouped_lengths():
     return of_documents, lengths
 
 
-def test_few_clashes_cost_few_rows_and_leave_the_other_rows_whole():
+def test_few_clashes_cost_few_rows_and_leave_other_rows_unchanged():
     of_documents, lengths = grouped_lengths()
     of_documents[of_documents >= 300] = NO_GROUP
     segments, dealt, plan = apart_of_many(of_documents, lengths)
@@ -160,8 +160,8 @@ def test_few_clashes_cost_few_rows_and_leave_the_other_rows_whole():
     assert len(before & after) == dealt.packs - clashes
 
 
-def test_as_many_rows_are_dissolved_as_give_the_largest_group_room():
-    # two rows [0, 0] and 18 rows without a group: two of them need four rows, five have room for all
+def test_as_many_rows_are_dissolved_as_the_largest_group_needs():
+    # Of two rows [0, 0] and 18 rows without a group, the two need four rows; five rows have room for all.
     segments = cut_documents(int32s([5] * 40), 10, "split")
     of_documents = int32s([0] * 4 + [NO_GROUP] * 36)
     dealt = Plan(
@@ -200,7 +200,7 @@ def test_plans_by_group_repeat_and_depend_on_the_seed():
     st.lists(st.tuples(st.integers(NO_GROUP, 3), st.integers(1, 20)), min_size=1, max_size=40), st.integers(20, 30),
     st.integers(1, 5), st.floats(0, 1), st.lists(st.integers(1, 20), max_size=4),
 )  # fmt: skip
-def test_segments_are_spread_over_rows_as_the_naive_way_does(some, max_len, limit, share, edges):
+def test_segments_are_spread_like_the_naive_algorithm_does(some, max_len, limit, share, edges):
     some = sorted(some, key=lambda segment: (segment[0] < 0, *np.negative(segment) * [-1, 1]))
     groups, extents = (int32s(values) for values in zip(*some, strict=True))
     classes = np.array([sum(edge > extent for edge in edges) for extent in range(max_len + 1)])
@@ -234,7 +234,7 @@ def test_no_packing_with_groups_apart_goes_below_the_bound(some, max_len):
         ([0, 0, 1], [0, 7, 7], 10, 2),
     ],
 )
-def test_the_bound_counts_what_fits_beside_no_segment_of_the_largest_group(groups, lengths, max_len, rows):
+def test_the_bound_counts_segments_too_long_to_share_a_row_with_the_largest_group(groups, lengths, max_len, rows):
     assert apart_bound(cut_documents(int32s(lengths), max_len, "split"), int32s(groups)) == rows
 
 
@@ -253,7 +253,7 @@ def few_groups(kind):
         ("five", 512, 1.04), ("twenty", 512, 1.03), ("twenty", 2048, 1.03), ("zipf", 512, 1.03),
     ],
 )  # fmt: skip
-def test_few_large_groups_end_near_the_bound(kind, max_len, most):
+def test_few_large_groups_need_about_as_many_rows_as_the_bound(kind, max_len, most):
     of_documents = few_groups(kind)
     lengths = real_like_lengths(40_000)
     segments, _, plan = apart_of_many(of_documents, lengths, max_len=max_len)
@@ -265,7 +265,7 @@ def test_few_large_groups_end_near_the_bound(kind, max_len, most):
         assert len(held) == len(set(held))
 
 
-def test_what_is_packed_anew_depends_on_the_seed_and_has_no_bias_of_order():
+def test_repacked_segments_depend_on_the_seed_and_not_on_source_order():
     of_documents, lengths = few_groups("five"), real_like_lengths(40_000)
     plans = [apart_of_many(of_documents, lengths, seed=seed, rows_per_shard=10**9) for seed in (0, 0, 1)]
     segments, _, plan = plans[0]
@@ -289,8 +289,8 @@ def test_a_group_of_most_documents_needs_as_many_rows():
     assert len(plan.row_starts) - 1 == apart_bound(segments, of_documents) == 700
 
 
-def test_rows_by_group_have_no_bias_of_order():
-    # the mean place of a document in the order on disk does not depend on its place in the source, nor on its length
+def test_rows_of_groups_do_not_depend_on_source_order():
+    # The position of a document on disk depends neither on its position in the source nor on its length.
     of_documents, lengths = grouped_lengths()
     segments, _, apart = apart_of_many(of_documents, lengths, rows_per_shard=10**9)
     together = deal_together(segments, of_documents, solver(None), max_segments=None, rows_per_shard=10**9, seed=0)
@@ -318,13 +318,13 @@ def test_equal_lengths_of_a_group_share_rows_at_random_not_in_source_order():
     [([3, 3, 3, 3], None, 2), ([1, 1, 1, 1, 1], 2, 3), ([6, 6, 6], None, 3)],
     ids=["tokens", "segments", "halves"],
 )
-def test_the_bound_of_a_group_is_the_best_of_three(lengths, max_segments, bound):
+def test_the_bound_of_a_group_is_the_largest_of_three(lengths, max_segments, bound):
     segments = cut_documents(int32s([*lengths, *lengths, 2]), 10, "split")
     of_documents = int32s([*[0] * len(lengths), *[1] * len(lengths), NO_GROUP])
     assert together_bound(segments, of_documents, max_segments) == 2 * bound + 1
 
 
-def test_rows_that_are_added_stand_anywhere_among_those_of_the_pool():
+def test_added_rows_are_anywhere_among_those_of_the_pool():
     lengths = np.sort(real_like_lengths(4000))
     segments, dealt, plan = apart_of_many(np.arange(4000, dtype=np.int32) % 8, lengths, rows_per_shard=50)
     assert dealt.pool_packs == dealt.packs < plan.packs - 20
@@ -344,7 +344,7 @@ def grouped_source(documents=400, seed=0):
 
 
 def groups_on_disk(out):
-    """The sources of the segments of every row, as kept."""
+    """Return the kept sources of the segments of every row."""
     rows = packer.load(out)
     shards = [pa.ipc.open_stream(path).read_all() for path in sorted(out.glob("*.arrow"))]
     found = []
@@ -357,7 +357,7 @@ def groups_on_disk(out):
 
 @pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
 @pytest.mark.parametrize("mode", get_args(GroupMode))
-def test_a_column_of_the_source_groups_its_documents(kind, mode, tmp_path):
+def test_documents_are_grouped_by_a_column(kind, mode, tmp_path):
     columns = grouped_source()
     source = write(tmp_path, kind, columns)
     out = tmp_path / "packed"
@@ -386,7 +386,7 @@ def test_the_column_of_groups_need_not_be_kept_and_may_hold_numbers(tmp_path):
     assert "group_by" not in packer.pack(source, tmp_path / "plain", max_len=100).to_dict()["options"]
 
 
-def test_the_command_says_what_groups_cost(tmp_path):
+def test_the_command_reports_the_rows_that_groups_cost(tmp_path):
     source = write(tmp_path, "parquet", grouped_source())
     command = ["pack", str(source), "--max-len", "100", "-o", str(tmp_path / "out"), "--group-by", "source"]
     done = CliRunner().invoke(cli, [*command, "--group-mode", "together"])
@@ -427,7 +427,7 @@ some_pairs = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)), min_siz
 
 
 def naive_pairs(pairs, max_len, long, side, align):
-    """(document, start, length) of every segment."""
+    """Return (document, start, length) of every segment."""
     segments = []
     for number, pair in enumerate(pairs):
         kept = list(pair)
@@ -453,9 +453,7 @@ def naive_pairs(pairs, max_len, long, side, align):
     some_pairs, st.integers(2, 12), st.sampled_from(["truncate", "drop"]), st.sampled_from(["left", "right"]),
     st.integers(1, 3), st.sampled_from([None, 2, 3, 4]), st.sampled_from(["together", "apart"]), st.integers(0, 3),
 )  # fmt: skip
-def test_pairs_of_groups_stand_side_by_side_and_are_treated_alike(
-    pairs, pieces, long, side, align, max_segments, mode, seed
-):
+def test_pairs_with_groups_stay_side_by_side(pairs, pieces, long, side, align, max_segments, mode, seed):
     max_len = pieces * align
     lengths = int32s([length for pair in pairs for length in pair])
     side = side if long == "truncate" else "right"
@@ -471,7 +469,7 @@ def test_pairs_of_groups_stand_side_by_side_and_are_treated_alike(
     check_rows(segments, plan, max_segments=max_segments, rows_per_shard=3)
     if long == "drop":
         assert sorted(located(segments, plan.slots)) == expected
-    else:  # where both are cut, which has a token more is not said
+    else:  # if both are cut, either may have a token more
         by_pair = defaultdict(list)
         for document, start, length in located(segments, plan.slots):
             assert start == (lengths[document] - length if side == "left" else 0)
@@ -493,8 +491,8 @@ def test_pairs_of_groups_stand_side_by_side_and_are_treated_alike(
     assert totals.lower_bound <= totals.packs
 
 
-def test_a_pair_gives_each_side_its_share():
-    # 10 and 4 in 8: the shorter is at its half; 10 and 2: the longer takes what the shorter leaves; 9 and 7: halves
+def test_truncation_gives_each_side_of_a_pair_its_share():
+    # At max_len 8: of 10 and 4, each gets half; of 10 and 2, the longer gets the rest; of 9 and 7, each gets half.
     segments = cut_pairs(int32s([10, 4, 2, 10, 9, 7, 5, 3, 0, 6]), 8, "truncate")
     assert segments.tails.tolist() == [4, 4, 2, 6, 4, 4, 5, 3, 0, 0]
     assert (segments.unpaired_documents, segments.unpaired_tokens, segments.empty_documents) == (1, 6, 1)
@@ -511,7 +509,7 @@ def test_a_pair_gives_each_side_its_share():
         ({"long": "drop", "untrained": "drop"}, "may leave out one side of a pair"),
     ],
 )
-def test_options_that_part_pairs_are_refused(options, message):
+def test_options_that_would_separate_pairs_are_refused(options, message):
     with pytest.raises(PackerError, match=message):
         PackOptions(max_len=8, pairs=True, **options)
 
@@ -534,7 +532,7 @@ def paired_source(pairs=150, seed=0):
 
 @pytest.mark.parametrize("kind", ["memory", "shuffled", "saved", "arrow", "parquet", "jsonl"])
 @pytest.mark.parametrize("mode", [None, *get_args(GroupMode)])
-def test_pairs_of_a_source_stand_side_by_side(kind, mode, tmp_path):
+def test_pairs_of_a_source_are_side_by_side(kind, mode, tmp_path):
     columns = paired_source()
     types = {name: pa.string() if name == "source" else pa.list_(pa.int32()) for name in columns}
     with pytest.MonkeyPatch.context() as patch:

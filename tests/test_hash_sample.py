@@ -1,4 +1,4 @@
-"""Samples by hash: members, ranks and counts, against a list of all of them."""
+"""Samples by hash: members, ranks and counts, compared with a list of all members."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SHARES = [0.0, 0.001, 0.03, 0.5, 0.98]
 
 
 def sample_of(population: int, share: float, seed=5) -> tuple[HashSample, list[int]]:
-    """A sample, and a list of its members."""
+    """Return a sample and the list of its members."""
     threshold = int(share * 2**64)
     hashes = naive.draws(population, seed=seed, purpose=MIXTURE, stream=2)
     sample = HashSample.of(population, key_of(seed, MIXTURE, 2), np.uint64(threshold))
@@ -52,7 +52,7 @@ def test_numbers_are_looked_up_in_any_order(seed, share, data):
     assert np.flatnonzero(sample.contains(first, last)).tolist() == inside
 
 
-def test_the_counter_looks_again_at_one_number_in_thousands():
+def test_the_counter_weighs_few_numbers_again():
     count = 60_000
     weights = np.random.default_rng(3).integers(0, 30, count).astype(np.int32)
     counter = WeightCounter(key_of(1, MIXTURE, 0))

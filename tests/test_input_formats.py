@@ -1,4 +1,4 @@
-"""Formats of input files: how they are recognised, and a new one that is a file and a line in the registry."""
+"""Formats of input files: how they are recognised, and how a new one is registered."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ NUMBERS = b"NUMBERS\n"
 
 @dataclass(frozen=True, slots=True)
 class NumberLines(Input):
-    """A toy format: after the line NUMBERS, a document is a line of numbers."""
+    """A toy format: after the line NUMBERS, each line of numbers is a document."""
 
     file: SourceFile
     path: Path
@@ -38,7 +38,7 @@ class NumberLines(Input):
 
 @dataclass(frozen=True, slots=True)
 class NumberRecords(RecordReader):
-    """The same as text: a record is a line."""
+    """Text records of the toy format: each line is one."""
 
     file: SourceFile
     path: Path
@@ -61,7 +61,7 @@ def open_number_records(path: Path, name: str) -> NumberRecords:
 
 @pytest.fixture
 def numbers(monkeypatch, tmp_path) -> Path:
-    """A file of the toy format, which is in the registry."""
+    """A file of the toy format, which is registered."""
     toy = InputFormat(
         title="Numbers",
         endings=(".numbers",),
@@ -81,7 +81,7 @@ def rows_of(packed: Path) -> list[list[int]]:
     return [row["input_ids"].tolist() for row in packer.load(packed)]
 
 
-def test_a_format_of_the_registry_is_packed(numbers, tmp_path, monkeypatch):
+def test_a_registered_format_is_packed(numbers, tmp_path, monkeypatch):
     assert read_whole(open_source(numbers.parent).spill(tmp_path / "spill"))[0] == DOCUMENTS
     packer.pack(numbers.parent, tmp_path / "packed", max_len=64, sync=False)
     write(tmp_path / "same", "stream", DOCUMENTS)
@@ -92,17 +92,18 @@ def test_a_format_of_the_registry_is_packed(numbers, tmp_path, monkeypatch):
     assert (numbers.parent / "rows-packed-64").is_dir()
 
 
-def test_its_text_is_tokenized(numbers, tmp_path):
+def test_text_in_a_registered_format_is_tokenized(numbers, tmp_path):
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
     manifest = packer.pack(numbers, tmp_path / "packed", max_len=512, tokenizer=tokenizer, sync=False)
     assert manifest.totals.documents == len(DOCUMENTS)
 
 
-def test_a_file_of_it_is_known_by_its_first_bytes_and_named_in_messages(numbers, tmp_path):
+def test_a_registered_format_is_recognised_by_its_first_bytes_and_listed_in_messages(numbers, tmp_path):
     numbers.rename(tmp_path / "rows.bin")
     assert format_of(tmp_path / "rows.bin", "rows.bin").title == "Numbers"
     (tmp_path / "other.bin").write_bytes(b"something else")
-    with pytest.raises(PackerError, match=r"it begins with b'somethin'\); taken are .* and Numbers \(\.numbers\)$"):
+    words = r"it begins with b'somethin'\); supported formats are .* and Numbers \(\.numbers\)$"
+    with pytest.raises(PackerError, match=words):
         format_of(tmp_path / "other.bin", "other.bin")
 
 
@@ -121,8 +122,8 @@ print([packer.load(sys.argv[2])[row]["doc_ids"].tolist() for row in range(len(pa
 """
 
 
-def test_an_algorithm_of_the_registry_packs(tmp_path):
-    """In a process of its own, as options name the algorithms that are there when they are imported."""
+def test_a_registered_algorithm_packs(tmp_path):
+    """Run in another process, since options list the algorithms that are registered when they are imported."""
     source = write(tmp_path / "rows", "stream", DOCUMENTS)
     command = [sys.executable, "-c", TOY, source, tmp_path / "toy"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -159,15 +160,16 @@ def test_names_are_recognised_by_their_endings(name, ending):
         ("a.arrow", b"PAR1", "Parquet"),
         ("a.bin", b"PAR1", "Parquet"),
         ("a.parquet", b"", "Parquet"),
-        ("a.json", b"PAR1", "JSON lines"),
-        ("a.ndjson.gz", b"\x1f\x8b", "JSON lines"),
+        ("a.json", b"PAR1", "JSON"),
+        ("a.ndjson.gz", b"\x1f\x8b", "JSON"),
     ],
 )
-def test_the_first_bytes_decide_but_for_json(tmp_path, name, start, title):
+def test_the_first_bytes_decide_except_for_json(tmp_path, name, start, title):
     (tmp_path / name).write_bytes(start)
     assert format_of(tmp_path / name, name).title == title
 
 
-def test_all_formats_are_named():
-    known = "Arrow (.arrow .ipc .feather), Parquet (.parquet) and JSON lines (.jsonl .ndjson .json, also .gz .zst)"
+def test_messages_list_all_formats():
+    known = "Arrow (.arrow .ipc .feather), Parquet (.parquet), JSON (.jsonl .ndjson .json, also .gz .zst), "
+    known += "CSV (.csv, also .gz .zst) and text (.txt, also .gz .zst)"
     assert known_formats() == known

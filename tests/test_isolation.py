@@ -345,9 +345,9 @@ def test_check_prints_a_verdict_for_each_implementation(tmp_path):
     assert legend.startswith("(others moved:")
 
 
-def test_check_says_a_line_for_each_bad_verdict_and_exits_with_1_when_none_is_safe(tmp_path):
+def test_check_says_a_line_for_each_bad_verdict_and_exits_with_3_when_none_is_safe(tmp_path):
     result = check(save_config(tmp_path, "falcon", hidden_size=128, num_attention_heads=4))
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     bad = result.stdout.splitlines()[-3:]
     assert bad[0].startswith("eager leaks: changing one document moved others by 0.")
     assert bad[1].startswith("sdpa leaks: ")
@@ -356,8 +356,8 @@ def test_check_says_a_line_for_each_bad_verdict_and_exits_with_1_when_none_is_sa
     assert result.stderr == ""
 
 
-@pytest.mark.parametrize(("name", "code"), [(IMPLEMENTATION, 0), ("sdpa", 1), ("eager", 1), ("flash_attention_2", 1)])
-def test_check_exits_with_1_unless_the_implementation_asked_for_is_safe(tmp_path, name, code):
+@pytest.mark.parametrize(("name", "code"), [(IMPLEMENTATION, 0), ("sdpa", 3), ("eager", 3), ("flash_attention_2", 3)])
+def test_check_exits_with_3_unless_the_implementation_asked_for_is_safe(tmp_path, name, code):
     result = check(save_config(tmp_path, "bert"), "--attn", name)
     assert result.exit_code == code
     assert any(line.startswith(name) for line in result.stdout.splitlines())
@@ -366,7 +366,7 @@ def test_check_exits_with_1_unless_the_implementation_asked_for_is_safe(tmp_path
 def test_check_takes_the_position_of_the_first_token(tmp_path):
     folder = save_config(tmp_path, "roberta", hidden_size=64, num_attention_heads=4, intermediate_size=64)
     without = check(folder)
-    assert without.exit_code == 1
+    assert without.exit_code == 3
     assert without.stdout.splitlines()[-1].endswith("packer.batches(..., position_offset=2)")
     assert check(folder, "--position-offset", 2).exit_code == 0
 

@@ -49,7 +49,7 @@ TYPES = {
 
 
 def write(folder: Path, kind: str, columns: dict[str, list]):
-    """Save columns in one of the ways a source may come; small chunks, so that there are several."""
+    """Save columns as a source of some kind, in several small chunks."""
     table = pa.table({name: pa.array(values, TYPES[name]) for name, values in columns.items()})
     if kind == "memory":
         return datasets.Dataset(table)
@@ -76,7 +76,7 @@ KINDS = ["arrow", "parquet", "jsonl", "saved", "memory", "shuffled"]
 
 
 def segments_with(dataset: packer.PackedDataset, per_segment=(), per_token=()):
-    """(document, start, tokens, labels, values per segment, values per token) of every segment."""
+    """Yield (document, start, tokens, labels, values per segment, values per token) of every segment."""
     for row in dataset:
         place = 0
         lengths = row.get("seq_tokens", row["seq_lengths"])
@@ -114,8 +114,8 @@ def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
     rows = datasets.load_from_disk(str(out))
     assert rows[0]["source"] == dataset[0]["source"].tolist()
     for row in rows:
-        for name, nothing in (("weight", 0), ("source", None), ("clean", False)):
-            assert [v for v, d in zip(row[name], row["doc_ids"], strict=True) if d < 0] in ([], [nothing])
+        for name, filler in (("weight", 0), ("source", None), ("clean", False)):
+            assert [v for v, d in zip(row[name], row["doc_ids"], strict=True) if d < 0] in ([], [filler])
     for row in dataset:
         extents = row["seq_lengths"]
         lengths = np.where(row["doc_ids"] < 0, 0, row.get("seq_tokens", extents))
@@ -125,12 +125,11 @@ def test_every_segment_has_the_values_of_its_document(tmp_path, kind, options):
 
 @pytest.mark.parametrize("changed", ["weight", "source", "logprob", "input_ids"])
 @pytest.mark.parametrize("together", [40, 4 << 20])
-def test_verify_compares_what_is_kept(tmp_path, monkeypatch, changed, together):
+def test_verify_compares_kept_columns(tmp_path, monkeypatch, changed, together):
     monkeypatch.setattr(segment_differences, "_COMPARED_TOGETHER", together)
     columns = made_source(50)
     out = tmp_path / "out"
-    given = {"keep": ["weight", "source"], "keep_tokens": ["logprob"]}
-    packer.pack(write(tmp_path, "arrow", columns), out, max_len=32, **given)
+    packer.pack(write(tmp_path, "arrow", columns), out, max_len=32, keep=["weight", "source"], keep_tokens=["logprob"])
     assert list(packer.verify(out, tmp_path / "source.arrow")) == []
     document = max(d for d, tokens in enumerate(columns["input_ids"]) if len(tokens) > 3)
     length = len(columns["input_ids"][document])
@@ -142,7 +141,7 @@ def test_verify_compares_what_is_kept(tmp_path, monkeypatch, changed, together):
 
 
 @pytest.mark.parametrize("beside", [1.0, None])
-def test_verify_takes_a_nan_for_equal_to_itself(tmp_path, beside):
+def test_verify_treats_nan_as_equal_to_nan(tmp_path, beside):
     columns = {"input_ids": [[1, 2]] * 3, "weight": [math.nan, beside, 2.0]}
     source = write(tmp_path, "arrow", columns)
     packer.pack(source, tmp_path / "out", max_len=4, keep=["weight"])
@@ -154,19 +153,19 @@ def test_verify_takes_a_nan_for_equal_to_itself(tmp_path, beside):
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"keep": ["missing"]}, "no column 'missing'"),
-        ({"keep_tokens": ["weight"]}, "'weight' holds double; taken are lists of numbers"),
+        ({"keep_tokens": ["weight"]}, "'weight' holds double; expected lists of numbers"),
         ({"keep": ["labels"]}, "the rows have a column of that name"),
         ({"keep": ["source_ids"]}, "the rows have a column of that name"),
         ({"keep": ["weight"], "keep_tokens": ["weight"]}, "it is named 2 times"),
         ({"keep_tokens": ["attention_mask"]}, "masks become labels"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(tmp_path, kind, given, words):
+def test_columns_that_cannot_be_kept_are_refused(tmp_path, kind, options, words):
     with pytest.raises(PackerError, match=words):
-        packer.pack(write(tmp_path, kind, made_source(5)), tmp_path / "out", max_len=32, **given)
+        packer.pack(write(tmp_path, kind, made_source(5)), tmp_path / "out", max_len=32, **options)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
@@ -183,7 +182,7 @@ def test_a_column_per_token_is_as_long_as_its_document(tmp_path, kind):
 
 
 def masked(columns: dict[str, list]) -> list[tuple[list[int], list[int]]]:
-    """(tokens, labels) of every document, as the masks leave them."""
+    """Return (tokens, labels) of every document after the masks are applied."""
     documents = []
     for row, tokens in enumerate(columns["input_ids"]):
         labels = list(columns.get("labels", columns["input_ids"])[row])
@@ -220,7 +219,7 @@ def sources(draw):
 
 @settings(deadline=None, max_examples=60)
 @given(sources(), st.sampled_from(["arrow", "parquet", "memory", "shuffled"]))
-def test_masks_become_labels_and_padding_goes(tmp_path_factory, columns, kind):
+def test_masks_become_labels_and_padding_is_removed(tmp_path_factory, columns, kind):
     folder = tmp_path_factory.mktemp("masks")
     source = write(folder, kind, columns)
     expected = masked(columns)
@@ -242,7 +241,7 @@ def test_masks_become_labels_and_padding_goes(tmp_path_factory, columns, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_masks_that_mask_nothing_leave_the_source_mapped(tmp_path, kind):
+def test_a_source_stays_mapped_if_its_masks_are_all_ones(tmp_path, kind):
     columns = made_source(100)
     plain = {"input_ids": columns["input_ids"]}
     ones = [[1] * len(tokens) for tokens in columns["input_ids"]]
@@ -255,7 +254,7 @@ def test_masks_that_mask_nothing_leave_the_source_mapped(tmp_path, kind):
     assert [found.get(d, []) for d in range(100)] == columns["input_ids"]
 
 
-def test_lengths_are_those_without_padding(tmp_path):
+def test_lengths_do_not_count_padding(tmp_path):
     columns = {"input_ids": [[0, 0, 5, 6], [7, 0, 0, 0]], "attention_mask": [[0, 0, 1, 1], [1, 0, 0, 0]]}
     assert open_source(write(tmp_path, "arrow", columns)).survey().lengths().tolist() == [2, 1]
 
@@ -275,7 +274,7 @@ def test_wrong_masks_are_named_with_their_document(tmp_path, kind, mask, name, w
         packer.pack(write(tmp_path, kind, columns), tmp_path / "out", max_len=8)
 
 
-def test_all_files_have_the_masks_of_the_first(tmp_path):
+def test_a_file_without_the_masks_of_the_first_is_refused(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     for name, columns in (("a", {"input_ids": [[1, 2]], "loss_mask": [[True, False]]}), ("b", {"input_ids": [[3]]})):
@@ -284,7 +283,7 @@ def test_all_files_have_the_masks_of_the_first(tmp_path):
         packer.pack(folder, tmp_path / "out", max_len=8)
 
 
-# ---- segments of which nothing is trained ----
+# ---- segments without trained tokens ----
 
 UNTRAINED_OPTIONS = [
     {},
@@ -298,7 +297,7 @@ UNTRAINED_OPTIONS = [
 @pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize("options", UNTRAINED_OPTIONS, ids=str)
 @pytest.mark.parametrize("kind", ["arrow", "jsonl", "shuffled"])
-def test_segments_of_which_nothing_is_trained_are_left_out_and_counted(tmp_path, kind, options, labels):
+def test_untrained_segments_are_left_out_and_counted(tmp_path, kind, options, labels):
     random = np.random.default_rng(3)
     lengths = random.integers(0, 40, 150).tolist()
     columns = {"input_ids": [random.integers(1, 99, length).tolist() for length in lengths]}
@@ -327,7 +326,7 @@ def test_segments_of_which_nothing_is_trained_are_left_out_and_counted(tmp_path,
         packer.pack(source, tmp_path / "none", max_len=12, untrained="error", **options)
 
 
-def test_wrapping_leaves_out_documents_of_which_nothing_is_trained(tmp_path):
+def test_wrapping_leaves_out_untrained_documents(tmp_path):
     columns = {"input_ids": [[1, 2, 3], [4, 5, 6, 7, 8], [9, 9]], "labels": [[-100, 2, -100], [-100] * 5, [-100, 9]]}
     source = write(tmp_path, "arrow", columns)
     manifest = packer.pack(source, tmp_path / "out", max_len=4, algorithm="wrapped", untrained="drop")
@@ -337,13 +336,13 @@ def test_wrapping_leaves_out_documents_of_which_nothing_is_trained(tmp_path):
     assert list(packer.verify(tmp_path / "out", source)) == []
 
 
-def test_nothing_trained_at_all_is_refused(tmp_path):
+def test_a_source_without_trained_tokens_is_refused(tmp_path):
     source = write(tmp_path, "arrow", {"input_ids": [[1, 2]], "labels": [[-100, -100]]})
-    with pytest.raises(PackerError, match="of 1 documents nothing is trained; check the labels"):
+    with pytest.raises(PackerError, match="none of 1 documents has a trained token; check the labels"):
         packer.pack(source, tmp_path / "out", max_len=4, untrained="drop")
 
 
-def test_a_row_of_padding_has_what_is_kept_too(tmp_path):
+def test_a_row_of_padding_has_kept_columns(tmp_path):
     columns = {**made_source(20), "clean": [True] * 20}
     packer.pack(write(tmp_path, "arrow", columns), tmp_path / "out", max_len=64, keep=["source", "weight", "clean"])
     dataset = packer.load(tmp_path / "out")

@@ -223,7 +223,7 @@ def test_a_missing_shard_is_named(tmp_path):
     (shard,) = out.glob("*.arrow")
     shard.unlink()
     message = refusal(out)
-    assert message.startswith(f"{shard} is missing, the manifest names it: ")
+    assert message.startswith(f"{shard} is missing, the manifest lists it: ")
     assert "restore it, or pack again" in message
 
 

@@ -1,4 +1,4 @@
-"""Every field of a manifest in turn holds what it should not: one line, whatever reads it, and never a traceback."""
+"""A wrong value in any field of a manifest gives a one-line error in every command, and never a traceback."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ DEEP = json.loads("[" * 900 + "]" * 900)
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value, those that hold others among them."""
+    """Yield the path of every value, including lists and objects."""
     yield path
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
@@ -31,7 +31,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def replaced(content: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """The same content with another value at a path; without the last key of the path where the value is ..."""
+    """Return a copy with another value at a path; the value `...` removes the last key instead."""
     if not path:
         return value
     changed = copy.deepcopy(content)
@@ -55,7 +55,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
-    """(a packed dataset, the command that packs it again, arguments of its source for `verify`)."""
+    """Return a packed dataset, the command that packs it again, and the source arguments for `verify`."""
     folder, options = tmp_path_factory.mktemp("made"), KINDS[request.param]
     lengths = [3, 5, 2, 8, 11, 1, 4, 4, 6, 2]
     tokens = [list(range(1, length + 1)) for length in lengths]
@@ -66,8 +66,8 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
     for path in sources:
         with pa.ipc.new_stream(str(path), pa.table(table).schema) as stream:
             stream.write_table(pa.table(table))
-    given = [(sources[0], 0.5), (sources[1], 0.25)] if request.param == "mixture" else sources[0]
-    packer.pack(given, folder / "packed", sync=False, **options)
+    source = [(sources[0], 0.5), (sources[1], 0.25)] if request.param == "mixture" else sources[0]
+    packer.pack(source, folder / "packed", sync=False, **options)
     names = {"keep_tokens": "--keep-tokens", "max_len": "--max-len", "max_segments": "--max-segments"}
     again = ["pack", "-o", str(folder / "packed")]
     for name, value in options.items():
@@ -83,7 +83,7 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
 
 
 def faults(folder: Path, commands: list[list[str]]) -> Iterator[str]:
-    """Run commands; yield what is neither a success nor one line."""
+    """Run commands; yield every outcome that is neither a success nor a one-line error."""
     for command in commands:
         done = CliRunner().invoke(cli, command)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -131,16 +131,16 @@ def try_values(made, tmp_path: Path, values: list[Any], *, every: int = 1) -> li
     return wrong
 
 
-def test_a_field_of_another_value_or_without_one_is_told_in_one_line(made, tmp_path):
+def test_wrong_or_missing_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=23) == []
 
 
 @pytest.mark.slow
-def test_more_fields_of_other_values_are_told_in_one_line(made, tmp_path):
+def test_more_wrong_fields_give_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [*WRONG, ...], every=5) == []
 
 
-def test_a_field_nested_a_thousand_deep_is_told_in_one_line(made, tmp_path):
+def test_a_deeply_nested_field_gives_a_one_line_error(made, tmp_path):
     assert try_values(made, tmp_path, [DEEP], every=7) == []
     packed, _, _ = made
     for where in ((), ("options",), ("options", "later"), ("totals", "later"), ("source", "later"), ("later",)):
@@ -149,7 +149,7 @@ def test_a_field_nested_a_thousand_deep_is_told_in_one_line(made, tmp_path):
         assert list(faults(tmp_path / "packed", [["verify", str(tmp_path / "packed")]])) == []
 
 
-def test_the_message_names_the_field_the_value_and_what_belongs_there(made, tmp_path):
+def test_the_message_names_field_value_and_expected_kind(made, tmp_path):
     packed, _, _ = made
     shutil.copytree(packed, tmp_path / "packed")
     content = json.loads((packed / MANIFEST).read_bytes())
@@ -172,7 +172,7 @@ def test_the_message_names_the_field_the_value_and_what_belongs_there(made, tmp_
         assert str(error.value).endswith("restore it, or pack again to another folder")
 
 
-def test_fields_of_a_later_version_are_passed_over(made, tmp_path):
+def test_fields_of_a_later_version_are_ignored(made, tmp_path):
     packed, _, _ = made
     shutil.copytree(packed, tmp_path / "packed")
     content = json.loads((packed / MANIFEST).read_bytes())

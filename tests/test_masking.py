@@ -1,4 +1,4 @@
-"""Masks for masked language models: segment by segment, by a count, the same for a document wherever it is."""
+"""Masks for masked language models: counted per segment, and equal for a document in any row and batch."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ maskers = st.builds(
 
 
 def mask(segments, mlm, epoch=0):
-    """(hidden, labels) of each of the segments (tokens, document, start), masked in one call."""
+    """Mask segments (tokens, document, start) in one call, and return (hidden, labels) of each."""
     lengths = np.array([len(tokens) for tokens, _, _ in segments])
     ids = np.concatenate([np.array(tokens, np.int64) for tokens, _, _ in segments])
     documents, starts = (np.array([each[part] for each in segments], np.int64) for part in (1, 2))
@@ -50,7 +50,7 @@ def mask(segments, mlm, epoch=0):
     return list(zip(*(np.split(values, np.cumsum(lengths)[:-1]) for values in pair), strict=True))
 
 
-# ---- which ----
+# ---- which tokens are masked ----
 
 
 @given(st.lists(segment, min_size=1, max_size=6), maskers, st.sampled_from([0, 3]))
@@ -64,7 +64,7 @@ def test_masks_equal_the_naive_ones(segments, mlm, epoch):
 
 
 @given(st.lists(segment, min_size=1, max_size=6), maskers)
-def test_as_many_tokens_as_asked_for_never_special_ones_and_words_whole(segments, mlm):
+def test_the_requested_count_is_masked_in_whole_words_without_special_tokens(segments, mlm):
     for (tokens, document, _), (hidden, labels) in zip(segments, mask(segments, mlm), strict=True):
         tokens = np.array(tokens)
         chosen = labels != NO_LOSS
@@ -98,19 +98,19 @@ def test_spans_are_longer_than_words_and_end_with_their_segment():
 
     assert runs(unit="span") > 2 * runs(unit="word") > 2 * runs(unit="token")
     assert runs(unit="span", longest_span=1) == pytest.approx(runs(unit="word"), rel=0.1)
-    # a segment of one free token is masked by itself, whatever stands beside it
+    # a segment with one maskable token is masked alone, whatever its neighbors
     for _, labels in mask([([5], number, 0) for number in range(20)], masker(unit="span", span_stop=0.0)):
         assert labels.tolist() == [5]
 
 
-def test_shares_are_those_asked_for():
+def test_shares_are_those_requested():
     random = np.random.default_rng(0)
     segments = [(random.integers(4, VOCABULARY, 200), document, 0) for document in range(1_000)]
     for unit in UNITS:
         hidden, labels = map(np.concatenate, zip(*mask(segments, masker(unit=unit)), strict=True))
         before = np.concatenate([tokens for tokens, _, _ in segments])
         chosen = labels != NO_LOSS
-        margin = 0.03 if unit == "span" else 0.01  # whole spans are fewer
+        margin = 0.03 if unit == "span" else 0.01  # there are fewer spans than tokens
         assert chosen.mean() == pytest.approx(0.15, abs=0.01)
         assert (hidden[chosen] == MASK).mean() == pytest.approx(0.8, abs=margin)
         changed = chosen & (hidden != MASK) & (hidden != before)
@@ -121,10 +121,10 @@ def test_shares_are_those_asked_for():
         assert places.min() > 0.5 * places.mean(), "every place is chosen"
 
 
-def test_a_batch_that_is_too_large_for_one_number_is_ordered_alike():
+def test_batches_too_large_for_combined_keys_have_the_same_order():
     random = np.random.default_rng(0)
     draws = random.integers(0, 2**64, 4000, np.uint64)
-    draws[1000:1500] = draws[999]  # ties are broken by place
+    draws[1000:1500] = draws[999]  # ties are broken by position
     few = np.array([0, 3000, 4000])
     expected = _shuffled(few, draws)
     assert (np.diff(draws[expected[:3000]] >> np.uint64(32)).astype(np.int64) >= 0).all()
@@ -132,11 +132,11 @@ def test_a_batch_that_is_too_large_for_one_number_is_ordered_alike():
     assert (_shuffled(many, draws) == expected).all()
 
 
-# ---- the same wherever a document is ----
+# ---- the same in any row and batch ----
 
 
-def by_place(dataset, batch):
-    """(document, place) -> (hidden, label) of a batch of all rows in the order on disk, in the format `hf`."""
+def by_position(dataset, batch):
+    """Map (document, position) to (hidden, label), for a batch of rows in disk order in the format `hf`."""
     names = [
         (doc, start + place) for row in dataset for doc, start, length in segments_of(row) for place in range(length)
     ]
@@ -146,7 +146,7 @@ def by_place(dataset, batch):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_document_is_masked_alike_in_any_row_and_batch_and_anew_in_another_epoch(tmp_path, unit):
+def test_masks_depend_on_document_and_epoch_but_not_on_row_or_batch(tmp_path, unit):
     pytest.importorskip("torch")
     found = []
     options = {"max_id": 100_000}
@@ -164,11 +164,11 @@ def test_a_document_is_masked_alike_in_any_row_and_batch_and_anew_in_another_epo
         dataset = packer.load(make(tmp_path / name, **packing))
         for epoch in (0, 1):
             whole = packer.collate(list(dataset), mlm=mlm, epoch=epoch, tensors="numpy")
-            found.append(by_place(dataset, whole))
+            found.append(by_position(dataset, whole))
             for row, batch in zip(
                 dataset, packer.batches(dataset, rows=1, seed=None, epoch=epoch, mlm=mlm), strict=True
             ):
-                assert by_place([row], batch).items() <= found[-1].items()
+                assert by_position([row], batch).items() <= found[-1].items()
     assert found[0] == found[2]
     assert found[1] == found[3]
     assert found[0] != found[1]
@@ -197,10 +197,10 @@ def test_workers_learn_the_epoch_from_the_sampler(dataset):
             assert batch["labels"].tolist() == other["labels"].tolist()
 
 
-# ---- tokenizers and mistakes ----
+# ---- tokenizers and errors ----
 
 
-def test_a_tokenizer_tells_special_tokens_and_words(shared_data):
+def test_special_tokens_and_words_are_read_from_the_tokenizer(shared_data):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(shared_data / "tokenizers" / "bert_uncased")
     mlm = packer.masked_lm(tokenizer, unit="word", probability=0.2, seed=4)
@@ -212,7 +212,7 @@ def test_a_tokenizer_tells_special_tokens_and_words(shared_data):
 
 
 class SpacedTokenizer:
-    """What is asked of a tokenizer, of byte-level BPE."""
+    """The part of a byte-level BPE tokenizer that packer uses."""
 
     mask_token_id, all_special_ids = 1, (0, 1)
 
@@ -220,7 +220,7 @@ class SpacedTokenizer:
         return {"<pad>": 0, "<mask>": 1, "Ġthe": 2, "re": 3, "Ġa": 4, ",": 6}
 
 
-def test_words_begin_at_the_mark_of_a_space():
+def test_words_begin_at_the_space_marker():
     mlm = packer.masked_lm(SpacedTokenizer())
     assert np.flatnonzero(mlm.continuations[2:]).tolist() == [1, 4]
     assert mlm.vocab_size == 7
@@ -245,20 +245,20 @@ def test_words_begin_at_the_mark_of_a_space():
         ({"vocab_size": 41}, "continuations has 40 values for 41 token ids: pass one per token id"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(options, message):
+def test_invalid_options_give_a_one_line_error(options, message):
     with pytest.raises(PackerError) as raised:
         masker(**options)
     assert str(raised.value) == message
 
 
-def test_whole_words_need_to_know_words():
+def test_whole_word_masking_needs_continuations():
     with pytest.raises(PackerError, match="unit is 'word' without continuations: packer"):
         packer.MaskedLM(mask_id=3, vocab_size=9, special_ids=[], unit="word")
     spans = packer.MaskedLM(mask_id=3, vocab_size=9, special_ids=[], unit="span")
     assert mask([([5, 6, 7], 0, 0)], spans)[0][1].tolist().count(NO_LOSS) == 2
 
 
-def test_a_token_outside_the_vocabulary_and_an_epoch_that_is_none_are_refused(dataset):
+def test_tokens_outside_the_vocabulary_and_negative_epochs_are_rejected(dataset):
     with pytest.raises(
         PackerError, match=r"a batch has the token \d+, but mlm a vocab_size of 40: pass that of the tokenizer"
     ):

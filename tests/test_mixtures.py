@@ -1,4 +1,4 @@
-"""Mixtures: how much is taken of each source, in which order, and that the rows hold just that."""
+"""Mixtures: how much of each source is taken, in which order, and that the rows hold exactly these documents."""
 
 import json
 from collections import Counter
@@ -28,7 +28,7 @@ from tests.test_kept import write
 
 
 def documents_of(source: int, count: int, longest=40) -> list[list[int]]:
-    """Tokens that tell source and document; some documents are empty."""
+    """Return documents whose tokens encode source and document; some documents are empty."""
     lengths = np.random.default_rng(source).integers(0, longest, count)
     return [[100_000 * (source + 1) + document] * int(length) for document, length in enumerate(lengths)]
 
@@ -40,7 +40,7 @@ def save(folder, source: int, count: int, kind="arrow"):
 
 
 def segments_in(out, align=1) -> Counter:
-    """How often each (source, document, copy) begins in the rows; all tokens must be those of the document."""
+    """Count how often each (source, document, copy) begins in the rows, and check all tokens."""
     found = Counter()
     for row in packer.load(out):
         place = 0
@@ -64,7 +64,7 @@ WEIGHTS = st.sampled_from([0.1, 0.3, 0.5, 0.7, 1, 1.5, 2, 3.25])
 
 
 def take(lengths, target, *, seed=1, source=0, counted_together=7):
-    """What is taken of a source of documents of these lengths, and how many tokens that says it has."""
+    """Return what is taken of a source with documents of these lengths, and its tokens."""
     counter = WeightCounter(key_of(seed, MIXTURE, source))
     kept = np.array(lengths, np.int32)
     for first in range(0, len(kept), counted_together):
@@ -73,14 +73,14 @@ def take(lengths, target, *, seed=1, source=0, counted_together=7):
 
 
 def by_hash(count, *, seed=1, source=0):
-    """Documents in the order in which a sample takes them."""
+    """Return documents in the order in which samples take them."""
     hashes = naive.draws(count, seed=seed, purpose=MIXTURE, stream=source)
     return sorted(range(count), key=hashes.__getitem__)
 
 
 @settings(deadline=None)
 @given(LENGTHS, st.fractions(0, 200, max_denominator=7), st.integers(0, 2**63 - 1), st.integers(0, 5))
-def test_what_is_taken_is_nearest_to_the_target(lengths, target, seed, source):
+def test_documents_taken_are_nearest_to_the_target(lengths, target, seed, source):
     found, tokens = take(lengths, target, seed=seed, source=source)
     times = found.times(0, len(lengths))
     assert times.tolist() == naive.take_documents(lengths, target, by_hash(len(lengths), seed=seed, source=source))
@@ -91,8 +91,8 @@ def test_what_is_taken_is_nearest_to_the_target(lengths, target, seed, source):
     assert list(zip(documents.tolist(), copies.tolist(), strict=True)) == [(d, c) for _, d, c in numbered]
 
 
-def test_a_large_sample_is_resolved_to_the_document():
-    """There are some 12 documents in a bucket of the counter; empty ones and equal targets are among the cases."""
+def test_large_samples_are_exact_to_the_document():
+    """About 12 documents share a bucket of the counter; some documents are empty, and some targets equal."""
     lengths = np.random.default_rng(0).integers(0, 20, 50_000).tolist()
     order, whole = by_hash(len(lengths)), sum(lengths)
     targets = [1, 2, 17, 1000, whole // 3, whole // 3 + 1, whole - 1, whole, whole + 1, 3 * whole - 5, 2 * whole + 11]
@@ -137,7 +137,7 @@ def test_weights_are_exact():
     assert mixture_targets([10, 10], [0.1, 0.2], unit="tokens", total=3) == [1, 2]
 
 
-# ---- in the rows ----
+# ---- rows ----
 
 KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved"), ("jsonl", "parquet")]
 
@@ -153,7 +153,7 @@ KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved"), ("jso
     ],
     ids=str,
 )
-def test_rows_hold_what_is_taken_and_verify_finds_it(tmp_path, kinds, options):
+def test_rows_hold_the_documents_taken_and_pass_verify(tmp_path, kinds, options):
     sources = [
         save(tmp_path, number, count, kind) for number, (count, kind) in enumerate(zip((200, 60), kinds, strict=True))
     ]
@@ -178,8 +178,8 @@ def test_rows_hold_what_is_taken_and_verify_finds_it(tmp_path, kinds, options):
         for document in nonempty:
             assert copies[document] in (least, least + 1)
             assert {c for p, d, c in found if (p, d) == (source, document)} == set(range(copies[document]))
-        told = manifest.source.mixture[source]
-        assert (told.tokens, told.taken.tokens, told.taken.copies) == (sum(lengths), tokens, least)
+        part = manifest.source.mixture[source]
+        assert (part.tokens, part.taken.tokens, part.taken.copies) == (sum(lengths), tokens, least)
     assert manifest.totals.tokens == sum(part.taken.tokens for part in manifest.source.mixture)
     assert manifest.totals.documents == sum(part.taken.documents for part in manifest.source.mixture)
     if "shuffled" not in kinds:
@@ -187,7 +187,7 @@ def test_rows_hold_what_is_taken_and_verify_finds_it(tmp_path, kinds, options):
     assert datasets.load_from_disk(str(out))[0]["source_ids"] == packer.load(out)[0]["source_ids"].tolist()
 
 
-def test_by_default_nothing_is_repeated_and_the_scarcest_source_comes_whole(tmp_path):
+def test_by_default_nothing_is_repeated_and_the_scarcest_source_is_taken_whole(tmp_path):
     sources = [(save(tmp_path, 0, 200), 0.7), (save(tmp_path, 1, 60), 0.3)]
     manifest = packer.pack(sources, tmp_path / "out", max_len=32)
     assert [part.taken.copies for part in manifest.source.mixture] == [0, 1]
@@ -208,20 +208,20 @@ def test_every_shard_has_the_mixture(tmp_path):
         assert counts[0] / counts.sum() == pytest.approx(0.7, abs=0.25)
 
 
-def test_progress_goes_on_from_source_to_source_up_to_its_total(tmp_path):
+def test_progress_continues_across_sources_up_to_the_total(tmp_path):
     sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
-    told: list[tuple[str, int, int]] = []
+    calls: list[tuple[str, int, int]] = []
     packer.pack(
-        [(path, 1.0) for path in sources], tmp_path / "out", max_len=32, progress=lambda *news: told.append(news)
+        [(path, 1.0) for path in sources], tmp_path / "out", max_len=32, progress=lambda *call: calls.append(call)
     )
     whole = sum(path.stat().st_size for path in sources)
     for stage in ("decode", "lengths"):
-        news = [(done, total) for name, done, total in told if name == stage]
-        assert news == sorted(news)
-        assert news[-1] == (whole, whole)
+        reported = [(done, total) for name, done, total in calls if name == stage]
+        assert reported == sorted(reported)
+        assert reported[-1] == (whole, whole)
 
 
-def test_the_size_of_the_spill_is_that_of_all_sources(tmp_path):
+def test_the_spill_size_is_the_sum_over_sources(tmp_path):
     sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
     mixture = open_sources(sources, PackOptions(max_len=32, weights=(1.0, 1.0)))
     sizes = [part.spill_size(tmp_path) for part in mixture.parts]
@@ -232,7 +232,7 @@ def test_the_size_of_the_spill_is_that_of_all_sources(tmp_path):
     )
 
 
-def test_the_seed_decides_the_sample_and_the_workers_nothing(tmp_path):
+def test_the_sample_depends_on_the_seed_and_not_on_workers(tmp_path):
     sources = [(save(tmp_path, 0, 300, "jsonl"), 0.5), (save(tmp_path, 1, 50), 1.5)]
     folders = []
     for workers, seed in ((1, 3), (2, 3), (7, 3), (2, 4)):
@@ -259,7 +259,7 @@ def test_shares_are_of_the_tokens_that_reach_the_rows(tmp_path, long):
     assert list(packer.verify(tmp_path / "out", [path for path, _ in sources])) == []
 
 
-def test_kept_columns_and_labels_are_those_of_the_document(tmp_path):
+def test_kept_columns_and_labels_belong_to_their_document(tmp_path):
     sources = []
     for number in range(2):
         tokens = documents_of(number, 40)
@@ -294,7 +294,7 @@ def test_documents_of_all_sources_are_grouped_by_their_values(tmp_path, mode):
     assert list(packer.verify(out, sources)) == []
 
 
-# ---- taken up again, and checked ----
+# ---- verify and resume ----
 
 
 @pytest.mark.parametrize("changed", [0, 1])
@@ -313,13 +313,13 @@ def test_verify_finds_a_changed_token_in_either_source(tmp_path, changed):
     assert "copy 0: input_ids at position 2 is 7 in the source" in fault
 
 
-def test_verify_takes_every_source_in_order(tmp_path):
+def test_verify_needs_every_source_in_order(tmp_path):
     sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20)]
     out = tmp_path / "out"
     packer.pack([(source, 1) for source in sources], out, max_len=32)
     faults = list(packer.verify(out, sources[::-1]))
     assert [fault.split(":")[0] for fault in faults] == [
-        f"the source source.arrow ({number}) is not as it was packed" for number in (1, 2)
+        f"the source source.arrow ({number}) differs from the packed one" for number in (1, 2)
     ]
     for wrong in (sources[0], sources[:1], [*sources, sources[0]]):
         with pytest.raises(PackerError, match=r"is a mixture of source.arrow \(1\), source.arrow \(2\), and \d source"):
@@ -329,7 +329,7 @@ def test_verify_takes_every_source_in_order(tmp_path):
         list(packer.verify(tmp_path / "plain", sources))
 
 
-def test_a_complete_mixture_is_known_again_and_others_are_refused(tmp_path):
+def test_a_complete_mixture_is_recognized_and_others_are_rejected(tmp_path):
     sources = [save(tmp_path, 0, 50), save(tmp_path, 1, 20)]
     out = tmp_path / "out"
 
@@ -347,11 +347,11 @@ def test_a_complete_mixture_is_known_again_and_others_are_refused(tmp_path):
     with pytest.raises(PackerError, match=r"with weights \[0.7, 0.3\], not \[\]"):
         packer.pack(sources[0], out, max_len=32)
     write(tmp_path / "s1", "arrow", {"input_ids": documents_of(3, 20)})
-    with pytest.raises(PackerError, match=r"changed since|of other source files"):
+    with pytest.raises(PackerError, match=r"changed since|from other source files"):
         again()
 
 
-def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
+def test_an_interrupted_pack_resumes(tmp_path, monkeypatch):
     sources = [(save(tmp_path, 0, 300, "jsonl"), 0.4), (save(tmp_path, 1, 60), 2)]
     options = {"max_len": 32, "shard_size": "8KB", "mix_unit": "epochs", "workers": 1}
     packer.pack(sources, tmp_path / "whole", **options)
@@ -367,17 +367,17 @@ def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
     assert (tmp_path / "out/manifest.json").read_bytes() == (tmp_path / "whole/manifest.json").read_bytes()
 
 
-# ---- trained on ----
+# ---- loader ----
 
 
-def test_copies_and_sources_are_documents_of_their_own_in_the_loader(tmp_path):
+def test_copies_and_sources_count_as_separate_documents_in_the_loader(tmp_path):
     for number in range(2):
         (tmp_path / str(number)).mkdir()
     sources = [write(tmp_path / str(n), "arrow", {"input_ids": [[5, 6, 7, 8]]}) for n in range(2)]
     packer.pack([(source, 2) for source in sources], tmp_path / "out", max_len=16, mix_unit="epochs")
     rows = [packer.load(tmp_path / "out")[0]]
     batch = packer.collate(rows, format="hf", loss_weights="document", keep=["source_ids", "copy"])
-    assert batch["loss_weights"].sum() == pytest.approx(4)  # a weight of 1 for each, where one document would have 1
+    assert batch["loss_weights"].sum() == pytest.approx(4)  # 1 for each copy; a single document would have 1 in all
     assert batch["segments"]["doc_ids"].tolist() == [0, 0, 0, 0]
     assert sorted(zip(batch["segments"]["source_ids"].tolist(), batch["segments"]["copy"].tolist(), strict=True)) == [
         (0, 0), (0, 1), (1, 0), (1, 1)
@@ -385,16 +385,16 @@ def test_copies_and_sources_are_documents_of_their_own_in_the_loader(tmp_path):
     assert packer.load(tmp_path / "out").__getitems__([])[0]["source_ids"].tolist() == [-1]
 
 
-# ---- what is refused ----
+# ---- errors ----
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "0.5", None, True])
-def test_a_weight_is_a_number_above_0(tmp_path, weight):
+def test_weights_must_be_numbers_above_0(tmp_path, weight):
     with pytest.raises(PackerError, match=r"the weight of a source is .*: it must be a number above 0"):
         packer.pack([(save(tmp_path, 0, 5), weight), (save(tmp_path, 1, 5), 1)], tmp_path / "out", max_len=32)
 
 
-def test_sources_that_cannot_be_mixed_are_refused(tmp_path):
+def test_sources_that_cannot_be_mixed_are_rejected(tmp_path):
     one, other = save(tmp_path, 0, 20), save(tmp_path, 1, 20)
     out = tmp_path / "out"
 
@@ -422,7 +422,7 @@ def test_sources_that_cannot_be_mixed_are_refused(tmp_path):
     refused([(one, 1), (other, 1)], "pairs are not mixed", pairs=True, long="drop")
     refused([(one, 1), (other, 1)], "all 2 sources have the column 'input_ids'", tokenizer="any")
     empty = write(tmp_path, "arrow", {"input_ids": [[], []]})
-    refused([(one, 1), (empty, 1)], "source.arrow.*: there is nothing to take of 2 documents")
+    refused([(one, 1), (empty, 1)], "source.arrow.*: there is nothing to take: all 2 documents")
     refused(
         [(one, 1), (other, 1)],
         r"source.arrow \(1\): document 0 has 34 tokens and max_len is 8",
@@ -431,7 +431,7 @@ def test_sources_that_cannot_be_mixed_are_refused(tmp_path):
     )
 
 
-def test_columns_are_of_one_type_in_all_sources(tmp_path):
+def test_columns_must_have_one_type_in_all_sources(tmp_path):
     paths = []
     for name, values in (("one", [1.5]), ("other", ["a"])):
         paths.append(tmp_path / f"{name}.arrow")
@@ -443,15 +443,15 @@ def test_columns_are_of_one_type_in_all_sources(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["arrow", "jsonl"])
-def test_a_wrong_document_is_named_in_its_own_source(tmp_path, kind):
+def test_an_invalid_document_is_named_in_its_own_source(tmp_path, kind):
     good = save(tmp_path, 0, 30)
     bad = write(tmp_path, kind, {"input_ids": [[1], [2, -3, 4]]})
     with pytest.raises(PackerError, match=rf"document 1 \(source.{kind}.*'input_ids' holds -3 at position 1") as raised:
         packer.pack([(good, 1), (bad, 2)], tmp_path / "out", max_len=32, mix_unit="epochs")
-    assert f"source.{kind}" in str(raised.value).replace(f"(source.{kind}", "")  # the source, beside the file
+    assert f"source.{kind}" in str(raised.value).replace(f"(source.{kind}", "")  # names the source as well as the file
 
 
-# ---- on the command line ----
+# ---- command line ----
 
 
 def test_the_command_mixes_sources_and_shows_the_shares(tmp_path):
@@ -475,7 +475,7 @@ def test_the_command_mixes_sources_and_shows_the_shares(tmp_path):
     assert "of source 1, copy 0" in shown.output or "of source 0, copy 0" in shown.output
 
 
-def test_the_command_refuses_what_is_no_mixture(tmp_path):
+def test_the_command_rejects_invalid_mixtures(tmp_path):
     source = save(tmp_path, 0, 20)
     for arguments, code, words in (
         ([], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),

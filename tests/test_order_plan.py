@@ -1,4 +1,4 @@
-"""The plan of order algorithms: rows made again from where they begin are those of arranging everything at once."""
+"""Plans of order algorithms: rows made again from their marks equal those of arranging all documents at once."""
 
 import itertools
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ limits = st.none() | st.integers(2, 5)
 
 @contextmanager
 def in_parts(chunk, stretch):
-    """Look at so many documents at a time, and arrange about so many segments again together."""
+    """Read `chunk` documents at a time, and arrange about `stretch` segments again together."""
     with (
         mock.patch("packer.pipeline.segment_reader.CHUNK", chunk),
         mock.patch("packer.pipeline.order_plan.STRETCH", stretch),
@@ -36,10 +36,10 @@ def in_parts(chunk, stretch):
 
 
 def planned(lengths, rows_per_shard, **options):
-    """(totals, rows of (document, start, length) by shard)."""
-    given_options = PackOptions(**options)
-    reader = LengthsReader(lengths=np.array(lengths, np.int32), options=given_options)
-    plan = plan_in_order(reader, given_options, rows_per_shard=rows_per_shard, notes=NotesInMemory(), workers=2)
+    """Plan documents of these lengths; return (totals, rows of (document, start, length) by shard)."""
+    pack_options = PackOptions(**options)
+    reader = LengthsReader(lengths=np.array(lengths, np.int32), options=pack_options)
+    plan = plan_in_order(reader, pack_options, rows_per_shard=rows_per_shard, notes=NotesInMemory(), workers=2)
     shards = [plan.shard(number) for number in range(len(plan.shard_rows))]
     assert [len(shard) for shard in shards] == plan.shard_rows
     return plan.totals, [rows_of(shard.located(0, len(shard))) for shard in shards]
@@ -60,7 +60,7 @@ def by_shard(rows, rows_per_shard):
     some_lengths, st.integers(1, 12), policies, sides, st.integers(0, 5), st.integers(1, 3),
     st.none() | st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9),
 )  # fmt: skip
-def test_rows_of_next_fit_are_those_of_placing_one_by_one(
+def test_next_fit_rows_equal_those_of_placing_segments_one_by_one(
     lengths, places, long, side, overlap, align, max_segments, rows_per_shard, chunk, stretch
 ):
     max_len = places * align
@@ -85,7 +85,7 @@ def test_rows_of_next_fit_are_those_of_placing_one_by_one(
 @given(
     some_lengths, st.integers(1, 12), policies, sides, limits, st.integers(1, 4), st.integers(1, 9), st.integers(1, 9),
 )  # fmt: skip
-def test_wrapped_rows_are_those_of_placing_one_by_one(
+def test_wrapped_rows_equal_those_of_placing_documents_one_by_one(
     lengths, max_len, long, side, max_segments, rows_per_shard, chunk, stretch
 ):
     side = side if long == "truncate" else "right"
@@ -148,7 +148,7 @@ def test_any_rows_of_a_shard_can_be_looked_up(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["sequential", "wrapped"])
-def test_a_plan_holds_a_mark_for_each_shard_and_stretch_and_nothing_for_each_document(algorithm):
+def test_a_plan_holds_a_mark_per_shard_and_stretch_and_nothing_per_document(algorithm):
     lengths = np.full(100_000, 7, np.int32)
     options, notes = PackOptions(max_len=50, algorithm=algorithm), NotesInMemory()
     reader = LengthsReader(lengths=lengths, options=options)
@@ -177,7 +177,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """400 documents with labels, some of them without a trained token, the places of turns, and a name."""
+    """400 documents with labels (some have no trained token), starts of turns, and a name."""
     rng = np.random.default_rng(3)
     lengths = rng.integers(0, 90, 400) * (rng.random(400) < 0.9)
     tokens = [rng.integers(0, 99, length).tolist() for length in lengths]
@@ -191,7 +191,7 @@ def source(tmp_path_factory):
 
 @pytest.mark.parametrize("chunk", [2, 34])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_bytes_do_not_depend_on_how_many_documents_are_looked_at_together(tmp_path, source, name, chunk):
+def test_the_bytes_do_not_depend_on_how_many_documents_are_read_together(tmp_path, source, name, chunk):
     options = {"max_len": 40, "shard_size": "8KB", **OPTIONS[name]}
     packer.pack(source, tmp_path / "whole", **options)
     with in_parts(chunk, 7):
@@ -202,7 +202,7 @@ def test_the_bytes_do_not_depend_on_how_many_documents_are_looked_at_together(tm
 
 
 @pytest.mark.parametrize("algorithm", ["sequential", "wrapped"])
-def test_nothing_to_pack_is_told_with_all_documents_counted(algorithm):
+def test_the_error_if_nothing_is_left_to_pack_counts_all_documents(algorithm):
     options = PackOptions(max_len=4, algorithm=algorithm, long="drop")
     with in_parts(2, 2), pytest.raises(PackerError, match="of 5 documents, 3 are empty and 2 longer than max_len 4"):
         plan_lengths(np.array([0, 9, 0, 0, 5], np.int32), options)

@@ -1,4 +1,4 @@
-"""Packing in source order: rows as the naive twins make them, every token accounted for, cuts found again."""
+"""Packing in source order: rows equal those of naive algorithms, and every token is accounted for."""
 
 import json
 
@@ -21,7 +21,7 @@ KEPT = {
 @pytest.mark.parametrize("max_segments", [None, 2])
 @pytest.mark.parametrize("long", KEPT)
 @pytest.mark.parametrize("algorithm", TWINS)
-def test_rows_stand_in_source_order_and_come_back_whole(tmp_path, algorithm, long, max_segments):
+def test_rows_are_in_source_order_and_verified(tmp_path, algorithm, long, max_segments):
     documents = made_documents(500, longest=90)
     source = save_arrow(tmp_path / "source.arrow", documents)
     out = tmp_path / "out"
@@ -58,7 +58,7 @@ def test_the_seed_changes_nothing_but_its_own_line_of_the_manifest(tmp_path, alg
 
 
 @pytest.mark.parametrize("algorithm", TWINS)
-def test_a_plan_that_was_kept_is_taken_up_again(tmp_path, monkeypatch, algorithm):
+def test_an_interrupted_pack_uses_the_plan_in_its_notes(tmp_path, monkeypatch, algorithm):
     source = save_arrow(tmp_path / "source.arrow", made_documents(300))
 
     def pack(out):
@@ -70,13 +70,13 @@ def test_a_plan_that_was_kept_is_taken_up_again(tmp_path, monkeypatch, algorithm
         with pytest.raises(ZeroDivisionError):
             pack(tmp_path / "out")
     next((tmp_path / "out").glob("data-00001*")).unlink()
-    monkeypatch.setattr("packer.pipeline.order_plan._note_marks", None)  # making it again would fail
+    monkeypatch.setattr("packer.pipeline.order_plan._note_marks", None)  # making the plan again would fail
     pack(tmp_path / "out")
     assert hashes(tmp_path / "out") == hashes(tmp_path / "undisturbed")
 
 
 def changed(documents, what):
-    """The same documents, but one."""
+    """Documents of which one differs from the packed ones."""
     place = max(range(len(documents)), key=lambda document: len(documents[document]))
     tokens = documents[place]
     new = {
@@ -92,7 +92,7 @@ def changed(documents, what):
 
 @pytest.mark.parametrize("what", ["longer", "shorter", "cut in two", "gone", "other token", "twice"])
 @pytest.mark.parametrize("algorithm", TWINS)
-def test_verify_finds_a_source_that_is_not_the_one_that_was_packed(tmp_path, algorithm, what):
+def test_verify_finds_a_source_that_differs_from_the_packed_one(tmp_path, algorithm, what):
     documents = made_documents(350, longest=90)
     source = save_arrow(tmp_path / "source.arrow", documents)
     packer.pack(source, tmp_path / "out", max_len=40, algorithm=algorithm)

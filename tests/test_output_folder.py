@@ -1,4 +1,4 @@
-"""Killed at any instant: OUT is a complete dataset, or the same command goes on to the same bytes."""
+"""A pack killed at any instant leaves a complete dataset, or the same command resumes to the same bytes."""
 
 import ctypes
 import fcntl
@@ -32,7 +32,7 @@ MAX_LEN, SHARDS = 64, 23
 
 
 class Killed(BaseException):
-    """What a kill is to the code that it strikes: nothing catches it but what cleans up."""
+    """Simulates a kill: no code but cleanup handles it."""
 
 
 def pack(source: Path, out: Path, **options):
@@ -41,7 +41,7 @@ def pack(source: Path, out: Path, **options):
 
 @pytest.fixture(params=["source.arrow", "source.jsonl"])
 def source(request, tmp_path: Path) -> Path:
-    """One source that is mapped, and one that is decoded beside the output."""
+    """A source that is mapped, and one that must be decoded."""
     documents, path = made_documents(300), tmp_path / request.param
     if path.suffix == ".arrow":
         return save_arrow(path, documents)
@@ -56,17 +56,17 @@ def undisturbed(source: Path, tmp_path: Path) -> dict[str, str]:
 
 
 def file_hashes(out: Path) -> dict[str, str]:
-    """Hashes of the files alone: a kill may leave the work folder in a complete dataset."""
+    """Hashes of the files, without the work folder that a kill may leave in a complete dataset."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir() if path.is_file()}
 
 
 def shards_in(out: Path) -> dict[str, tuple[int, int]]:
-    """Inode and mtime of every committed shard: a shard that is written again has others."""
+    """Inode and mtime of every committed shard, which change if it is written again."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.glob("data-*.arrow")}
 
 
 def kill(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, call: int = 0, after: bool = False) -> None:
-    """Strike at a call of a function, before it does anything or after it has done all; and at every later one."""
+    """Raise `Killed` at a call of a function, before or after it runs, and at every later call."""
     usual, calls = getattr(owner, name), iter(range(10**6))
 
     def struck(*arguments, **options):
@@ -94,7 +94,7 @@ INSTANTS = {
 
 
 @pytest.mark.parametrize("instant", INSTANTS)
-def test_a_pack_that_is_struck_goes_on_to_the_same_bytes(source, undisturbed, tmp_path, monkeypatch, instant):
+def test_an_interrupted_pack_resumes_to_the_same_bytes(source, undisturbed, tmp_path, monkeypatch, instant):
     owner, name, call, after = INSTANTS[instant]
     out = tmp_path / "out"
     with monkeypatch.context() as striking:
@@ -110,7 +110,7 @@ def test_a_pack_that_is_struck_goes_on_to_the_same_bytes(source, undisturbed, tm
     assert kept == (instant not in list(INSTANTS)[:4])
     with monkeypatch.context() as watching:
         if kept:
-            watching.setattr("packer.pipeline.partitioning.note_rows", lambda *_: 1 / 0)  # making it again would fail
+            watching.setattr("packer.pipeline.partitioning.note_rows", lambda *_: 1 / 0)  # planning again would fail
         pack(source, out)
     assert hashes(out) == undisturbed
     assert there.items() <= shards_in(out).items()
@@ -122,7 +122,7 @@ WRITTEN = ["state.json", "dataset_info.json", "manifest.json", "request.json", f
 
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("step", ["open", "fsync", "rename"])
-def test_a_kill_while_a_small_file_is_written_leaves_no_trace(source, undisturbed, tmp_path, monkeypatch, name, step):
+def test_a_kill_while_writing_a_small_file_leaves_no_trace(source, undisturbed, tmp_path, monkeypatch, name, step):
     out, struck = tmp_path / "out", []
     write_file = OutputFolder.write_file
 
@@ -141,14 +141,12 @@ def test_a_kill_while_a_small_file_is_written_leaves_no_trace(source, undisturbe
             pack(source, out)
     assert struck
     assert not is_packed(out)
-    monkeypatch.setattr(os, "getpid", lambda: 99999)  # of the process that comes after
+    monkeypatch.setattr(os, "getpid", lambda: 99999)  # of the next process
     pack(source, out)
-    assert hashes(out) == undisturbed  # of all files: none with another name was left
+    assert hashes(out) == undisturbed  # of all files, so no temporary file is left
 
 
-def test_a_kill_between_the_note_of_a_shard_and_the_shard_has_it_written_again(
-    source, undisturbed, tmp_path, monkeypatch
-):
+def test_a_shard_killed_between_its_entry_and_its_rename_is_written_again(source, undisturbed, tmp_path, monkeypatch):
     out, write_file = tmp_path / "out", OutputFolder.write_file
 
     def write(self, path, content):
@@ -166,7 +164,7 @@ def test_a_kill_between_the_note_of_a_shard_and_the_shard_has_it_written_again(
     assert hashes(out) == undisturbed
 
 
-def test_a_shard_that_was_cut_after_its_commit_is_written_again(source, undisturbed, tmp_path, monkeypatch):
+def test_a_shard_truncated_after_its_commit_is_written_again(source, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as striking:
         kill(striking, OutputFolder, "finish")
@@ -177,7 +175,7 @@ def test_a_shard_that_was_cut_after_its_commit_is_written_again(source, undistur
     assert hashes(out) == undisturbed
 
 
-def test_what_a_dead_process_was_writing_is_removed(source, undisturbed, tmp_path, monkeypatch):
+def test_temporary_files_of_a_dead_process_are_removed(source, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as striking:
         kill(striking, PackedOutput, "commit", call=3)
@@ -194,7 +192,7 @@ def test_what_a_dead_process_was_writing_is_removed(source, undisturbed, tmp_pat
     assert hashes(out) == undisturbed
 
 
-def test_a_pack_struck_again_and_again_arrives(source, undisturbed, tmp_path, monkeypatch):
+def test_a_pack_interrupted_repeatedly_completes(source, undisturbed, tmp_path, monkeypatch):
     out, runs = tmp_path / "out", 0
     while not is_packed(out):
         there, runs = shards_in(out), runs + 1
@@ -209,8 +207,8 @@ def test_a_pack_struck_again_and_again_arrives(source, undisturbed, tmp_path, mo
     assert hashes(out) == undisturbed
 
 
-def test_an_unfinished_pack_that_was_half_given_up_is_not_taken_for_the_new_one(source, undisturbed, tmp_path):
-    """--overwrite of an unfinished pack was itself killed, after the request was gone and before the rest was."""
+def test_a_partly_discarded_pack_is_not_mistaken_for_the_new_one(source, undisturbed, tmp_path):
+    """A pack with --overwrite is killed after it removed the old request, but before it removed the rest."""
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
         kill(striking, OutputFolder, "finish")
@@ -222,8 +220,8 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_taken_for_the_new_one(
     assert hashes(out) == undisturbed
 
 
-def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source, undisturbed, tmp_path):
-    """The kill struck as the plan was being removed; then the command that had been given up is repeated after all."""
+def test_a_partly_discarded_pack_is_not_resumed(source, undisturbed, tmp_path):
+    """A pack with --overwrite is killed while it removes the plan; then the first command is repeated."""
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as striking:
         kill(striking, OutputFolder, "finish")
@@ -242,7 +240,7 @@ def test_an_unfinished_pack_that_was_half_given_up_is_not_resumed_either(source,
     assert hashes(out) == undisturbed
 
 
-def test_a_swap_in_two_renames_whose_second_fails_takes_the_first_back(source, old, tmp_path, monkeypatch):
+def test_a_swap_whose_second_rename_fails_undoes_the_first(source, old, tmp_path, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     rename = Path.rename
@@ -259,7 +257,7 @@ def test_a_swap_in_two_renames_whose_second_fails_takes_the_first_back(source, o
     assert hashes(out) == old
 
 
-def test_a_file_system_without_locks_is_not_taken_for_one_in_use(source, tmp_path, monkeypatch):
+def test_a_file_system_without_locks_does_not_count_as_in_use(source, tmp_path, monkeypatch):
     def refuse(*arguments):
         raise OSError(38, "Function not implemented")
 
@@ -268,7 +266,7 @@ def test_a_file_system_without_locks_is_not_taken_for_one_in_use(source, tmp_pat
         pack(source, tmp_path / "out")
 
 
-def test_a_complete_dataset_is_tidied_of_what_a_kill_left_and_not_touched(source, undisturbed, tmp_path, monkeypatch):
+def test_leftovers_of_a_kill_are_removed_from_a_complete_dataset(source, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as striking:
         kill(striking, OutputFolder, "finish", after=True)
@@ -284,7 +282,7 @@ def test_a_complete_dataset_is_tidied_of_what_a_kill_left_and_not_touched(source
 
 @pytest.fixture
 def old(source: Path, tmp_path: Path) -> dict[str, str]:
-    """The hashes of a complete dataset at tmp_path/out that is about to be replaced."""
+    """Hashes of a complete dataset at tmp_path/out that is about to be replaced."""
     pack(source, tmp_path / "out", seed=9)
     return hashes(tmp_path / "out")
 
@@ -322,7 +320,7 @@ def test_a_complete_dataset_survives_a_kill_during_its_replacement(
 
 
 @pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
-def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
+def test_a_kill_while_removing_the_old_dataset_leaves_nothing_in_the_way(
     source, undisturbed, old, tmp_path, monkeypatch, exchanges
 ):
     out = tmp_path / "out"
@@ -333,7 +331,7 @@ def test_a_kill_while_the_old_dataset_is_removed_leaves_nothing_in_the_way(
 
         def half(folder, **options):
             if Path(folder).name.endswith("-old"):
-                assert not is_packed(folder)  # what is half deleted does not look whole
+                assert not is_packed(folder)  # a partly deleted dataset does not look complete
                 min(folder.glob("data-*")).unlink()
                 raise Killed
             rmtree(folder, **options)
@@ -372,7 +370,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(source, undisturbed, old, 
     assert hashes(out) == undisturbed
 
 
-def test_an_old_dataset_that_was_half_removed_does_not_come_back(source, undisturbed, tmp_path):
+def test_a_partly_removed_old_dataset_does_not_come_back(source, undisturbed, tmp_path):
     out, leftover = tmp_path / "out", tmp_path / ".out.packer-old"
     leftover.mkdir()
     (leftover / f"data-00001-of-{SHARDS:05d}.arrow").write_bytes(b"half")
@@ -381,7 +379,7 @@ def test_an_old_dataset_that_was_half_removed_does_not_come_back(source, undistu
     assert hashes(out) == undisturbed
 
 
-def test_swap_puts_one_folder_in_the_place_of_another(tmp_path):
+def test_swap_replaces_one_folder_by_another(tmp_path):
     for name, content in (("out", "old"), ("new", "new")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text(json.dumps({"shards": [{"file": "content"}], "files": {}}))
@@ -391,13 +389,13 @@ def test_swap_puts_one_folder_in_the_place_of_another(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_swap_without_renameat2_takes_two_renames(tmp_path, monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())  # a C library without it
+def test_a_swap_without_renameat2_uses_two_renames(tmp_path, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())  # a C library without renameat2
     assert replace_folder.exchange(tmp_path / "one", tmp_path / "other") is False
-    test_swap_puts_one_folder_in_the_place_of_another(tmp_path)
+    test_swap_replaces_one_folder_by_another(tmp_path)
 
 
-def test_a_swap_whose_replacement_is_gone_leaves_the_dataset(tmp_path):
+def test_a_swap_with_a_missing_replacement_keeps_the_dataset(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").write_text("{}")
     with pytest.raises(FileNotFoundError):
@@ -405,18 +403,18 @@ def test_a_swap_whose_replacement_is_gone_leaves_the_dataset(tmp_path):
     assert (tmp_path / "out").is_dir()
 
 
-def test_a_linked_output_is_replaced_where_it_is(source, undisturbed, old, tmp_path):
+def test_an_output_behind_a_link_is_replaced_in_place(source, undisturbed, old, tmp_path):
     (tmp_path / "link").symlink_to("out")
     pack(source, tmp_path / "link", overwrite=True)
     assert (tmp_path / "link").is_symlink()
     assert hashes(tmp_path / "out") == undisturbed
 
 
-# fsync: what a power cut leaves
+# fsync
 
 
 def watched(monkeypatch) -> list[tuple[str, set[int]]]:
-    """What is synced and renamed from now on, by inode: ("rename", what it is, and what is in it), ("sync", ...)."""
+    """Record every later sync, rename and removal: (operation, inodes of the path and of its content)."""
     done: list[tuple[str, set[int]]] = []
     fsync, rename, unlink = os.fsync, Path.rename, Path.unlink
 
@@ -440,8 +438,8 @@ def watched(monkeypatch) -> list[tuple[str, set[int]]]:
     return done
 
 
-def test_what_is_renamed_is_synced_before_and_its_folder_right_after(source, tmp_path, monkeypatch):
-    save = NotesInFolder.save  # most notes are not synced: one that is not whole is made again
+def test_files_are_synced_before_renames_and_folders_right_after(source, tmp_path, monkeypatch):
+    save = NotesInFolder.save  # most notes are not synced, because damaged ones are made again
     monkeypatch.setattr(
         NotesInFolder, "save", lambda self, name, note, lasting=False: save(self, name, note, lasting=True)
     )
@@ -458,7 +456,7 @@ def test_what_is_renamed_is_synced_before_and_its_folder_right_after(source, tmp
 
 
 @pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
-def test_a_replacement_is_synced_before_the_old_one_goes(source, old, tmp_path, monkeypatch, exchanges):
+def test_a_replacement_is_synced_before_the_old_one_is_removed(source, old, tmp_path, monkeypatch, exchanges):
     if not exchanges:
         monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     done = watched(monkeypatch)
@@ -468,7 +466,7 @@ def test_a_replacement_is_synced_before_the_old_one_goes(source, old, tmp_path, 
     assert steps[removed - 3 : removed] == ["rename", "into here", "sync here"]
 
 
-def test_nothing_is_synced_where_that_is_not_asked_for(source, tmp_path, monkeypatch):
+def test_nothing_is_synced_without_sync(source, tmp_path, monkeypatch):
     pack(source, tmp_path / "out", sync=False)
     done = watched(monkeypatch)
     pack(source, tmp_path / "out", sync=False, overwrite=True)
@@ -476,7 +474,7 @@ def test_nothing_is_synced_where_that_is_not_asked_for(source, tmp_path, monkeyp
     assert "sync" not in {what for what, _ in done}
 
 
-# The lock
+# lock
 
 
 def test_only_one_process_works_in_a_folder(tmp_path):
@@ -492,7 +490,7 @@ def test_only_one_process_works_in_a_folder(tmp_path):
         pass
 
 
-def test_whoever_waited_while_another_finished_is_told(tmp_path, monkeypatch):
+def test_a_process_that_waited_while_another_finished_reports_it(tmp_path, monkeypatch):
     flock, out = fcntl.flock, tmp_path / "out"
 
     def finishing(lock, operation):
@@ -506,7 +504,7 @@ def test_whoever_waited_while_another_finished_is_told(tmp_path, monkeypatch):
     assert [path.name for path in out.iterdir()] == ["manifest.json"]
 
 
-def test_two_packs_of_the_same_at_once_end_in_one_dataset(source, undisturbed, tmp_path):
+def test_two_equal_packs_at_once_produce_one_dataset(source, undisturbed, tmp_path):
     command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(tmp_path / "out")]
     command += ["--max-len", str(MAX_LEN), "--shard-size", "6KB"]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -517,7 +515,7 @@ def test_two_packs_of_the_same_at_once_end_in_one_dataset(source, undisturbed, t
     assert hashes(tmp_path / "out") == undisturbed
 
 
-def test_after_an_error_tasks_that_have_not_begun_are_given_up():
+def test_after_an_error_tasks_that_have_not_begun_are_cancelled():
     begun = []
 
     def task(number: int, go_on) -> None:
@@ -551,20 +549,20 @@ def test_after_an_error_tasks_that_have_begun_are_stopped():
     assert stopped.is_set()
 
 
-# Real kills
+# processes that are really killed
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory) -> Path:
-    """A source whose pack takes long enough to be struck in the midst."""
+    """A source that takes long enough to pack to be interrupted halfway."""
     folder = tmp_path_factory.mktemp("large")
     return save_arrow(folder / "source.arrow", made_documents(40_000, longest=400))
 
 
 def strike(source: Path, out: Path, number: int, *, at: Path, more: tuple[str, ...] = ()) -> tuple[int, str]:
-    """Run the command in another process, wait for its first shards in `at`, send a signal; (exit code, stderr).
+    """Run the command in another process, send it a signal after its first shards in `at`; return (exit code, stderr).
 
-    Where the machine is so busy that the process is done before, it is run again.
+    If the process finishes before the signal because the machine is busy, it is run again.
     """
     command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "512"]
     command += ["--shard-size", "400KB", "--workers", "2", *more]
@@ -593,13 +591,13 @@ def finish(source: Path, out: Path) -> None:
     packer.pack(source, out, max_len=512, shard_size="400KB")
 
 
-def test_a_killed_process_leaves_what_the_same_command_finishes(large, large_hashes, tmp_path):
+def test_the_same_command_finishes_what_a_killed_process_left(large, large_hashes, tmp_path):
     out = tmp_path / "out"
     code, error = strike(large, out, signal.SIGKILL, at=out)
     assert code == -signal.SIGKILL
     assert "packer: " not in error
     there, all_shards = shards_in(out), [name for name in large_hashes if name.startswith("data-")]
-    assert 3 <= len(there) < len(all_shards)  # it struck in the midst
+    assert 3 <= len(there) < len(all_shards)  # it was killed halfway
     with pytest.raises(packer.PackerError, match="unfinished"):
         packer.load(out)
     finish(large, out)
@@ -607,21 +605,23 @@ def test_a_killed_process_leaves_what_the_same_command_finishes(large, large_has
     assert there.items() <= shards_in(out).items()
 
 
-def test_an_interrupted_process_says_so_in_one_line_and_is_resumed(large, large_hashes, tmp_path):
+def test_an_interrupted_process_prints_one_line_and_can_be_resumed(large, large_hashes, tmp_path):
     out = tmp_path / "out"
     code, error = strike(large, out, signal.SIGINT, at=out)
     assert code == 130
-    assert error.endswith("packer: interrupted; the same command goes on where it stopped\n")  # behind bars, if slow
+    assert error.endswith(
+        "packer: interrupted; the same command goes on where it stopped\n"
+    )  # after progress bars, if slow
     assert error.count("packer: ") == 1
     there = shards_in(out)
     assert 3 <= len(there) < len(large_hashes) - 3
-    assert not list((out / ".packer").glob("data-*"))  # shards under way were finished or removed
+    assert not list((out / ".packer").glob("data-*"))  # shards being written were finished or removed
     finish(large, out)
     assert hashes(out) == large_hashes
     assert there.items() <= shards_in(out).items()
 
 
-def test_a_complete_dataset_outlives_a_process_killed_while_replacing_it(large, large_hashes, tmp_path):
+def test_a_complete_dataset_survives_a_process_killed_while_replacing_it(large, large_hashes, tmp_path):
     out = tmp_path / "out"
     finish(large, out)
     code, _ = strike(large, out, signal.SIGKILL, at=tmp_path / ".out.packer-new", more=("--seed", "3", "--overwrite"))

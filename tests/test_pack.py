@@ -1,4 +1,4 @@
-"""The whole way on real corpora and on made ones: counts, content, determinism, the bytes of the format."""
+"""Pack real and synthetic corpora: counts, content, determinism, and the bytes of the format."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def segments_in(dataset: packer.PackedDataset):
-    """(document, start, tokens, labels) of every segment, from the rows alone."""
+    """Yield (document, start, tokens, labels) of every segment in the rows."""
     pad_id = dataset.manifest.options.pad_id
     for row in dataset:
         place = 0
@@ -61,7 +61,7 @@ REAL = [("t0_train_50k.parquet", 55_185), ("gsm8k", 8_792), ("python_peps.arrow"
 
 @pytest.mark.parametrize("max_len", [2048, 4096])
 @pytest.mark.parametrize(("name", "documents"), REAL)
-def test_real_corpora_pack_as_naive_best_fit_does_and_come_back_whole(shared_data, tmp_path, name, documents, max_len):
+def test_real_corpora_pack_like_naive_best_fit_and_verify(shared_data, tmp_path, name, documents, max_len):
     source = shared_data / "tokenized" / name
     out = tmp_path / "packed"
     manifest = packer.pack(source, out, max_len=max_len, algorithm="bfd", shard_size="5MB")
@@ -159,14 +159,14 @@ def test_bytes_do_not_depend_on_workers_threads_locale_or_time_zone(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "bfd", "optimal", "sequential", "wrapped"])
-def test_no_row_holds_more_segments_than_asked_for(tmp_path, algorithm):
+def test_no_row_holds_more_than_max_segments(tmp_path, algorithm):
     source = save_arrow(tmp_path / "source.arrow", made_documents(300, longest=20))
     packer.pack(source, tmp_path / "out", max_len=64, max_segments=3, algorithm=algorithm, sync=False)
     depths = [int((row["doc_ids"] >= 0).sum()) for row in packer.load(tmp_path / "out")]
     assert max(depths) == 3
 
 
-def test_another_seed_is_another_order_of_as_many_packs(tmp_path):
+def test_another_seed_gives_another_order_and_the_same_number_of_rows(tmp_path):
     source = save_arrow(tmp_path / "source.arrow", made_documents(500))
     one, other = (packer.pack(source, tmp_path / str(seed), max_len=64, seed=seed) for seed in (1, 2))
     assert one.packs == other.packs
@@ -189,8 +189,8 @@ def test_all_integer_types_and_containers_pack_to_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [("format-1", "bfd"), ("format-1-drawn", "auto")])
-def test_format_version_1_is_written_and_read_as_it_was(tmp_path, name, algorithm):
-    """A golden folder is a packed dataset of format version 1; new bytes need a new version and a new folder."""
+def test_format_version_1_is_written_and_read_unchanged(tmp_path, name, algorithm):
+    """Each golden folder is a packed dataset of format version 1; other bytes need a new version and a new folder."""
     golden = GOLDEN / name
     source = save_arrow(tmp_path / "source.arrow", made_documents(40, longest=30))
     options = {"max_len": 32, "algorithm": algorithm, "emit": ["position_ids"], "shard_size": "6KB", "pad_id": 3}
@@ -202,15 +202,15 @@ def test_format_version_1_is_written_and_read_as_it_was(tmp_path, name, algorith
     assert hashes(tmp_path / "out") == hashes(golden)
 
 
-def test_progress_is_told_in_tokens_up_to_the_end(tmp_path):
-    told = []
+def test_progress_counts_tokens_to_the_end(tmp_path):
+    steps = []
     source = save_arrow(tmp_path / "source.arrow", made_documents(300))
-    manifest = packer.pack(source, tmp_path / "out", max_len=64, progress=lambda *step: told.append(step))
-    assert told[-1] == ("write", manifest.packs * 64, manifest.packs * 64)
+    manifest = packer.pack(source, tmp_path / "out", max_len=64, progress=lambda *step: steps.append(step))
+    assert steps[-1] == ("write", manifest.packs * 64, manifest.packs * 64)
 
 
 @pytest.mark.slow
-def test_without_a_cache_folder_kernels_are_compiled_anew_and_nothing_breaks(tmp_path):
+def test_without_a_cache_folder_kernels_are_compiled_again(tmp_path):
     package = Path(packer.__file__).parent
     shutil.copytree(package, tmp_path / "packer", ignore=shutil.ignore_patterns("__pycache__"))
     for folder in [path for path in (tmp_path / "packer").rglob("*") if path.is_dir()]:

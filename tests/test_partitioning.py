@@ -1,4 +1,4 @@
-"""The plan in which partitions make their own rows: conservation, rows, the pool, mixing, notes."""
+"""Plans of histogram algorithms: every segment placed once, partitions, the pool, mixing, and resuming from notes."""
 
 import itertools
 from collections import Counter
@@ -30,10 +30,10 @@ def int32s(values):
 
 
 def planned(lengths, max_len, rows_per_shard=10**9, **options):
-    """(plan, its shards) of documents of these lengths."""
+    """Plan documents of these lengths; return (plan, its shards)."""
     row_bytes = 8 * max_len
-    given = PackOptions(max_len=max_len, shard_size=min(rows_per_shard * row_bytes, 2**60), **options)
-    plan = plan_lengths(int32s(lengths), given)
+    pack_options = PackOptions(max_len=max_len, shard_size=min(rows_per_shard * row_bytes, 2**60), **options)
+    plan = plan_lengths(int32s(lengths), pack_options)
     shards = [plan.shards.shard(number) for number in range(len(plan.shards.shard_rows))]
     assert [len(shard) for shard in shards] == plan.shards.shard_rows
     return plan, [shard.located(0, len(shard)) for shard in shards]
@@ -116,7 +116,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("max_len", [2048, 8192])
-def test_auto_needs_no_more_rows_than_the_solver_whatever_the_order_of_the_source(order, max_len):
+def test_auto_needs_no_more_rows_than_the_solver_in_any_order_of_the_source(order, max_len):
     lengths = ORDERS[order](like_real(120_000))
     solved = get_algorithm("auto").solve(cut_documents(lengths, max_len, "split").histogram).packs
     plan, _ = planned(lengths, max_len, rows_per_shard=-(-solved // 5))
@@ -143,7 +143,7 @@ def test_rows_are_mixed_like_the_corpus():
     assert sums.finish().within_row_share > 0.85 * shuffled_share(plan.segments.histogram)
 
 
-def test_long_documents_fall_back_to_the_solver_and_mixed_by_name_does_not():
+def test_auto_solves_long_documents_and_mixed_draws_them():
     lengths = np.random.default_rng(0).integers(200, 2048, 4_000)
     solved = get_algorithm("auto").solve(np.bincount(lengths, minlength=2049)).packs
     auto, _ = planned(lengths, 2048, rows_per_shard=500)
@@ -154,15 +154,15 @@ def test_long_documents_fall_back_to_the_solver_and_mixed_by_name_does_not():
     assert mixed.packs >= solved
 
 
-def test_rows_are_drawn_where_only_an_exact_rest_makes_them_few_enough():
-    """A million log-normal lengths at 2,048: as `auto` solves it, the rest takes one row more than drawing may cost."""
+def test_rows_are_drawn_if_an_optimal_rest_makes_them_few_enough():
+    """With a million log-normal lengths, `auto` alone would pack the rest into one row more than drawing may add."""
     drawn = np.exp(np.random.default_rng(0).standard_normal(1_000_000, np.float32) + np.float32(5.5))
     plan = plan_lengths(np.minimum(drawn + 1, 20_000).astype(np.int32), PackOptions(max_len=2048), threads=2)
     assert plan.shards.shares is None
     assert plan.packs <= plan.lower_bound * (1 + 1e-5)
 
 
-def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
+def test_a_row_of_a_partition_holds_only_documents_of_that_partition():
     for algorithm in ("auto", "bfd"):
         plan, shards = planned(like_real(20_000), 2048, rows_per_shard=300, algorithm=algorithm)
         partitions = plan.shards.job.partitions
@@ -172,9 +172,9 @@ def test_a_row_of_a_partition_holds_documents_of_that_partition_only():
             assert set(shards[partition].documents.tolist()) <= own
 
 
-def test_shards_of_partitions_are_alike_where_documents_have_few_lengths():
-    # a pattern recurs thousands of times there: were it not shared evenly, the first partitions would take all of it,
-    # and others would be left with what fits to nothing
+def test_shards_are_alike_if_documents_have_few_lengths():
+    # Each pattern recurs thousands of times. If it were not shared evenly, the first partitions would take all packs,
+    # and the others would be left with segments that do not fit together.
     lengths = np.random.default_rng(0).choice([100, 300, 1000, 1500], 60_000)
     plan, shards = planned(lengths, 2048, rows_per_shard=2000, algorithm="bfd")
     own = shards[: len(plan.shards.job.partitions)]
@@ -187,7 +187,7 @@ def test_shards_of_partitions_are_alike_where_documents_have_few_lengths():
 
 
 @pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
-def test_many_partitions_have_regions_between_and_regions_of_regions(monkeypatch, algorithm):
+def test_many_partitions_have_several_levels_of_regions(monkeypatch, algorithm):
     monkeypatch.setattr(partitioning, "REGION", 3)
     read = Counter()
 
@@ -216,14 +216,14 @@ def test_many_partitions_have_regions_between_and_regions_of_regions(monkeypatch
 
 
 def pattern_counts(shards):
-    """How many rows hold segments of the same lengths."""
+    """Count rows by the lengths of their segments."""
     return Counter(tuple(sorted((length for _, _, length in row), reverse=True)) for shard in shards
                    for row in rows_of(shard))  # fmt: skip
 
 
 @pytest.mark.parametrize("algorithm", ["mixed", "bfd"])
-def test_a_region_for_all_partitions_is_what_one_region_was(algorithm):
-    # up to 256 partitions there is one region; the rows of the pool are drawn with streams that follow the partitions'
+def test_a_single_region_keeps_its_note_names(algorithm):
+    # Up to 256 partitions form one region; the random streams of its rows follow those of the partitions.
     lengths = np.random.default_rng(0).integers(5, 200, 20_000)
     plan, _ = planned(lengths, 512, rows_per_shard=400, algorithm=algorithm)
     count = len(plan.shards.job.partitions)
@@ -235,7 +235,7 @@ def test_a_region_for_all_partitions_is_what_one_region_was(algorithm):
     assert plan.shards.pool == expected[algorithm]
 
 
-def test_another_seed_is_another_packing_of_about_as_many_rows():
+def test_another_seed_gives_another_packing_with_about_as_many_rows():
     lengths = like_real(5_000)
     (one, first), (_again, second), (other, third) = (
         planned(lengths, 2048, rows_per_shard=100, seed=seed) for seed in (1, 1, 2)
@@ -249,7 +249,7 @@ def test_another_seed_is_another_packing_of_about_as_many_rows():
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "bfd"])
-def test_a_plan_goes_on_from_its_notes_to_the_same_rows(monkeypatch, algorithm):
+def test_a_plan_resumes_from_its_notes_with_the_same_rows(monkeypatch, algorithm):
     monkeypatch.setattr(partitioning, "REGION", 3)
     lengths = like_real(20_000)
     options = PackOptions(max_len=2048, algorithm=algorithm)

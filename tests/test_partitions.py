@@ -55,7 +55,7 @@ def test_partitions_have_every_document_once(places, partitions, seed):
     documents = []
     for partition in range(partitions):
         ranges = dealt.ranges(partition)
-        assert (ranges[1:, 0] > ranges[:-1, 1]).all()  # neighbours are one range
+        assert (ranges[1:, 0] > ranges[:-1, 1]).all()  # adjacent blocks are one range
         documents += [document for first, last in ranges for document in range(first, last)]
     assert sorted(documents) == list(range(len(places)))
 
@@ -77,7 +77,7 @@ def test_a_partition_of_a_sorted_source_is_a_sample_of_it(seed):
         assert abs(documents.mean() / 64_000 - 0.5) < 5 * (1 / 12 / 640) ** 0.5 / 640
 
 
-def test_another_seed_is_another_set_of_blocks():
+def test_another_seed_gives_another_set_of_blocks():
     blocks = mark(np.full(1000, 10), target=100)
     one, other = (make_partitions(blocks, 4, seed=seed) for seed in (1, 2))
     assert one.ranges(0).tolist() != other.ranges(0).tolist()

@@ -1,4 +1,4 @@
-"""Every stage is a list of tasks that another process can run: pickled, they leave the same notes and shards."""
+"""Tasks of every stage can be pickled and run by another process, with the same notes and shards."""
 
 import json
 import pickle

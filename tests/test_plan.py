@@ -103,7 +103,7 @@ def real_like_lengths(documents: int) -> NDArray[np.int32]:
     return np.minimum(np.random.default_rng(7).lognormal(5, 1, documents).astype(np.int32) + 1, 2048)
 
 
-def test_another_seed_is_another_packing_of_as_many_packs():
+def test_another_seed_gives_another_packing_with_as_many_rows():
     lengths = real_like_lengths(5_000)
     _, one = make_plan(lengths, 2048, rows_per_shard=100, seed=1)
     _, again = make_plan(lengths, 2048, rows_per_shard=100, seed=1)
@@ -114,7 +114,7 @@ def test_another_seed_is_another_packing_of_as_many_packs():
     assert len(together[0] & together[1]) < len(together[0]) / 3  # long documents of a length of their own stay paired
 
 
-def test_order_within_rows_and_of_rows_says_nothing_about_length():
+def test_the_order_of_rows_and_segments_is_independent_of_length():
     # 5-sigma bounds of a rank correlation under independence: 5 / sqrt(n)
     lengths = real_like_lengths(30_000)
     segments, plan = make_plan(lengths, 2048, rows_per_shard=10**9)
@@ -142,7 +142,7 @@ def key(seed: int, purpose: int, stream: int) -> np.uint64:
     return np.uint64(stream_key(np.uint64(seed), purpose, stream))  # compiled, it comes back as a Python int
 
 
-def test_permutations_are_those_of_the_format():
+def test_permutations_are_part_of_the_format():
     # These numbers are part of the bytes on disk: a change of them is a new format version.
     numbers = np.arange(10)
     permute(numbers, 0, 10, key(42, 2, 7))

@@ -1,4 +1,4 @@
-"""Record batches are decoded when they are wanted: none is held, and what is opened can be pickled."""
+"""Record batches are decoded on demand: none is held, and open sources can be pickled."""
 
 import json
 import pickle
@@ -35,7 +35,7 @@ def open_batches(path: Path, extra: tuple[str, ...] = ()) -> MappedFile:
 
 @pytest.mark.parametrize("stream", [True, False])
 @given(numbers=st.sets(st.integers(0, 19)))
-def test_any_batches_are_decoded_as_they_were_written(tmp_path_factory, stream, numbers):
+def test_any_selection_of_batches_is_decoded_as_written(tmp_path_factory, stream, numbers):
     path = tmp_path_factory.mktemp("any") / "rows.arrow"
     table = pa.table({"input_ids": [[n] * (n % 4) for n in range(40)], "name": [f"n{n}" for n in range(40)]})
     write_ipc(path, table, stream=stream)
@@ -47,7 +47,7 @@ def test_any_batches_are_decoded_as_they_were_written(tmp_path_factory, stream, 
 
 
 def write_dictionaries(path: Path, values: list[list[str]], **options) -> None:
-    """A stream of a record batch for each list of values, each with a dictionary of its own."""
+    """Write a stream with one record batch per list of values, each with its own dictionary."""
     kind = pa.dictionary(pa.int32(), pa.string())
     schema = pa.schema({"input_ids": pa.list_(pa.int32()), "name": kind})
     written = pa.ipc.IpcWriteOptions(**options)
@@ -101,7 +101,7 @@ from packer.sources import open_source
 def resident():
     return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
 
-open_source(sys.argv[1]).table(open_source(sys.argv[1]).survey().lengths())  # what is loaded and compiled once
+open_source(sys.argv[1]).table(open_source(sys.argv[1]).survey().lengths())  # load and compile
 before = resident()
 source = open_source(sys.argv[2])
 table = source.table(source.survey().lengths())
@@ -116,13 +116,13 @@ def in_a_fresh_process(code: str, *arguments: str) -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's figures")
-def test_a_record_batch_takes_no_kilobyte(tmp_path):
+def test_a_record_batch_takes_less_than_a_kilobyte(tmp_path):
     batches = 20_000
     table = pa.table({"input_ids": [[1, 2]] * batches, "labels": [[1, 2]] * batches})
     write_ipc(tmp_path / "one.arrow", table[:1], rows=1)
     write_ipc(tmp_path / "many.arrow", table, rows=1)
     grown = int(in_a_fresh_process(GROWTH, str(tmp_path / "one.arrow"), str(tmp_path / "many.arrow")))
-    assert grown * 1024 / batches < 600  # held, they take 2,600; addresses are 128, what passes leave behind is more
+    assert grown * 1024 / batches < 600  # 2,600 if batches were held; addresses take 128
 
 
 LOADED = """
@@ -137,14 +137,14 @@ print(json.dumps([read_whole(source), extra, source.describe(1), source.name]))
 """
 
 
-def told(source: Source) -> list:
+def contents(source: Source) -> list:
     table = source.table(source.survey().lengths())
     extra = {name: list(map(str, column.chunks)) for name, column in table.extra.items()}
     return json.loads(json.dumps([read_whole(source), extra, source.describe(1), source.name]))
 
 
-def told_elsewhere(source: Source, folder: Path) -> list:
-    """The same by another process, to which the source is handed over."""
+def contents_elsewhere(source: Source, folder: Path) -> list:
+    """Return the contents read by another process, which unpickles the source."""
     path = folder / "source.pickle"
     path.write_bytes(pickle.dumps(source))
     return json.loads(in_a_fresh_process(LOADED, str(path)))
@@ -157,37 +157,37 @@ def table_of(**columns) -> dict:
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet", "jsonl", "gz"])
 def test_a_source_reads_the_same_in_another_process(tmp_path, kind):
     source = open_source(write(tmp_path / "rows", kind, DOCUMENTS, LABELS)).spill(tmp_path / "spill")
-    assert told(source)[0] == [DOCUMENTS, LABELS]
-    assert told_elsewhere(source, tmp_path) == told(source)
+    assert contents(source)[0] == [DOCUMENTS, LABELS]
+    assert contents_elsewhere(source, tmp_path) == contents(source)
 
 
-def test_other_columns_and_pairs_do(tmp_path):
+def test_pairs_with_extra_columns_read_the_same_in_another_process(tmp_path):
     steps = {"chosen": 1, "rejected": -1}
     columns = {f"{role}_{name}": DOCUMENTS[::step] for role, step in steps.items() for name in NAMES}
     write_ipc(tmp_path / "pairs.arrow", pa.table({**columns, "n": range(len(DOCUMENTS))}))
     source = open_source(tmp_path / "pairs.arrow", pairs=True, keep=["n"])
-    assert len(told(source)[0][0]) == 2 * len(DOCUMENTS)
-    assert told_elsewhere(source, tmp_path) == told(source)
+    assert len(contents(source)[0][0]) == 2 * len(DOCUMENTS)
+    assert contents_elsewhere(source, tmp_path) == contents(source)
 
 
-def test_masked_documents_do(tmp_path):
+def test_masked_documents_read_the_same_in_another_process(tmp_path):
     masks = [[1] * (len(d) // 2) + [0] * (len(d) - len(d) // 2) for d in DOCUMENTS]
     write_ipc(tmp_path / "rows.arrow", pa.table({"input_ids": DOCUMENTS, "loss_mask": masks}))
     source = open_source(tmp_path / "rows.arrow").spill(tmp_path / "spill")
-    assert told_elsewhere(source, tmp_path) == told(source)
+    assert contents_elsewhere(source, tmp_path) == contents(source)
 
 
-def test_tokenized_text_does_without_its_tokenizer(tmp_path):
+def test_tokenized_text_reads_the_same_without_its_tokenizer(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "The fox"}\n\n{"text": "jumps over"}\n')
     options = TextOptions(tokenizer=save_tokenizer(tmp_path / "tokenizer"))
     source = open_text(tmp_path / "rows.jsonl", options).spill(tmp_path / "spill")
     assert source.describe(1) == "document 1 (rows.jsonl line 3)"
-    assert told_elsewhere(source, tmp_path) == told(source)
+    assert contents_elsewhere(source, tmp_path) == contents(source)
 
 
 @pytest.mark.parametrize("where", ["memory", "disk", "both"])
 @pytest.mark.parametrize("change", ["none", "select", "shuffle"])
-def test_datasets_objects_do(tmp_path, where, change):
+def test_datasets_in_memory_read_the_same_in_another_process(tmp_path, where, change):
     dataset = datasets.Dataset.from_dict(table_of())
     if where != "memory":
         dataset.save_to_disk(tmp_path / "saved", num_shards=2)
@@ -199,17 +199,17 @@ def test_datasets_objects_do(tmp_path, where, change):
     if change == "shuffle":
         dataset = dataset.shuffle(seed=1)
     source = open_source(dataset, keep=["n"])
-    assert told_elsewhere(source, tmp_path) == told(source)
+    assert contents_elsewhere(source, tmp_path) == contents(source)
 
 
-def test_saved_datasets_do(tmp_path):
+def test_saved_datasets_read_the_same_in_another_process(tmp_path):
     datasets.Dataset.from_dict(table_of()).save_to_disk(tmp_path / "saved", num_shards=3)
     source = open_source(tmp_path / "saved", keep=["n"])
-    assert told_elsewhere(source, tmp_path) == told(source)
+    assert contents_elsewhere(source, tmp_path) == contents(source)
 
 
-def opened_and_mapped(folder: Path, kind: str) -> Source:
-    """A source that maps the file rows.arrow, directly or by way of `datasets`."""
+def open_mapped(folder: Path, kind: str) -> Source:
+    """Open a source that maps an Arrow file, directly or through `datasets`."""
     if kind == "file":
         return open_source(write(folder / "rows", "stream", DOCUMENTS))
     datasets.Dataset.from_dict(table_of()).save_to_disk(folder / "saved")
@@ -218,8 +218,8 @@ def opened_and_mapped(folder: Path, kind: str) -> Source:
 
 @pytest.mark.parametrize("kind", ["file", "dataset"])
 @pytest.mark.parametrize("change", ["gone", "longer"])
-def test_a_file_that_is_gone_or_changed_is_named(tmp_path, kind, change):
-    pickled = pickle.dumps(opened_and_mapped(tmp_path, kind))
+def test_a_missing_or_changed_file_is_named(tmp_path, kind, change):
+    pickled = pickle.dumps(open_mapped(tmp_path, kind))
     (file,) = tmp_path.rglob("*.arrow")
     size = file.stat().st_size
     if change == "gone":

@@ -1,4 +1,4 @@
-"""--overwrite: only what packer wrote is deleted, at every instant, and what users put beside it moves along."""
+"""--overwrite deletes only files that packer wrote, even if it is killed, and moves files of users along."""
 
 import contextlib
 import json
@@ -23,16 +23,16 @@ from tests.test_pack import made_documents, save_arrow
 
 
 class Killed(BaseException):
-    """What a kill is to the code that it strikes."""
+    """Simulates a kill."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command that makes an output, in two versions."""
+    """A command that makes either of two versions of an output."""
 
     kind: Kind
     run: Callable[..., object]
-    """run(out, version, overwrite): version 0 or 1."""
+    """Called as run(out, version, overwrite), with version 0 or 1."""
 
 
 @pytest.fixture(params=["pack", "tokenize", "export"])
@@ -52,7 +52,7 @@ def command(request, tmp_path, tokenizer) -> Command:  # noqa: F811
     if request.param == "pack":
 
         def run(out: Path, version: int, overwrite: bool) -> object:
-            size = ("6KB", "60KB")[version]  # another number of shards: other names
+            size = ("6KB", "60KB")[version]  # another number of shards gives other names
             return packer.pack(source, out, max_len=64, shard_size=size, workers=1, sync=False, overwrite=overwrite)
 
         return Command(kind=PACKED, run=run)
@@ -77,7 +77,7 @@ def add_files_of_a_user(out: Path) -> dict[str, str]:
 
 
 def files_of_a_user(out: Path) -> dict[str, str]:
-    """Whatever the record of the output does not name, by its path."""
+    """Content of the files that the record of the output does not list, by path."""
     own = {"manifest.json", "tokenized.json", "_export.json", "dataset_info.json", "state.json", ".packer"}
     record = next(path for name in ("manifest.json", "tokenized.json", "_export.json") if (path := out / name).exists())
     content = json.loads(record.read_bytes())
@@ -95,7 +95,7 @@ def own_files(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name not in theirs}
 
 
-def test_what_users_put_beside_the_files_of_an_output_is_there_after_overwrite(command, tmp_path):
+def test_files_of_users_survive_overwrite(command, tmp_path):
     out = tmp_path / "out"
     command.run(out, 1, False)
     expected = own_files(out)
@@ -113,9 +113,9 @@ def hidden_in(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def killed_at(number: int):
-    """Strike before the operation with this number on a folder entry, and at every later one, as a kill would.
+    """Raise `Killed` before the operation with this number on folder entries, and before every later one.
 
-    The last operations of an output are its swap: renames, and what is removed.
+    The last operations on an output are the renames and removals of its swap.
     """
     count = 0
 
@@ -139,7 +139,7 @@ def killed_at(number: int):
 
 
 @pytest.mark.parametrize("exchanges", [True, False], ids=["renameat2", "two renames"])
-def test_killed_at_any_instant_of_a_replacement_nothing_of_the_user_is_lost(command, tmp_path, monkeypatch, exchanges):
+def test_no_kill_during_a_replacement_loses_files_of_users(command, tmp_path, monkeypatch, exchanges):
     if not exchanges:
         monkeypatch.setattr(replace_folder, "exchange", lambda one, other: False)
     out = tmp_path / "out"
@@ -164,7 +164,7 @@ def test_killed_at_any_instant_of_a_replacement_nothing_of_the_user_is_lost(comm
     assert number > 8
 
 
-def test_after_a_kill_a_command_without_overwrite_brings_the_users_files_too(command, tmp_path, monkeypatch):
+def test_after_a_kill_a_command_without_overwrite_moves_files_of_users_too(command, tmp_path, monkeypatch):
     out = tmp_path / "out"
     command.run(out, 0, False)
     theirs = add_files_of_a_user(out)
@@ -177,7 +177,7 @@ def test_after_a_kill_a_command_without_overwrite_brings_the_users_files_too(com
         with pytest.raises(Killed):
             command.run(out, 1, True)
     assert not files_of_a_user(out)
-    with contextlib.suppress(packer.PackerError):  # an export that is there is an error
+    with contextlib.suppress(packer.PackerError):  # an existing export is an error
         command.run(out, 1, False)
     assert files_of_a_user(out) == theirs
     assert not hidden_in(tmp_path)
@@ -194,8 +194,8 @@ def test_a_user_file_with_the_name_of_a_new_shard_is_kept_under_another_name(tmp
     assert [fault for fault in packer.verify(out, source) if "not named" not in fault] == []
 
 
-def test_caches_of_the_replaced_rows_are_not_taken_for_those_of_the_new_ones(tmp_path):
-    """`datasets` finds them by a fingerprint of the lengths, which does not change."""
+def test_caches_of_replaced_rows_are_not_reused(tmp_path):
+    """`datasets` finds caches by a fingerprint of the lengths, which does not change."""
     import datasets
 
     source, out = save_arrow(tmp_path / "source.arrow", made_documents(60)), tmp_path / "out"
@@ -210,8 +210,8 @@ def test_caches_of_the_replaced_rows_are_not_taken_for_those_of_the_new_ones(tmp
     assert len(list(out.glob("cache-*.arrow.old"))) == 1
 
 
-def test_an_output_that_users_files_cannot_follow_to_is_not_lost(tmp_path):
-    """Killed between two renames, then somebody made a folder of that name."""
+def test_an_old_output_is_kept_while_its_files_cannot_be_moved(tmp_path):
+    """The command is killed between two renames; then a user creates a folder of the same name."""
     source, out = save_arrow(tmp_path / "source.arrow", made_documents(60)), tmp_path / "out"
     packer.pack(source, out, max_len=64)
     before = own_files(out)
@@ -226,10 +226,10 @@ def test_an_output_that_users_files_cannot_follow_to_is_not_lost(tmp_path):
     assert own_files(out) == before
 
 
-# a replacement that is finished and was not swapped in
+# finished replacements that were not swapped in
 
 
-def test_a_replacement_that_was_finished_is_swapped_in_and_not_made_again(tmp_path, monkeypatch):
+def test_a_finished_replacement_is_swapped_in_and_not_made_again(tmp_path, monkeypatch):
     source, out = save_arrow(tmp_path / "source.arrow", made_documents(60)), tmp_path / "out"
     packer.pack(source, out, max_len=64, shard_size="6KB")
     with monkeypatch.context() as patch:
@@ -243,7 +243,7 @@ def test_a_replacement_that_was_finished_is_swapped_in_and_not_made_again(tmp_pa
 
 
 @pytest.mark.parametrize("moment", ["rename of a stream", "last file", "swap"])
-def test_tokens_are_not_made_again_after_a_kill_at_the_very_end(tmp_path, tokenizer, monkeypatch, moment):  # noqa: F811
+def test_a_kill_at_the_very_end_does_not_repeat_tokenizing(tmp_path, tokenizer, monkeypatch, moment):  # noqa: F811
     source, out = tmp_path / "rows.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps({"text": f"The quick fox {number}"}) + "\n" for number in range(40)))
     options = PackOptions(max_len=1, tokenizer=tokenizer)
@@ -267,7 +267,7 @@ def test_tokens_are_not_made_again_after_a_kill_at_the_very_end(tmp_path, tokeni
     assert not hidden_in(tmp_path)
 
 
-def test_what_an_earlier_version_left_of_a_killed_tokenize_is_no_obstacle(tmp_path, tokenizer):  # noqa: F811
+def test_leftovers_of_an_earlier_version_do_not_block_tokenizing(tmp_path, tokenizer):  # noqa: F811
     source, out = tmp_path / "rows.jsonl", tmp_path / "out"
     source.write_text(json.dumps({"text": "The quick fox"}) + "\n")
     for name in (".out.packer-old", ".out.packer-tokenizing"):
@@ -290,7 +290,7 @@ def mounts(monkeypatch, tmp_path, *points: Path) -> None:
 
 
 @pytest.mark.parametrize("below", [".", "runs", "with space/deeper"])
-def test_an_output_that_cannot_be_renamed_is_refused_before_any_work(command, tmp_path, monkeypatch, below):
+def test_an_output_that_cannot_be_renamed_is_rejected_before_any_work(command, tmp_path, monkeypatch, below):
     out = tmp_path / "out"
     command.run(out, 0, False)
     (out / below).mkdir(parents=True, exist_ok=True)
@@ -305,7 +305,7 @@ def test_an_output_that_cannot_be_renamed_is_refused_before_any_work(command, tm
     assert not hidden_in(tmp_path)
 
 
-def test_an_empty_mount_point_is_packed_into_and_otherwise_refused(command, tmp_path, monkeypatch):
+def test_an_empty_mount_point_is_accepted_by_pack_only(command, tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     mounts(monkeypatch, tmp_path, out)
@@ -320,13 +320,13 @@ def test_an_empty_mount_point_is_packed_into_and_otherwise_refused(command, tmp_
         assert (out / "inside" / command.kind.record).is_file()
 
 
-def test_mount_points_of_the_system_are_known():
+def test_mount_points_of_the_system_are_found():
     with pytest.raises(packer.PackerError, match="/proc is a mount point"):
         refuse_mount_point(Path("/proc"))
     refuse_mount_point(Path(__file__).parent)
 
 
-def test_without_a_list_of_mounts_the_folder_itself_is_asked(tmp_path, monkeypatch):
+def test_without_a_list_of_mounts_the_folder_itself_is_checked(tmp_path, monkeypatch):
     monkeypatch.setattr(replace_folder, "_MOUNTS", tmp_path / "none")
     refuse_mount_point(tmp_path)
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path))

@@ -1,4 +1,4 @@
-"""Verifying in buckets of documents: the same faults as in one bucket, in little memory, and no file is left."""
+"""Verification in buckets of documents: it finds the same faults as in one bucket, and leaves no temporary file."""
 
 import tempfile
 from collections import Counter
@@ -26,11 +26,11 @@ from tests.test_verifying import rewrite
 def set_sizes(monkeypatch, *, bucket: int, documents: int, written: int) -> None:
     monkeypatch.setattr(packed_segments, "BUCKET", bucket)
     monkeypatch.setattr(against_source, "_CUT_TOGETHER", documents)
-    monkeypatch.setattr(segment_buckets, "_WRITTEN", written)
+    monkeypatch.setattr(segment_buckets, "_WRITTEN_TOGETHER", written)
 
 
 def compared(packing: Packing, paths: list[Path], out: Path) -> list[str]:
-    """What a comparison of the rows with the source says, whatever is wrong with the rows otherwise."""
+    """Return the differences between the rows and the source, without checking the rows by themselves."""
     manifest = read_manifest(out)
     opened = open_sources(paths if packing.weights else paths[0], manifest.options)
     try:
@@ -40,7 +40,7 @@ def compared(packing: Packing, paths: list[Path], out: Path) -> list[str]:
 
 
 def damage(draw, rows: list[dict], options: PackOptions) -> None:
-    """Change a few values of the rows, whose columns stay of the same lengths."""
+    """Change a few values in the rows, without changing the lengths of columns."""
     documents = [document for row in rows for document in row["doc_ids"]]
     for _ in range(draw(st.integers(1, 3))):
         row = rows[draw(st.integers(0, len(rows) - 1))]
@@ -60,7 +60,7 @@ def damage(draw, rows: list[dict], options: PackOptions) -> None:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(packings(), st.data())
-def test_damaged_rows_differ_in_the_same_sentences_whatever_the_size_of_buckets(packing, data):
+def test_the_faults_of_damaged_rows_do_not_depend_on_the_size_of_buckets(packing, data):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         out = Path(folder) / "out"
         paths = packing.write(Path(folder))
@@ -81,14 +81,14 @@ def test_damaged_rows_differ_in_the_same_sentences_whatever_the_size_of_buckets(
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 500), max_size=300), st.integers(0, 600), st.integers(1, 40))
-def test_a_bucket_has_all_segments_of_its_documents_and_not_many_more_than_it_should(segments, documents, size):
+def test_a_bucket_has_all_segments_of_its_documents_and_about_the_requested_size(segments, documents, size):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(segment_buckets, "_RANGES", 64)
+        patched.setattr(segment_buckets, "_MOST_RANGES", 64)
         found = np.array(segments, np.int64)
         buckets = Buckets.balanced([found[:7], found[7:]], documents, size)
-    of = buckets.of(found)
-    assert np.array_equal(np.bincount(of, minlength=len(buckets.sizes)), buckets.sizes)
-    assert np.array_equal(of, np.searchsorted(buckets.borders, found, side="right"))
+    numbers = buckets.of(found)
+    assert np.array_equal(np.bincount(numbers, minlength=len(buckets.sizes)), buckets.sizes)
+    assert np.array_equal(numbers, np.searchsorted(buckets.borders, found, side="right"))
     assert not (buckets.borders % 2).any()
     ranges = Counter(np.minimum(found >> buckets.shift, documents >> buckets.shift).tolist())
     assert buckets.sizes.max() < size + max(ranges.values(), default=1)
@@ -105,7 +105,7 @@ def small(tmp_path, monkeypatch) -> tuple[Path, Path]:
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> list:
-    """The temporary files that are made, in a folder in which none of them has a name."""
+    """Temporary files that are opened; none of them may have a name in its folder."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -138,8 +138,8 @@ def test_the_temporary_file_is_closed_after_a_fault(small, temporary):
 
 @pytest.mark.parametrize("stage", ["verify", "compare"])
 def test_no_temporary_file_is_open_after_an_interrupt(small, temporary, stage):
-    def interrupt(told, done, total):
-        if told == stage:
+    def interrupt(reported, done, total):
+        if reported == stage:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -164,11 +164,11 @@ def test_long_kept_values_make_buckets_smaller(tmp_path, monkeypatch, temporary)
 
 
 @pytest.mark.parametrize(("full", "reason"), [(True, "No space left on device"), (False, "No such file or directory")])
-def test_want_of_room_for_the_temporary_file_is_one_line(small, tmp_path, monkeypatch, full, reason):
+def test_a_full_disk_for_the_temporary_file_is_reported_in_one_line(small, tmp_path, monkeypatch, full, reason):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     if full:
         monkeypatch.setattr(segment_buckets, "TemporaryFile", partial(Path("/dev/full").open, "wb"))
     with pytest.raises(PackerError) as error:
         list(packer.verify(*small))
     assert str(error.value).startswith(f"{tmp_path / 'missing'}: {reason}: a comparison of 200 segments")
-    assert str(error.value).endswith("free some space, or name another folder by TMPDIR")
+    assert str(error.value).endswith("free some space, or set TMPDIR to another folder")

@@ -1,4 +1,4 @@
-"""Every input format gives the same documents, in the same order, through addresses."""
+"""Every input format yields the same documents in the same order, also by address."""
 
 import gzip
 import json
@@ -29,15 +29,15 @@ LABELS = [[NO_LOSS, 6, 7], [], [1], [NO_LOSS, 0], list(range(50)), [9, NO_LOSS]]
 
 def lists_of(column: TokenColumn, table: TokenTable) -> list[list[int]]:
     lengths = table.lengths.astype(np.int64)
-    rows = np.arange(len(lengths)) if table.rows is None else table.rows.astype(np.int64)
+    lists = np.arange(len(lengths)) if table.lists is None else table.lists.astype(np.int64)
     places = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     out = np.full(int(lengths.sum()), -7, np.int32)
-    assert gather(column.addresses, Spans(rows, np.zeros_like(lengths), lengths, places[:-1]), NO_LOSS, out) == -1
+    assert gather(column.addresses, Spans(lists, np.zeros_like(lengths), lengths, places[:-1]), NO_LOSS, out) == -1
     return [out[start:end].tolist() for start, end in pairwise(places)]
 
 
 def read_tables(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
-    """All documents, and all labels, by way of `tables`."""
+    """Return all documents and labels, read through `Source.tables`."""
     documents: list[list[int]] = []
     labels: list[list[int]] = []
     for table in source.tables():
@@ -48,7 +48,7 @@ def read_tables(source: Source) -> tuple[list[list[int]], list[list[int]] | None
 
 
 def read_whole(source: Source) -> tuple[list[list[int]], list[list[int]] | None]:
-    """The same by way of `table`, as the gather does it."""
+    """Return all documents and labels, read through `Source.table`."""
     table = source.table(source.survey().lengths())
     labels = lists_of(table.labels, table) if table.labels is not None else None
     return lists_of(table.input_ids, table), labels
@@ -120,7 +120,7 @@ def test_every_format_gives_the_same_documents(tmp_path, kind, labels):
     assert spilled.survey().identity == open_source(path).survey().identity
 
 
-def test_identity_says_which_source_it_is(tmp_path):
+def test_identity_depends_on_the_content_of_the_source(tmp_path):
     (tmp_path / "d" / "b").mkdir(parents=True)
     write(tmp_path / "d" / "b" / "two", "jsonl", DOCUMENTS[3:])
     write(tmp_path / "d" / "a", "stream", DOCUMENTS[:3])
@@ -175,7 +175,7 @@ def test_folder_order_is_bytewise_and_hidden_and_foreign_files_are_ignored(tmp_p
     assert read_tables(source)[0] == [[0], [1], [3], [2], [4]]
 
 
-def test_glob_takes_what_it_matches(tmp_path):
+def test_a_glob_reads_the_files_it_matches(tmp_path):
     for name in ("a1", "a2", "b1"):
         write(tmp_path / name, "parquet", [[int(name[1])]])
     source = open_source(str(tmp_path / "a*.parquet"))
@@ -183,14 +183,14 @@ def test_glob_takes_what_it_matches(tmp_path):
     assert read_tables(source)[0] == [[1], [2]]
 
 
-def test_linked_folders_are_read_once_around(tmp_path):
+def test_cyclic_links_between_folders_are_followed_once(tmp_path):
     (tmp_path / "d").mkdir()
     write(tmp_path / "d" / "a", "jsonl", [[1]])
     (tmp_path / "d" / "up").symlink_to(tmp_path / "d")
     assert read_tables(open_source(tmp_path / "d"))[0] == [[1]]
 
 
-# datasets: what shuffle, select and filter leave behind
+# datasets after shuffle, select and filter
 
 
 def derived(dataset):
@@ -210,7 +210,7 @@ def derived(dataset):
     "how", ["shuffle", "select", "slice", "slice of shuffle", "filter", "sort", "concatenate", "add_column"]
 )
 @pytest.mark.parametrize("where", ["memory", "disk"])
-def test_datasets_objects_and_saved_ones(tmp_path, how, where):
+def test_datasets_in_memory_and_on_disk(tmp_path, how, where):
     dataset = datasets.Dataset.from_dict({"input_ids": DOCUMENTS})
     if where == "disk":
         dataset.save_to_disk(tmp_path / "base", num_shards=3)
@@ -222,7 +222,7 @@ def test_datasets_objects_and_saved_ones(tmp_path, how, where):
     source = open_source(dataset)
     assert read_tables(source)[0] == expected
     assert read_whole(source)[0] == expected
-    assert source.spill(tmp_path / "unused").table(source.survey().lengths()).rows is source.indices
+    assert source.spill(tmp_path / "unused").table(source.survey().lengths()).lists is source.indices
     dataset.save_to_disk(tmp_path / "saved")
     assert read_whole(open_source(tmp_path / "saved"))[0] == expected
 
@@ -233,7 +233,7 @@ def test_format_of_a_dataset_does_not_matter():
 
 
 def save_with_indices(folder: Path, indices: list[int], documents=DOCUMENTS) -> None:
-    """As `datasets` 1.x saved a shuffled dataset: the data as it was, the mapping beside it."""
+    """Save a shuffled dataset as `datasets` 1.x did: unchanged data, with an indices mapping beside it."""
     folder.mkdir()
     write_ipc(folder / "data.arrow", arrow_table(documents[:2]))
     write_ipc(folder / "more.arrow", arrow_table(documents[2:]))
@@ -242,7 +242,7 @@ def save_with_indices(folder: Path, indices: list[int], documents=DOCUMENTS) -> 
     (folder / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "indices.arrow"}]}))
 
 
-def test_a_saved_indices_mapping_is_honoured(tmp_path, monkeypatch):
+def test_a_saved_indices_mapping_is_applied(tmp_path, monkeypatch):
     monkeypatch.setattr(source_module, "_STEP", 3)
     indices = [5, 0, 4, 4, 1]
     save_with_indices(tmp_path / "d", indices)
@@ -260,7 +260,7 @@ def test_the_order_of_equal_lengths_is_part_of_the_identity():
     assert identities[0] != identities[1]
 
 
-def test_rows_left_out_by_a_filter_may_be_wrong():
+def test_documents_left_out_by_a_filter_may_be_invalid():
     dataset = datasets.Dataset.from_dict({"input_ids": [[1], None, [2], [3, None]]})
     assert read_whole(open_source(dataset.select([2, 0])))[0] == [[2], [1]]
 
@@ -304,7 +304,7 @@ def test_jsonl_blocks_blank_lines_and_line_ends(tmp_path, monkeypatch, block, en
     assert source.describe(4) == f"document 4 (a.jsonl line {line})"
 
 
-def test_describe_names_the_place_in_each_file(tmp_path):
+def test_describe_gives_the_location_in_each_format(tmp_path):
     write(tmp_path / "a", "parquet", [[1], [2]])
     write(tmp_path / "b", "jsonl", [[3], [4]])
     write(tmp_path / "c", "stream", [[5], [6]])
@@ -325,7 +325,7 @@ def test_other_column_names(tmp_path):
 # the spill
 
 
-def test_spill_is_made_once_and_again_when_the_original_changes(tmp_path):
+def test_a_spill_is_reused_until_the_original_changes(tmp_path):
     path = write(tmp_path / "a", "jsonl", DOCUMENTS)
     folder = tmp_path / "spill"
     open_source(path).spill(folder)
@@ -341,7 +341,7 @@ def test_spill_is_made_once_and_again_when_the_original_changes(tmp_path):
     assert read_whole(open_source(path, input_column="input_ids").spill(folder))[0][2] == [2]
 
 
-def test_a_spill_without_its_note_does_not_count(tmp_path):
+def test_a_spill_without_its_note_is_made_again(tmp_path):
     path = write(tmp_path / "a", "parquet", DOCUMENTS)
     open_source(path).spill(tmp_path / "spill")
     (tmp_path / "spill" / "00000-00000.json").unlink()
@@ -371,7 +371,7 @@ def test_progress_ends_at_its_total(tmp_path):
     block=st.integers(1, 500),
     masked=st.booleans(),
 )
-def test_any_documents_come_back_from_any_mixture_of_formats(tmp_path_factory, documents, cuts, block, masked):
+def test_any_documents_round_trip_through_any_formats(tmp_path_factory, documents, cuts, block, masked):
     folder = tmp_path_factory.mktemp("mix")
     starts = sorted(min(cut, len(documents)) for _, cut in cuts)
     bounds = [0, *starts, len(documents)]

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a source is told in one line: where, what was found, and what to do."""
+"""Every error about a source is one line with the location, the value found and the remedy."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ GOOD = '{"input_ids": [1, 2]}'
 
 
 def refused(source, tmp_path, **options) -> str:
-    """Open, scan and spill; the message, which must be one line and the same on both ways."""
+    """Return the one-line error of surveying a source, which must equal that of spilling it."""
     messages = []
     for read in (
         Source.survey,
@@ -32,7 +32,7 @@ def refused(source, tmp_path, **options) -> str:
             read(open_source(source, **options))
         messages.append(str(caught.value))
     left = [p.name for p in (tmp_path / ".spill").glob("*")] if (tmp_path / ".spill").exists() else []
-    assert not [name for name in left if name.startswith(".")]  # nothing half-written
+    assert not [name for name in left if name.startswith(".")]  # no unfinished file
     assert messages[0] == messages[1]
     assert "\n" not in messages[0]
     return messages[0]
@@ -49,7 +49,7 @@ def save_table(path, table: pa.Table, compression=None):
 
 
 JSON_LINES = {
-    "[1, 2]": "an array where an object is expected; write one object a line",
+    "[1, 2]": "an array where an object is expected; write one object per line",
     "null": "null where an object is expected",
     "3": "a number where an object is expected",
     '{"input_ids": [1, 2': "not valid JSON: Expecting ',' delimiter",
@@ -83,7 +83,7 @@ def test_a_bad_line_is_named(tmp_path, monkeypatch, line, block):
     assert JSON_LINES[line] in message
 
 
-def test_the_document_counts_on_over_files(tmp_path):
+def test_documents_are_numbered_across_files(tmp_path):
     (tmp_path / "a.jsonl").write_text(f"{GOOD}\n{GOOD}\n")
     (tmp_path / "b.jsonl").write_text(f'{GOOD}\n{{"input_ids": null}}\n')
     assert refused(tmp_path, tmp_path).startswith("document 3 (b.jsonl line 2): 'input_ids' is null")
@@ -149,12 +149,12 @@ TYPES = {
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("name", ["a.arrow", "a.parquet"])
-def test_other_types_are_named(tmp_path, kind, name):
+def test_unsupported_types_are_named(tmp_path, kind, name):
     found, value = TYPES[kind]
     path = save_table(tmp_path / name, pa.table({"input_ids": pa.array([value], found)}))
     found = open_type(path)
     assert refused(path, tmp_path) == (
-        f"{name}: column 'input_ids' holds {found}; taken are list, large_list or fixed_size_list of integers "
+        f"{name}: column 'input_ids' holds {found}; expected list, large_list or fixed_size_list of integers "
         "(int8 to int64, uint8 to uint64)"
     )
 
@@ -190,7 +190,7 @@ def test_labels_in_some_files_only(tmp_path):
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**40])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_the_spill_refuses_what_is_outside_int32(tmp_path, value, name):
+def test_spill_rejects_values_outside_int32(tmp_path, value, name):
     documents = [[1], [2, 3, value], [4]]
     path = tmp_path / name
     if name == "a.jsonl":
@@ -202,7 +202,7 @@ def test_the_spill_refuses_what_is_outside_int32(tmp_path, value, name):
         open_source(path).spill(tmp_path / "spill")
     assert str(caught.value) == (
         f"document 1 ({name} {place}): 'input_ids' holds {value} at position 2: "
-        "a token id is from 0 to 2147483647; mend the source"
+        "a token id is from 0 to 2147483647; fix the source"
     )
     assert not list((tmp_path / "spill").iterdir())
 
@@ -211,7 +211,7 @@ def test_the_spill_refuses_what_is_outside_int32(tmp_path, value, name):
 
 
 @pytest.mark.parametrize("kind", ["stream", "file", "stream-zstd", "parquet", "gz", "zst"])
-def test_truncation_anywhere_is_noticed(tmp_path, kind):
+def test_truncation_anywhere_is_detected(tmp_path, kind):
     table = pa.table({"input_ids": [[i, i + 1] for i in range(400)]})
     text = "".join(json.dumps(row) + "\n" for row in table.to_pylist()).encode()
     path = tmp_path / {"parquet": "a.parquet", "gz": "a.jsonl.gz", "zst": "a.jsonl.zst"}.get(kind, "a.arrow")
@@ -242,7 +242,7 @@ def test_two_streams_in_one_file(tmp_path):
     assert "bytes follow the end of the Arrow stream" in refused(path, tmp_path)
 
 
-def test_offsets_that_run_outside_the_values(tmp_path):
+def test_offsets_outside_the_values(tmp_path):
     path = save_table(tmp_path / "a.arrow", pa.table({"input_ids": pa.array([[7, 8], [9]], pa.list_(pa.int32()))}))
     offsets = np.array([0, 2, 3], np.int32).tobytes()
     for wrong in ([0, 2, 3000], [0, 4, 3], [-1, 2, 3]):
@@ -268,9 +268,9 @@ def test_empty_datasets(tmp_path):
 def test_paths_and_options(tmp_path):
     cases = {
         "nothing.jsonl": "no such file or folder",
-        "none*.jsonl": "no file to read; taken are Arrow",
-        "folder": "no file to read; taken are Arrow",
-        "a.bin": "unknown format (it begins with b'abc'); taken are Arrow",
+        "none*.jsonl": "no file to read; supported formats are Arrow",
+        "folder": "no file to read; supported formats are Arrow",
+        "a.bin": "unknown format (it begins with b'abc'); supported formats are Arrow",
         "packed": "is already packed",
     }
     for name in ("folder", "packed"):
@@ -309,7 +309,7 @@ def test_a_saved_dataset_without_a_shard(tmp_path):
     assert "state.json: cannot be read, truncated or corrupt" in refused(tmp_path / "d", tmp_path)
 
 
-def test_an_indices_mapping_that_reaches_outside(tmp_path):
+def test_an_indices_mapping_outside_the_data(tmp_path):
     datasets.Dataset.from_dict({"input_ids": [[1], [2]]}).save_to_disk(tmp_path / "d")
     save_table(tmp_path / "d" / "indices.arrow", pa.table({"indices": pa.array([0, 2], pa.uint64())}))
     state = json.loads((tmp_path / "d" / "state.json").read_text())
@@ -318,7 +318,7 @@ def test_an_indices_mapping_that_reaches_outside(tmp_path):
     assert "its indices mapping reaches from row 0 to 2, the data from 0 to 1" in refused(tmp_path / "d", tmp_path)
 
 
-def test_a_hub_id_without_a_network_fails_soon(tmp_path, monkeypatch):
+def test_a_hub_id_without_a_network_fails_quickly(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     code = "from packer.sources import Source, open_source; open_source('no-one-here/no-such-dataset')"
     for offline in ("0", "1"):
@@ -343,12 +343,12 @@ def test_permission_denied(tmp_path):
     assert refused(tmp_path / "a.jsonl", tmp_path) == "a.jsonl: cannot be read: Permission denied"
 
 
-# names in a saved dataset that lead out of its folder
+# names in a saved dataset that point outside its folder
 
 
 @pytest.mark.parametrize("name", ["../other/data.arrow", "/elsewhere/data.arrow", "sub/../../data.arrow", "..", ""])
 @pytest.mark.parametrize("column", ["_data_files", "_indices_data_files"])
-def test_a_saved_dataset_may_name_files_in_its_folder_only(tmp_path, monkeypatch, name, column):
+def test_a_saved_dataset_may_only_name_files_in_its_folder(tmp_path, monkeypatch, name, column):
     datasets.Dataset.from_dict({"input_ids": [[1], [2]]}).save_to_disk(tmp_path / "d")
     state = json.loads((tmp_path / "d" / "state.json").read_text())
     state[column] = [{"filename": name}]
@@ -360,7 +360,7 @@ def test_a_saved_dataset_may_name_files_in_its_folder_only(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["../one", "/etc", "a/b", "."])
 @pytest.mark.parametrize("split", [None, "train"])
-def test_splits_of_a_saved_dataset_are_folders_in_its_folder(tmp_path, name, split):
+def test_splits_of_a_saved_dataset_must_be_in_its_folder(tmp_path, name, split):
     one = datasets.Dataset.from_dict({"input_ids": [[1]]})
     one.save_to_disk(tmp_path / "one")
     datasets.DatasetDict(train=one).save_to_disk(tmp_path / "d")

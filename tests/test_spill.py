@@ -1,4 +1,4 @@
-"""What must be decoded is decoded side by side, to the same bytes and the same errors whatever the workers."""
+"""Decoding in parallel gives the same bytes and the same errors for any number of workers."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ DECODED = [kind for kind in KINDS if kind not in MAPPED]
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    """Pieces and blocks so small that a few hundred documents make many of both."""
+    """Make pieces and blocks so small that a few hundred documents fill many of both."""
     monkeypatch.setattr(spill_module, "_PIECE", 1000)
     monkeypatch.setattr(jsonl_module, "_BLOCK", 300)
 
@@ -85,6 +85,17 @@ def test_many_files_of_all_kinds_come_back_in_order(tmp_path):
     assert source.files == open_source(tmp_path / "d").files
 
 
+def test_compressed_tokens_are_decoded_although_a_kept_column_has_no_bytes_to_compress(tmp_path):
+    table = pa.table({"input_ids": [[1] * 100, [2] * 90], "note": pa.nulls(2)})
+    with pa.ipc.new_stream(
+        tmp_path / "a.arrow", table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
+    ) as file:
+        file.write_table(table)
+    source = open_source(tmp_path / "a.arrow", keep=["note"])
+    assert not source.mapped
+    assert read_whole(source.spill(tmp_path / "spill"))[0] == table["input_ids"].to_pylist()
+
+
 @settings(max_examples=60)
 @given(
     lines=st.lists(st.sampled_from([b"", b" ", b'{"input_ids": [1]}', b'{"input_ids": [2, 3], "x": "\xc3\xa9"}'])),
@@ -94,7 +105,7 @@ def test_many_files_of_all_kinds_come_back_in_order(tmp_path):
     piece=st.integers(1, 90),
     block=st.integers(1, 90),
 )
-def test_a_file_is_cut_between_lines_wherever_it_is_cut(tmp_path_factory, lines, ending, last, mark, piece, block):
+def test_a_file_is_cut_between_lines_for_any_size_of_pieces(tmp_path_factory, lines, ending, last, mark, piece, block):
     folder = tmp_path_factory.mktemp("cut")
     text = b'{"input_ids": []}' + ending + ending.join(lines) + (ending if last else b"")
     (folder / "a.jsonl").write_bytes((b"\xef\xbb\xbf" if mark else b"") + text)
@@ -108,12 +119,12 @@ def test_a_file_is_cut_between_lines_wherever_it_is_cut(tmp_path_factory, lines,
         assert read_whole(source.spill(folder / ".spill", workers=2))[0] == documents
 
 
-def test_a_line_that_begins_where_it_is_looked_for_is_the_next_one():
+def test_the_next_line_may_begin_at_the_offset_itself():
     file = io.BytesIO(b"ab\ncd\n\ne")
     assert [next_line(file, at) for at in range(1, 9)] == [3, 3, 3, 6, 6, 6, 7, 8]
 
 
-def test_row_groups_are_taken_together_until_they_are_enough(tmp_path):
+def test_row_groups_are_joined_until_they_are_enough(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"input_ids": [[1]] * 65}), path, row_group_size=10)
     with pq.ParquetFile(path) as parquet:
@@ -122,28 +133,28 @@ def test_row_groups_are_taken_together_until_they_are_enough(tmp_path):
     assert [part.run for part in parts] == [range(2), range(2, 4), range(4, 6), range(6, 7)]
     assert [(part.first_row, part.rows) for part in parts] == [(0, 20), (20, 20), (40, 20), (60, 5)]
     assert sum(part.file.bytes for part in parts) == path.stat().st_size
-    assert [part.size_of_a_row for part in (whole, *parts)] == [20, 3, 3, 3, 20]
+    assert [part.row_size for part in (whole, *parts)] == [20, 3, 3, 3, 20]
 
 
 # the errors
 
 
 @pytest.mark.parametrize(("claimed", "readable"), [(64, 8), (66, 9)])
-def test_pages_that_hold_other_rows_than_the_footer_says_are_refused(tmp_path, claimed, readable):
+def test_pages_with_more_or_fewer_rows_than_the_footer_says_are_refused(tmp_path, claimed, readable):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"input_ids": [[1]] * 65}), path)
     with pq.ParquetFile(path) as parquet:
         whole = RowGroups.survey(parquet, path, "a.parquet", lambda group: group.total_byte_size)
     batches = replace(whole, every=(RowGroup(claimed, 1),)).batches(["input_ids"], 8)
     assert sum(len(batch) for batch, _ in islice(batches, readable)) == min(claimed, 65)
-    with pytest.raises(SourceError, match=f"corrupt: its footer says {claimed} rows, its pages hold others"):
+    with pytest.raises(SourceError, match=f"corrupt: its footer says {claimed} rows, its pages hold more or fewer"):
         next(batches)
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst"])
 @pytest.mark.parametrize("bad", ['{"input_ids": [1, null]}', '{"input_ids": [4294967296]}', '{"input_ids": [1,'])
-def test_the_first_faulty_line_is_named_whatever_the_workers(tmp_path, kind, bad):
+def test_the_first_invalid_line_is_named_for_any_number_of_workers(tmp_path, kind, bad):
     lines = [json.dumps({"input_ids": document}) for document in made_documents(300)]
     lines[3:3] = ["", ""]
     for place in (120, 121, 180, 290):
@@ -161,7 +172,7 @@ def test_the_first_faulty_line_is_named_whatever_the_workers(tmp_path, kind, bad
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_the_first_faulty_row_is_named_whatever_the_workers(tmp_path):
+def test_the_first_invalid_row_is_named_for_any_number_of_workers(tmp_path):
     documents = made_documents(300)
     documents[150] = [7, 2**40]
     documents[151] = None
@@ -177,7 +188,7 @@ def test_the_first_faulty_row_is_named_whatever_the_workers(tmp_path):
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("workers", WORKERS)
-def test_a_fault_stops_what_comes_after_it(tmp_path, workers):
+def test_an_error_stops_the_pieces_after_it(tmp_path, workers):
     lines = ['{"input_ids": 1}'] + 20_000 * ['{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     pieces = len(open_source(tmp_path / "a.jsonl").inputs[0].cut(1000))
@@ -187,11 +198,11 @@ def test_a_fault_stops_what_comes_after_it(tmp_path, workers):
     assert made == 0 if workers == 1 else made < pieces / 2
 
 
-# taken up again
+# streams that are used again
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_whole_pieces_are_used_again_and_torn_ones_made_again(tmp_path):
+def test_complete_pieces_are_used_again_and_torn_ones_decoded_again(tmp_path):
     path = write(tmp_path / "a", "jsonl", made_documents(100))
     folder = tmp_path / "spill"
     before = spilled(path, folder, 2)
@@ -210,7 +221,7 @@ def swap_two_bytes(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [bytes.swapcase, swap_two_bytes, lambda content: bytes(len(content))])
-def test_a_stream_of_the_right_size_with_other_bytes_is_made_again(tmp_path, damage):
+def test_a_stream_of_the_right_size_with_other_bytes_is_decoded_again(tmp_path, damage):
     path = write(tmp_path / "a", "parquet", made_documents(20))
     stream = tmp_path / "spill" / "00000-00000.arrow"
     whole = spilled(path, tmp_path / "spill", 1)[stream.name]
@@ -222,7 +233,7 @@ def test_a_stream_of_the_right_size_with_other_bytes_is_made_again(tmp_path, dam
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"made_from": 1}', "counts", "bytes", "xxh3_128"])
-def test_a_damaged_note_has_its_stream_made_again(tmp_path, damage):
+def test_a_stream_with_a_damaged_note_is_decoded_again(tmp_path, damage):
     path = write(tmp_path / "a", "parquet", [[1], [2]])
     note = tmp_path / "spill" / "00000-00000.json"
     whole = spilled(path, tmp_path / "spill", 1)
@@ -240,7 +251,7 @@ def test_a_damaged_note_has_its_stream_made_again(tmp_path, damage):
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("readers", [1, 3])
-def test_no_more_work_at_once_than_there_are_workers(workers, readers):
+def test_no_more_tasks_run_at_a_time_than_there_are_workers(workers, readers):
     at_work, most, lock = 0, 0, threading.Lock()
 
     def square(number: int) -> int:
@@ -271,7 +282,7 @@ def test_no_more_work_at_once_than_there_are_workers(workers, readers):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_no_more_is_taken_than_a_few_results_ahead(workers):
+def test_only_a_few_items_are_drawn_ahead(workers):
     taken = 0
 
     def items():
@@ -281,12 +292,12 @@ def test_no_more_is_taken_than_a_few_results_ahead(workers):
             yield taken
 
     with closing(DecodePool(workers)) as pool, pool.working():
-        for given in pool.in_order(abs, items()):
-            assert taken < given + (1 if workers == 1 else workers + 2)
+        for result in pool.in_order(abs, items()):
+            assert taken < result + (1 if workers == 1 else workers + 2)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_errors_come_in_their_turn(workers):
+def test_errors_are_raised_after_the_results_before_them(workers):
     def work(number: int) -> int:
         if number == 5:
             raise KeyError(number)
@@ -314,7 +325,7 @@ def with_free(monkeypatch, free: int) -> None:
 
 
 @pytest.mark.parametrize("kind", DECODED)
-def test_the_size_of_the_spill_is_foreseen(tmp_path, kind):
+def test_the_size_of_the_spill_is_estimated(tmp_path, kind):
     documents = made_documents(5000)
     path = write(tmp_path / "data", kind, documents, documents)
     source = open_source(path)
@@ -330,7 +341,7 @@ def test_the_size_of_the_spill_is_foreseen(tmp_path, kind):
     assert source.spill_size(tmp_path / "spill").tokens == size.tokens
 
 
-def test_a_sample_stands_for_the_rest(tmp_path, monkeypatch):
+def test_the_tokens_are_estimated_from_a_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(jsonl_module, "_BLOCK", 1 << 16)
     documents = made_documents(20_000)
     (tmp_path / "d").mkdir()
@@ -343,30 +354,30 @@ def test_a_sample_stands_for_the_rest(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_what_cannot_fit_is_refused_before_decoding(tmp_path, monkeypatch, kind):
+def test_a_source_that_cannot_fit_on_the_disk_is_refused_before_decoding(tmp_path, monkeypatch, kind):
     path = write(tmp_path / "a", kind, made_documents(2000))
     with_free(monkeypatch, 200_000)
-    told = []
+    calls = []
     size = r"\d+\.\d kB"
     message = (
         f"/out: the decoded source needs (about|up to) {size} and the rows about {size}, 200.0 kB are free: "
         "free some space, or choose an --output with more$"
     )
     with pytest.raises(PackerError, match=message):
-        pack(path, tmp_path / "out", options=PackOptions(max_len=64), progress=lambda *news: told.append(news))
-    assert not told
+        pack(path, tmp_path / "out", options=PackOptions(max_len=64), progress=lambda *call: calls.append(call))
+    assert not calls
     with_free(monkeypatch, 10**9)
     assert pack(path, tmp_path / "out", options=PackOptions(max_len=64)).manifest.totals.documents == 2000
 
 
-def test_what_the_policy_may_leave_out_is_not_held_against_it(tmp_path, monkeypatch):
+def test_documents_that_may_be_dropped_need_no_free_space(tmp_path, monkeypatch):
     path = write(tmp_path / "a", "parquet", made_documents(2000))
     with_free(monkeypatch, 200_000)
     options = PackOptions(max_len=2, long="drop")
     assert pack(path, tmp_path / "out", options=options).manifest.totals.documents == 2000
 
 
-def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monkeypatch):
+def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tmp_path, monkeypatch):
     path = write(tmp_path / "a", "stream", [[1] * 64] * 100)
     options = PackOptions(max_len=64, shard_size=10 * 64 * 8)
     with_free(monkeypatch, 51_199)
@@ -387,11 +398,11 @@ def test_rows_that_cannot_fit_are_refused_before_they_are_written(tmp_path, monk
         with_free(patch, 51_200)
         with pytest.raises(KeyboardInterrupt):
             pack(path, tmp_path / "out", options=options, workers=1)
-    with_free(monkeypatch, 4 * 10 * 64 * 8)  # what is there needs no room again
+    with_free(monkeypatch, 4 * 10 * 64 * 8)  # rows that are written need no space again
     assert pack(path, tmp_path / "out", options=options).manifest.totals.packs == 100
 
 
-def test_the_command_says_what_decoding_needs(tmp_path):
+def test_the_command_prints_the_space_that_decoding_needs(tmp_path):
     path = write(tmp_path / "a", "gz", made_documents(8000))
     done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "64"])
     assert done.exit_code == 0

@@ -1,4 +1,4 @@
-"""Splits that file names tell: as `datasets` finds them, and never one together with another."""
+"""Splits are recognised by file names as `datasets` does, and are never mixed."""
 
 import json
 
@@ -18,7 +18,7 @@ from tests.chat_templates import save_tokenizer
 
 
 def save(folder, names, column="input_ids"):
-    """A file of one document for each name: document i is the token i, or the text of this number."""
+    """Write a file of one document for each name: file i holds the token i, or the number i as text."""
     for number, name in enumerate(names):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def run(*arguments):
 
 
 def as_datasets_sorts(folder):
-    """The files of each split as `load_dataset` resolves them."""
+    """Return the files of each split as `load_dataset` resolves them."""
     splits = {}
     for split, patterns in get_data_patterns(str(folder)).items():
         found = set()
@@ -62,7 +62,7 @@ def as_datasets_sorts(folder):
     return splits
 
 
-# ---- which file is of which split ----
+# ---- which file is in which split ----
 
 LAYOUTS = {
     "shards": ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet",
@@ -106,14 +106,14 @@ def test_any_names_are_sorted_as_datasets_sorts_them(tmp_path_factory, names):
     assert (found or {"train": names}) == as_datasets_sorts(folder)
 
 
-# ---- what is taken ----
+# ---- which split is read ----
 
 
-def test_several_splits_must_be_chosen_from(tmp_path):
+def test_one_of_several_splits_must_be_chosen(tmp_path):
     save(tmp_path, LAYOUTS["shards"])
     message = refused(tmp_path)
     assert message.startswith(
-        f"{tmp_path}: its files are 3 splits (train, test, random); choose one, as in --split train"
+        f"{tmp_path}: its files form 3 splits (train, test, random); choose one, as in --split train"
     )
     assert tokens_of(tmp_path, "train") == [0, 1]
     assert tokens_of(tmp_path, "random") == [3]
@@ -127,10 +127,10 @@ def test_the_only_split_needs_no_choice(tmp_path):
     assert "no such split (found: train)" in refused(tmp_path, "test")
 
 
-def test_files_of_no_split_beside_a_split_are_not_taken_or_left_out_without_a_word(tmp_path, caplog):
+def test_files_in_no_split_are_neither_read_nor_left_out_silently(tmp_path, caplog):
     save(tmp_path, ["web.jsonl", "books.jsonl", "dev.jsonl"])
     message = refused(tmp_path)
-    assert "1 of 3 files are the split validation, as dev.jsonl, and 2 of no split" in message
+    assert "1 of 3 files are in the split validation, such as dev.jsonl, and 2 in no split" in message
     assert message.endswith(f"with --split validation, or name files with a glob, as in '{tmp_path}/**'")
     assert tokens_of(f"{tmp_path}/**") == [0, 1, 2]
     with caplog.at_level("INFO", logger="packer"):
@@ -139,7 +139,7 @@ def test_files_of_no_split_beside_a_split_are_not_taken_or_left_out_without_a_wo
     assert "left out" in caplog.text
 
 
-def test_globs_single_files_and_folders_of_a_split_are_taken_as_they_are(tmp_path):
+def test_globs_single_files_and_folders_of_a_split_are_read_as_they_are(tmp_path):
     save(tmp_path, ["train/a.jsonl", "test/a.jsonl", "test/b.jsonl"])
     assert tokens_of(f"{tmp_path}/*/*.jsonl") == [0, 1, 2]
     assert tokens_of(tmp_path / "test") == [1, 2]
@@ -156,7 +156,7 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.mark.parametrize("column", ["input_ids", "text"])
-def test_every_command_takes_the_split_and_refuses_all_at_once(tmp_path, tokenizer, column):
+def test_every_command_takes_a_split_and_refuses_several(tmp_path, tokenizer, column):
     source = save(tmp_path / "hub", ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], column)
     text = ["--tokenizer", tokenizer] if column == "text" else []
     commands = [["pack", "--max-len", 8], ["stats"], ["compare", "--max-len", 8, "--algorithm", "bfd"]]
@@ -172,10 +172,10 @@ def test_every_command_takes_the_split_and_refuses_all_at_once(tmp_path, tokeniz
     assert run("verify", packed, "--source", source, *text).exit_code == 0
 
 
-def test_a_mixture_takes_the_split_of_each_source(tmp_path):
+def test_a_mixture_reads_the_split_of_each_source(tmp_path):
     one = save(tmp_path / "one", ["train.jsonl", "test.jsonl"])
     other = save(tmp_path / "other", ["test/a.jsonl", "train/a.jsonl"])
-    with pytest.raises(PackerError, match=r"one: its files are 2 splits"):
+    with pytest.raises(PackerError, match=r"one: its files form 2 splits"):
         packer.pack([(one, 1), (other, 1)], tmp_path / "out", max_len=8)
     packer.pack([(one, 1), (other, 1)], tmp_path / "out", max_len=8, split="train")
     (row,) = packer.load(tmp_path / "out")

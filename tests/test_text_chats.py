@@ -193,7 +193,9 @@ def test_marks_beside_a_comment_that_names_them_are_taken(encoders):
 
 @pytest.mark.parametrize("template", REWRITING.values(), ids=REWRITING)
 def test_a_template_that_rewrites_earlier_turns_is_refused(encoders, template):
-    with pytest.raises(TextError, match=r"document 7: .*message 1 \(assistant\) differently .*--chat-template FILE"):
+    with pytest.raises(
+        TextError, match=r"document 7: .*message 1 \(assistant\) differently .*--chat-template \(chatml, "
+    ):
         encoders(template).encode([{"messages": DIALOGUE}], first_row=7)
     assert encoders(template, "all").encode([{"messages": DIALOGUE}]).labels is None
 
@@ -314,5 +316,5 @@ def test_a_conversational_completion_trains_everything_after_the_prompt(tokenize
 
 
 def test_without_a_template_chats_are_refused(tokenizer_path):
-    with pytest.raises(PackerError, match=re.escape("has no chat template; give one by --chat-template FILE")):
+    with pytest.raises(PackerError, match=re.escape("has no chat template; choose one by --chat-template (chatml")):
         Encoder(TextOptions(tokenizer=tokenizer_path), recognise({"messages": []}, "x"))

@@ -254,10 +254,10 @@ def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, op
 
 def test_a_turn_that_does_not_fit_and_texts_without_turns_are_refused(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", chats())
-    with pytest.raises(packer.PackerError, match=r"has a turn of \d+ tokens \(as far as the chat template tells"):
+    with pytest.raises(packer.PackerError, match=r"has a turn of \d+ tokens \(turns that the chat template does not"):
         pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=8)
     rewriting = {"chat_template": REWRITING["think block in the last turn"], "train_on": "all"}
-    with pytest.raises(packer.PackerError, match="as far as the chat template tells where turns begin"):
+    with pytest.raises(packer.PackerError, match="turns that the chat template does not separate count as one"):
         pack(source, tmp_path / "out", tokenizer, split_at="turns", max_len=32, **rewriting)
     assert pack(source, tmp_path / "fits", tokenizer, split_at="turns", max_len=512, **rewriting).packs
     with pytest.raises(packer.PackerError, match=r"split_at is turns, and .*texts.jsonl holds texts, not chats"):

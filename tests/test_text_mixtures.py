@@ -1,4 +1,4 @@
-"""Mixtures with sources of text: the rows that each source tokenized by itself gives, checked, resumed, refused."""
+"""Mixtures with text: rows equal those of sources tokenized separately; verify, resume and errors."""
 
 import json
 
@@ -19,7 +19,7 @@ from packer.sources.text_source import TextInput
 from packer.text.load_tokenizer import open_tokenizer
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.packed_rows import rows_on_disk
-from tests.test_from_text import Killed, chats, dies_after, pack, pairs, shards, texts, write_lines
+from tests.test_from_text import Killed, chats, kill_after, pack, pairs, shards, texts, write_lines
 from tests.test_kept import write
 
 zstandard = pytest.importorskip("zstandard")
@@ -36,14 +36,14 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Pieces and stretches of a few documents."""
+    """Use pieces and blocks of a few documents."""
     monkeypatch.setattr(spill_module, "_PIECE", 1500)
     monkeypatch.setattr(records_module, "BLOCK", 400)
 
 
 @pytest.fixture
 def sources(tmp_path):
-    """Chats, texts, and prompts with completions."""
+    """Paths of chats, of texts, and of prompts with completions."""
     chat = write_lines(tmp_path / "chats.jsonl", chats())
     pq.write_table(pa.Table.from_pylist(texts()), tmp_path / "web.parquet")
     return [chat, tmp_path / "web.parquet", write_lines(tmp_path / "pairs.jsonl", pairs())]
@@ -58,7 +58,7 @@ def tokenized(source, tokenizer, **options):
     return tokenize(source, out, options=PackOptions(max_len=1, tokenizer=tokenizer, **options), sync=False).output
 
 
-# ---- the rows ----
+# ---- rows ----
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def tokenized(source, tokenizer, **options):
     ],
     ids=str,
 )
-def test_rows_are_those_of_sources_tokenized_one_by_one(tmp_path, tokenizer, sources, small, options):
+def test_rows_equal_those_of_sources_tokenized_separately(tmp_path, tokenizer, sources, small, options):
     direct = pack(weighed(sources), tmp_path / "direct", tokenizer, shard_size="8KB", workers=2, **options)
     kept = [tokenized(source, tokenizer) for source in sources]
     once = pack(weighed(kept), tmp_path / "once", None, shard_size="8KB", **options)
@@ -86,7 +86,7 @@ def test_rows_are_those_of_sources_tokenized_one_by_one(tmp_path, tokenizer, sou
     assert not (tmp_path / "direct" / ".packer").exists()
 
 
-def test_the_padding_is_that_of_the_tokenizer(tmp_path, tokenizer, sources):
+def test_padding_is_that_of_the_tokenizer(tmp_path, tokenizer, sources):
     other = open_tokenizer(str(tokenizer))
     other.pad_token = other.eos_token
     other.save_pretrained(tmp_path / "other")
@@ -94,7 +94,7 @@ def test_the_padding_is_that_of_the_tokenizer(tmp_path, tokenizer, sources):
     assert manifest.options.pad_id == other.eos_token_id != 0
 
 
-def test_real_corpora_mix_to_the_rows_of_each_tokenized_alone(tmp_path, shared_data):
+def test_rows_of_real_corpora_equal_those_of_each_tokenized_separately(tmp_path, shared_data):
     sources = []
     for corpus, every in (("python_peps", 50), ("sgd_multiturn", 500), ("t0_train_50k", 500)):
         path = next((shared_data / "corpora").glob(f"{corpus}.jsonl*"))
@@ -113,7 +113,7 @@ def test_real_corpora_mix_to_the_rows_of_each_tokenized_alone(tmp_path, shared_d
     assert list(packer.verify(tmp_path / "direct", sources, tokenizer=real)) == []
 
 
-def test_a_text_is_trained_whole_beside_a_chat_that_is_not(tmp_path, tokenizer, sources):
+def test_loss_covers_all_of_a_text_mixed_with_chats(tmp_path, tokenizer, sources):
     pack(weighed(sources), tmp_path / "out", tokenizer)
     trained, tokens = [0, 0, 0], [0, 0, 0]
     for row in packer.load(tmp_path / "out"):
@@ -121,14 +121,14 @@ def test_a_text_is_trained_whole_beside_a_chat_that_is_not(tmp_path, tokenizer, 
         for length, source in zip(row["seq_lengths"], row["source_ids"], strict=True):
             if source >= 0:
                 trained[source] += int((row["labels"][place : place + length] >= 0).sum())
-                tokens[source] += int(length) - 1  # but for the first of each segment
+                tokens[source] += int(length) - 1  # except the first of each segment
             place += length
     assert trained[1] == tokens[1]
     assert 0 < trained[0] < tokens[0]
     assert 0 < trained[2] < tokens[2]
 
 
-def test_a_source_of_tokens_without_labels_is_trained_whole_too(tmp_path):
+def test_loss_covers_all_of_a_token_source_without_labels(tmp_path):
     (tmp_path / "a").mkdir()
     plain = write(tmp_path / "a", "jsonl", {"input_ids": [[1, 2, 3], [4, 5, 6, 7]]})
     masked = write(tmp_path, "parquet", {"input_ids": [[8, 9, 8]], "labels": [[-100, -100, 8]]})
@@ -142,15 +142,15 @@ def test_a_source_of_tokens_without_labels_is_trained_whole_too(tmp_path):
         assert "All tokens of source.jsonl are trained" in summary
 
 
-def test_counts_and_identities_are_those_of_each_source(tmp_path, tokenizer, sources):
+def test_counts_and_identities_equal_those_of_each_source(tmp_path, tokenizer, sources):
     manifest = pack(weighed(sources), tmp_path / "out", tokenizer)
-    told = manifest.source.mixture
-    assert [part.text.train_on for part in told] == ["assistant", "all", "completion"]
-    assert [part.text.columns[0] for part in told] == ["messages", "text", "prompt"]
-    assert [part.labels for part in told] == [True, False, True]
+    parts = manifest.source.mixture
+    assert [part.text.train_on for part in parts] == ["assistant", "all", "completion"]
+    assert [part.text.columns[0] for part in parts] == ["messages", "text", "prompt"]
+    assert [part.labels for part in parts] == [True, False, True]
     assert manifest.source.text is None
     alone = [pack(source, tmp_path / source.stem, tokenizer) for source in sources]
-    assert [part.text for part in told] == [each.source.text for each in alone]
+    assert [part.text for part in parts] == [each.source.text for each in alone]
     for name in ("documents_straddling", "documents_untrained"):
         assert getattr(manifest.totals, name) == sum(getattr(each.totals, name) for each in alone)
     summary = render_manifest_summary(manifest, output="out", seconds=1)
@@ -172,14 +172,14 @@ def test_straddling_and_untrained_documents_are_summed(tmp_path, tokenizer):
     assert again == totals
 
 
-def test_options_of_text_are_for_the_sources_that_they_fit(tmp_path, tokenizer, sources):
+def test_text_options_apply_to_the_sources_that_they_fit(tmp_path, tokenizer, sources):
     (tmp_path / "b").mkdir()
     body = write_lines(tmp_path / "b" / "body.jsonl", [{"body": each["text"]} for each in texts()])
     mixed = weighed([sources[0], body, sources[2]])
     manifest = pack(mixed, tmp_path / "out", tokenizer, text_column="body", train_on="completion")
-    told = [part.text for part in manifest.source.mixture]
-    assert [text.columns[0] for text in told] == ["messages", "body", "prompt"]
-    assert [text.train_on for text in told] == ["assistant", "all", "completion"]
+    found = [part.text for part in manifest.source.mixture]
+    assert [text.columns[0] for text in found] == ["messages", "body", "prompt"]
+    assert [text.train_on for text in found] == ["assistant", "all", "completion"]
     named = weighed([sources[0], sources[1], sources[2]])
     plain = pack(named, tmp_path / "plain", tokenizer)
     assert shards(plain) == shards(manifest)
@@ -198,17 +198,17 @@ def test_options_of_text_are_for_the_sources_that_they_fit(tmp_path, tokenizer, 
         pack(weighed(kept), tmp_path / "none", tokenizer)
 
 
-def test_a_column_that_is_named_goes_before_tokens(tmp_path, tokenizer, sources):
+def test_a_named_text_column_takes_precedence_over_tokens(tmp_path, tokenizer, sources):
     both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1, 2, 3], "content": each["text"]} for each in texts()])
     mixed = pack([(sources[0], 1), (both, 1)], tmp_path / "out", tokenizer, text_column="content")
     text = pack([(sources[0], 1), (sources[1], 1)], tmp_path / "text", tokenizer)
     assert shards(mixed) == shards(text)
 
 
-# ---- checked, taken up again ----
+# ---- verify and resume ----
 
 
-def test_verify_finds_other_text_in_the_source_that_has_it(tmp_path, tokenizer, sources):
+def test_verify_names_the_source_with_changed_text(tmp_path, tokenizer, sources):
     pack(weighed(sources), tmp_path / "out", tokenizer)
     records = chats()
     changed = json.loads(json.dumps(records))
@@ -217,7 +217,7 @@ def test_verify_finds_other_text_in_the_source_that_has_it(tmp_path, tokenizer, 
     assert changed != records
     write_lines(sources[0], changed)
     (fault,) = packer.verify(tmp_path / "out", sources, tokenizer=tokenizer)
-    assert fault.startswith(("document 5 (chats.jsonl line 6) of chats.jsonl", "the source chats.jsonl is not as"))
+    assert fault.startswith(("document 5 (chats.jsonl line 6) of chats.jsonl", "the source chats.jsonl differs"))
     write_lines(sources[0], records)
     other = save_tokenizer(tmp_path / "other", template=CHATML + " ")
     (fault,) = packer.verify(tmp_path / "out", sources, tokenizer=other)
@@ -227,7 +227,7 @@ def test_verify_finds_other_text_in_the_source_that_has_it(tmp_path, tokenizer, 
     assert fault == "the source web.parquet: it was packed from text, here it holds tokens"
 
 
-def test_versions_of_libraries_do_not_matter_to_verify(tmp_path, tokenizer, sources, monkeypatch):
+def test_verify_ignores_library_versions(tmp_path, tokenizer, sources, monkeypatch):
     import transformers
 
     with monkeypatch.context() as patch:
@@ -236,24 +236,24 @@ def test_versions_of_libraries_do_not_matter_to_verify(tmp_path, tokenizer, sour
     assert list(packer.verify(tmp_path / "out", sources, tokenizer=tokenizer)) == []
 
 
-def test_what_was_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, sources, monkeypatch, small):
+def test_text_tokenized_before_a_kill_is_not_tokenized_again(tmp_path, tokenizer, sources, monkeypatch, small):
     whole = pack(weighed(sources), tmp_path / "whole", tokenizer, workers=1)
     with monkeypatch.context() as patch:
-        calls = dies_after(patch, -1)
+        calls = kill_after(patch, -1)
         pack(weighed(sources), tmp_path / "counted", tokenizer, workers=1)
     with monkeypatch.context() as patch:
-        dies_after(patch, len(calls) * 3 // 4)
+        kill_after(patch, len(calls) * 3 // 4)
         with pytest.raises(Killed):
             pack(weighed(sources), tmp_path / "out", tokenizer, workers=1)
     with monkeypatch.context() as patch:
-        again = dies_after(patch, -1)
+        again = kill_after(patch, -1)
         resumed = pack(weighed(sources), tmp_path / "out", tokenizer, workers=1)
     assert resumed.to_dict() == whole.to_dict()
     assert rows_on_disk(tmp_path / "out") == rows_on_disk(tmp_path / "whole")
     assert len(again) < len(calls) // 2
 
 
-def test_what_is_complete_is_known_again_and_how_it_differs_is_told(tmp_path, tokenizer, sources):
+def test_a_complete_mixture_is_recognized_and_differences_are_named(tmp_path, tokenizer, sources):
     first = pack(weighed(sources), tmp_path / "out", tokenizer)
     assert pack(weighed(sources), tmp_path / "out", tokenizer).to_dict() == first.to_dict()
     with pytest.raises(PackerError, match="packed with train_on None, not all"):
@@ -263,7 +263,7 @@ def test_what_is_complete_is_known_again_and_how_it_differs_is_told(tmp_path, to
         pack(weighed(sources), tmp_path / "out", other)
 
 
-def test_the_room_that_tokenizing_takes_is_asked_for_before_it_begins(tmp_path, tokenizer, sources, monkeypatch):
+def test_disk_space_for_tokenizing_is_checked_before_it_begins(tmp_path, tokenizer, sources, monkeypatch):
     from packer.pipeline import disk_space
 
     monkeypatch.setattr(disk_space, "_free", lambda claimed: 1000)
@@ -272,10 +272,10 @@ def test_the_room_that_tokenizing_takes_is_asked_for_before_it_begins(tmp_path, 
     monkeypatch.setattr(TextInput, "cut", lambda self, size: encoded.append(size) or spilled(self, size))
     with pytest.raises(PackerError, match=r"the decoded source needs about .*, 1.0 kB are free"):
         pack(weighed(sources), tmp_path / "out", tokenizer)
-    assert len(encoded) == 3  # to foresee the sizes, and nothing more
+    assert len(encoded) == 3  # to estimate the sizes only
 
 
-# ---- errors name the document of its source ----
+# ---- errors ----
 
 
 def test_an_untrained_document_is_named_in_its_own_source(tmp_path, tokenizer, sources):
@@ -306,13 +306,13 @@ def test_a_turn_that_does_not_fit_is_named_in_its_own_source(tmp_path, tokenizer
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_wrong_record_is_named_in_its_own_source(tmp_path, tokenizer, sources, workers):
+def test_an_invalid_record_is_named_in_its_own_source(tmp_path, tokenizer, sources, workers):
     wrong = write_lines(tmp_path / "wrong.jsonl", [*texts()[:7], {"text": None}])
     with pytest.raises(PackerError, match=r"^wrong.jsonl: document 7 \(wrong.jsonl line 8\): 'text' is null"):
         pack([(sources[0], 1), (wrong, 1)], tmp_path / "out", tokenizer, workers=workers)
 
 
-# ---- on the command line ----
+# ---- command line ----
 
 
 def test_the_command_packs_and_verifies_a_mixture_of_text(tmp_path, tokenizer, sources):
@@ -328,4 +328,4 @@ def test_the_command_packs_and_verifies_a_mixture_of_text(tmp_path, tokenizer, s
     checked = CliRunner().invoke(cli, ["verify", out, *named, "--tokenizer", tokenizer])
     assert checked.exit_code == 0, checked.output
     missing = CliRunner().invoke(cli, ["verify", out, *named])
-    assert (missing.exit_code, "say where it is by --tokenizer" in missing.output) == (1, True)
+    assert (missing.exit_code, "give its path with --tokenizer" in missing.output) == (1, True)

@@ -1,4 +1,4 @@
-"""Chats that are split between turns only."""
+"""Long chats are split between turns only."""
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from packer.plan import cuts_between
 
 
 def naive_cuts(turns: list[int], max_len: int) -> list[int] | None:
-    """Fill pieces with whole turns, given the tokens of each."""
+    """Cut a chat between turns, each piece as long as possible; takes the tokens of each turn."""
     cuts, filled, place = [], 0, 0
     for turn in turns:
         if turn > max_len:
@@ -27,7 +27,7 @@ def naive_cuts(turns: list[int], max_len: int) -> list[int] | None:
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=5), st.integers(1, 20))
-def test_cuts_are_as_late_as_whole_turns_allow(documents, max_len):
+def test_pieces_are_as_long_as_whole_turns_allow(documents, max_len):
     lengths = np.array([sum(turns) for turns in documents], np.int32)
     starts = [np.cumsum([0, *turns[:-1]]) for turns in documents]
     offsets = np.cumsum([0, *map(len, starts)])
@@ -41,7 +41,7 @@ def test_cuts_are_as_late_as_whole_turns_allow(documents, max_len):
     assert cuts.tolist() == [cut for found in expected for cut in found]
 
 
-def test_places_that_are_out_of_order_are_found():
+def test_positions_out_of_order_are_found():
     def wrong(starts, length=9):
         offsets = np.array([0, len(starts)])
         return cuts_between(np.array([length], np.int32), offsets, np.array(starts, np.int32), 4)[2]
@@ -55,7 +55,7 @@ def test_places_that_are_out_of_order_are_found():
 
 
 def write(folder, kind, turns: list[list[int]]):
-    """Chats whose turns have these tokens."""
+    """Save chats whose turns have these numbers of tokens."""
     random = np.random.default_rng(0)
     tokens = [random.integers(1, 99, sum(chat)).tolist() for chat in turns]
     starts = [np.cumsum([0, *chat[:-1]]).tolist() for chat in turns]
@@ -114,6 +114,6 @@ def test_a_source_without_turns_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"long": "drop"}, {"overlap": 3}, {"algorithm": "wrapped"}, {"split_at": "words"}])
-def test_what_does_not_go_together_is_refused(tmp_path, options):
+def test_options_that_rule_out_splitting_at_turns_are_refused(tmp_path, options):
     with pytest.raises(PackerError, match="split_at is"):
         packer.pack(tmp_path, tmp_path / "out", max_len=16, **{"split_at": "turns", **options})

@@ -1,4 +1,4 @@
-"""Packed datasets from elsewhere: nothing outside their folder is read or written, and nothing hangs."""
+"""Untrusted packed datasets: no command reads or writes outside their folder, and none hangs."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.packed_rows import LENGTHS, MAX_LEN, make, write_source
 
 
 def edit_manifest(folder: Path, edit) -> None:
-    """Change a manifest and its checksum with it, as someone who wants to be believed does."""
+    """Change a manifest, and update its checksum as an attacker would."""
     content = json.loads((folder / MANIFEST).read_bytes())
     del content["checksum"]
     edit(content)
@@ -25,13 +25,13 @@ def edit_manifest(folder: Path, edit) -> None:
 
 @pytest.fixture
 def folder(tmp_path, packed):
-    """A packed dataset of one's own, of several shards, in a folder beside its source."""
+    """A writable packed dataset with several shards, in a folder beside its source."""
     write_source(tmp_path / "source.arrow", LENGTHS)
     return shutil.copytree(packed, tmp_path / "packed")
 
 
 def commands(folder: Path) -> list[list[str]]:
-    """All that reads a packed dataset."""
+    """Return every command that reads a packed dataset."""
     source = str(folder.parent / "source.arrow")
     again = ["pack", source, "-o", str(folder), "--max-len", str(MAX_LEN)]
     return [
@@ -46,7 +46,7 @@ def commands(folder: Path) -> list[list[str]]:
 
 
 def refusals(folder: Path) -> list[str]:
-    """The lines in which every command, and `load`, refuses the dataset; nothing is written anywhere."""
+    """Return the errors of every command and of `load`; check that nothing is written."""
     before = sorted(folder.parent.rglob("*"))
     lines = []
     for command in commands(folder):
@@ -74,7 +74,7 @@ def refusals(folder: Path) -> list[str]:
         "..\\a.arrow",
     ],
 )
-def test_a_shard_of_another_name_is_refused_wherever_it_lies(folder, name, verb):
+def test_a_shard_with_an_unexpected_name_is_refused(folder, name, verb):
     name = name.format(parent=folder.parent)
     count = len(json.loads((folder / MANIFEST).read_bytes())["shards"])
     shard = folder / f"data-00001-of-{count:05d}.arrow"
@@ -86,7 +86,7 @@ def test_a_shard_of_another_name_is_refused_wherever_it_lies(folder, name, verb)
         assert f"{MANIFEST} is damaged (shard 1 is named {json.dumps(name)[:60]}, not {shard.name})" in line
 
 
-def test_an_export_writes_nothing_over_files_that_a_shard_is_named_after(folder):
+def test_an_export_does_not_overwrite_a_file_that_a_shard_name_leads_to(folder):
     (folder.parent / "victim.parquet").write_text("mine")
     edit_manifest(folder, lambda content: content["shards"][0].update(file="../../victim"))
     refusals(folder)
@@ -99,7 +99,7 @@ def test_two_shards_of_one_name_are_refused(folder):
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "inner/state.json", "..", "", "a\0b", "état.json"])
-def test_a_small_file_of_a_name_that_is_a_path_is_refused(folder, name):
+def test_a_small_file_named_by_a_path_is_refused(folder, name):
     edit_manifest(folder, lambda content: content["files"].update({name: "0" * 32}))
     assert all("is not a plain file name" in line for line in refusals(folder))
 
@@ -125,7 +125,7 @@ def test_a_folder_reached_by_a_symbolic_link_is_read(folder, tmp_path):
 
 
 def test_a_snapshot_of_the_hub_in_its_cache_is_refused_and_its_copy_read(folder, tmp_path):
-    """The cache keeps files under their hashes; a snapshot consists of links to them."""
+    """The cache stores files by their hashes; a snapshot consists of links to them."""
     blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "abc"
     folder.rename(tmp_path / "original")
     blobs.mkdir(parents=True)
@@ -141,14 +141,14 @@ def test_a_snapshot_of_the_hub_in_its_cache_is_refused_and_its_copy_read(folder,
 
 @pytest.mark.parametrize("name", ["data-00001*", "dataset_info.json", MANIFEST])
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused_at_once(folder, name, kind):
+def test_a_pipe_or_folder_instead_of_a_file_is_refused_at_once(folder, name, kind):
     (path,) = folder.glob(name)
     path.unlink()
     (os.mkfifo if kind == "pipe" else os.mkdir)(path)
     assert all(f"{path} is not a regular file" in line for line in refusals(folder))
 
 
-def test_a_dataset_of_one_shard_is_checked_like_others(tmp_path):
+def test_a_dataset_with_one_shard_is_checked_too(tmp_path):
     folder = make(tmp_path)
     (shard,) = folder.glob("*.arrow")
     shard.rename(tmp_path / "shard.arrow")

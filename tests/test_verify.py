@@ -1,4 +1,4 @@
-"""What `verify` finds behind the hashes: rows that were written wrong, and a manifest that tells of others."""
+"""Faults that `verify` finds even if all hashes match: wrong values in rows, and a manifest that contradicts them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +20,11 @@ from tests.packed_rows import MAX_LEN, make, write_source
 
 LENGTHS = [5, 4, 30, 0, 7, 3, 3]
 
-Columns = dict[str, NDArray[Any]]  # the values of every column of a shard, end to end
+Columns = dict[str, NDArray[Any]]  # values of every column of a shard, all rows flattened
 
 
 def rewrite(path: Path, change: Callable[[Columns], None]) -> None:
-    """Write a shard anew with other values in its columns."""
+    """Rewrite a shard with other values in its columns."""
     (batch,) = pa.ipc.open_stream(path.read_bytes()).read_all().combine_chunks().to_batches()
     values = {name: batch[name].flatten().to_numpy().copy() for name in batch.schema.names}
     change(values)
@@ -39,7 +39,7 @@ def rewrite(path: Path, change: Callable[[Columns], None]) -> None:
 
 
 def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None) -> None:
-    """Change the manifest, and make its hashes those of the files that are there."""
+    """Change the manifest, and update its hashes."""
     content = read_manifest(folder).to_dict()
     for shard in content["shards"]:
         path = folder / shard["file"]
@@ -49,13 +49,13 @@ def reseal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda conte
 
 
 def segment(values: Columns, *, at: Callable[[Columns], NDArray[np.bool_]]) -> tuple[int, int]:
-    """(number, place) of the first segment of which something is true."""
+    """Return (number, place) of the first segment that fulfills a condition."""
     number = int(np.flatnonzero(at(values))[0])
     return number, int(values["seq_lengths"][:number].sum())
 
 
 def set_at(name: str, value: int, at: Callable[[Columns], NDArray[np.bool_]], offset: int = 0):
-    """Change a value of a segment, or the token at an offset in one."""
+    """Return a change of a value of a segment, or of a token at an offset in the segment."""
 
     def change(values: Columns) -> None:
         number, place = segment(values, at=at)
@@ -83,7 +83,7 @@ def is_aligned(values: Columns) -> NDArray[np.bool_]:
 
 
 def has_another(values: Columns) -> NDArray[np.bool_]:
-    """First of a row, and not alone in it."""
+    """Return which segments are the first of several in a row."""
     begins = (np.cumsum(values["seq_lengths"]) - values["seq_lengths"]) % MAX_LEN == 0
     return begins & (values["seq_lengths"] < MAX_LEN)
 
@@ -101,22 +101,22 @@ ROWS = {
     "padding that is trained": ({}, set_at("labels", 9, is_padding), "a label of padding, of a segment's first"),
     "alignment that is trained": ({"align": 4}, set_at("labels", 9, is_aligned, 6), "a label of padding, of a segm"),
     "a first token that is trained": ({}, set_at("labels", 9, is_long), "a label of padding, of a segment's first"),
-    "what repeats is trained": ({"overlap": 3}, set_at("labels", 9, goes_on, 2), "or of what it repeats is not -100"),
+    "what repeats is trained": ({"overlap": 3}, set_at("labels", 9, goes_on, 2), "or of a repeated token is not -100"),
     "positions that go on": ({}, set_at("position_ids", 7, is_long), "position_ids do not restart at 0"),
     "positions that go on in padding": ({}, set_at("position_ids", 7, is_padding), "position_ids do not restart at 0"),
     "fewer trained": ({"source_labels": False}, set_at("labels", -100, is_long, 1), "tokens, the manifest says"),
     "more tokens": ({"align": 4}, set_at("seq_tokens", 6, is_aligned), "real tokens, the manifest"),
-    "a start below 0": ({}, set_at("doc_starts", -1, is_long), "a segment is empty, or of no document"),
-    "no document": ({}, set_at("doc_ids", -2, is_long), "a segment is empty, or of no document"),
-    "an empty segment": ({}, shift_boundary, "a segment is empty, or of no document"),
+    "a start below 0": ({}, set_at("doc_starts", -1, is_long), "a segment is empty or belongs to no document"),
+    "no document": ({}, set_at("doc_ids", -2, is_long), "a segment is empty or belongs to no document"),
+    "an empty segment": ({}, shift_boundary, "a segment is empty or belongs to no document"),
     "a row too long": ({}, set_at("seq_lengths", 11, has_another), f"do not sum to {MAX_LEN}"),
-    "padding first": ({}, set_at("doc_ids", PADDING, has_another), "padding stands before a segment, or alone"),
+    "padding first": ({}, set_at("doc_ids", PADDING, has_another), "padding comes before a segment or fills a row"),
     "more tokens than the extent": ({"align": 4}, set_at("seq_tokens", 9, is_aligned), "rounded up to a multiple of 4"),
 }
 
 
 @pytest.mark.parametrize("fault", ROWS)
-def test_rows_that_were_written_wrong_are_found(tmp_path, fault):
+def test_wrong_values_in_rows_are_found(tmp_path, fault):
     options, change, words = ROWS[fault]
     packed = make(tmp_path, LENGTHS, **{"seed": 1, **options})
     reseal(packed)
@@ -168,13 +168,13 @@ def test_kept_columns_have_a_value_for_each_segment_or_token(tmp_path, fault):
 
 
 @pytest.mark.parametrize(("name", "value"), [("source_ids", -1), ("copy", -1)])
-def test_a_segment_of_a_mixture_is_of_a_source_and_a_copy(tmp_path, name, value):
+def test_segments_of_a_mixture_have_a_source_and_a_copy(tmp_path, name, value):
     sources = [write_source(tmp_path / f"{number}.arrow", LENGTHS) for number in range(2)]
     packer.pack([(source, 1.0) for source in sources], tmp_path / "packed", max_len=MAX_LEN, emit=["position_ids"])
     (path,) = (tmp_path / "packed").glob("*.arrow")
     rewrite(path, set_at(name, value, is_long))
     reseal(tmp_path / "packed")
-    assert "a segment is of no source, or a negative copy" in next(packer.verify(tmp_path / "packed"))
+    assert "a segment belongs to no source or has a negative copy" in next(packer.verify(tmp_path / "packed"))
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,12 @@ def test_a_segment_of_a_mixture_is_of_a_source_and_a_copy(tmp_path, name, value)
     [
         ("packs", "rows, the manifest says"),
         ("tokens_packed", "tokens, the manifest says"),
-        ("tokens_trained", "the shards train"),
+        ("tokens_trained", "trained tokens, the manifest says"),
         ("tokens", "tokens are accounted for, the source had 53"),
         ("tokens_truncated", "53 tokens are accounted for, the source had 52"),
     ],
 )
-def test_totals_are_those_of_the_shards_and_leave_no_token_out(tmp_path, total, words):
+def test_totals_agree_with_the_shards_and_account_for_every_token(tmp_path, total, words):
     packed = make(tmp_path, LENGTHS)
 
     def change(content: dict[str, Any]) -> None:
@@ -198,7 +198,7 @@ def test_totals_are_those_of_the_shards_and_leave_no_token_out(tmp_path, total, 
     assert any(words in fault for fault in packer.verify(packed))
 
 
-def test_segments_of_no_document_of_the_source_are_counted(tmp_path):
+def test_segments_of_documents_that_the_source_lacks_are_counted(tmp_path):
     packed = make(tmp_path, LENGTHS)
     (path,) = packed.glob("*.arrow")
     size = 0
@@ -228,13 +228,13 @@ def test_segments_of_no_document_of_the_source_are_counted(tmp_path):
     assert faults == ["1 segments in the rows are not in the source"]
 
 
-def test_documents_of_the_source_that_leave_no_trace_are_missed(tmp_path):
+def test_an_added_empty_document_is_found(tmp_path):
     packed = make(tmp_path, LENGTHS)
     source = write_source(tmp_path / "more.arrow", [*LENGTHS, 0])
     assert list(packer.verify(packed, source)) == ["the source has 8 documents, the manifest says 7"]
 
 
-def test_a_source_that_holds_no_tokens_any_more_is_named(tmp_path):
+def test_a_source_whose_values_are_no_longer_token_ids_is_named(tmp_path):
     packed = make(tmp_path, LENGTHS, source_labels=False)
     tokens = [[-7] * length for length in LENGTHS]
     table = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32()))})
@@ -244,7 +244,7 @@ def test_a_source_that_holds_no_tokens_any_more_is_named(tmp_path):
     assert faults == ["document 0 (bad.arrow row 0): input_ids of the source is out of range"]
 
 
-def test_columns_that_the_options_do_not_ask_for_are_named(tmp_path):
+def test_unexpected_columns_are_named(tmp_path):
     packed = make(tmp_path, LENGTHS)
     reseal(packed, lambda content: content["options"].pop("emit"))
     assert "position_ids, seq_lengths, doc_ids, doc_starts, the options ask for input_ids, labels" in next(
@@ -253,7 +253,7 @@ def test_columns_that_the_options_do_not_ask_for_are_named(tmp_path):
 
 
 def replaced(name: str, kind: pa.DataType, change: Callable[[list[Any]], list[Any]] = lambda rows: rows):
-    """A change of one column: its type, its rows."""
+    """Return a change of the type and rows of a column."""
     return lambda table: table.set_column(
         table.schema.get_field_index(name), name, pa.array(change(table[name].to_pylist()), kind)
     )
@@ -290,7 +290,7 @@ OTHER_COLUMNS = {
 
 
 @pytest.mark.parametrize("fault", OTHER_COLUMNS)
-def test_other_columns_than_those_of_rows_are_found_and_not_loaded(tmp_path, fault):
+def test_columns_of_the_wrong_type_or_shape_are_found_and_not_loaded(tmp_path, fault):
     change, words = OTHER_COLUMNS[fault]
     packed = make(tmp_path, LENGTHS)
     (path,) = packed.glob("*.arrow")

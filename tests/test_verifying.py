@@ -1,4 +1,4 @@
-"""What `verify` says of rows that are whole, token for token, and not what their options promise."""
+"""Faults that `verify` finds in rows that hold every token, but not with the groups or pairs of their options."""
 
 import re
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from tests.test_kept import TYPES, write
 
 
 def rewrite(out, change):
-    """Change the rows of a packed dataset, a list of dictionaries, and write them anew with all hashes right."""
+    """Change the rows of a packed dataset, a list of dictionaries, and rewrite them with matching hashes."""
     manifest = read_manifest(out)
     tables = [open_shard(out, entry, manifest) for entry in manifest.shards]
     rows = [row for table in tables for row in table.to_pylist()]
@@ -44,7 +44,7 @@ def rewrite(out, change):
 
 
 def swap(one, first, other, second):
-    """Exchange segment `first` of row `one` and `second` of row `other`, of the same extent, with all their values."""
+    """Exchange segment `first` of row `one` and `second` of row `other`, which have equal extents."""
     places = [sum(row["seq_lengths"][:at]) for row, at in ((one, first), (other, second))]
     extent = one["seq_lengths"][first]
     assert other["seq_lengths"][second] == extent
@@ -63,7 +63,7 @@ def grouped_columns(documents=240, groups=12):
 
 
 def sources_of(rows, columns, starts=(0,)):
-    """The values of the column of groups of every row's segments."""
+    """Return the groups of the segments of every row."""
     found = []
     for row in rows:
         of = row.get("source_ids", [0] * len(row["doc_ids"]))
@@ -73,12 +73,12 @@ def sources_of(rows, columns, starts=(0,)):
 
 
 def violate(rows, columns, mode, starts=(0,)):
-    """Exchange two segments so that the first row of at least two has what it should not; return its number."""
+    """Exchange two segments so that the first row with several segments breaks the rule of its groups."""
     found = sources_of(rows, columns, starts)
     number = next(at for at, held in enumerate(found) if len(held) > 1 and None not in held)
     for other, names in enumerate(found):
         for at, name in enumerate(names):
-            # together: another group comes in; apart: one that the row holds
+            # For together, bring in another group; for apart, one that the row holds.
             if other != number and (name in found[number][1:]) == (mode == "apart") and name is not None:
                 swap(rows[number], 0, rows[other], at)
                 return
@@ -105,7 +105,7 @@ def test_rows_that_mix_groups_or_hold_two_of_one_are_found(kind, mode, keep, tmp
         assert re.search(rf"row \d+ holds {words}, packed with group_by source {mode}$", fault)
 
 
-def test_an_exchange_that_keeps_to_the_groups_is_no_fault(tmp_path):
+def test_exchanging_segments_of_one_group_is_no_fault(tmp_path):
     columns, out = grouped_columns(), tmp_path / "out"
     source = write(tmp_path, "parquet", columns)
     packer.pack(source, out, max_len=50, group_by="source", group_mode="together", keep=["source"])
@@ -121,19 +121,19 @@ def test_an_exchange_that_keeps_to_the_groups_is_no_fault(tmp_path):
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("mode", get_args(GroupMode))
-def test_groups_reach_across_the_sources_of_a_mixture(mode, keep, tmp_path):
+def test_a_group_may_span_the_sources_of_a_mixture(mode, keep, tmp_path):
     columns, out = grouped_columns(), tmp_path / "out"
-    given = []
+    sources = []
     for name, here in (("a", slice(0, 120)), ("b", slice(120, 240))):
         (tmp_path / name).mkdir()
-        given.append(write(tmp_path / name, "parquet", {key: values[here] for key, values in columns.items()}))
+        sources.append(write(tmp_path / name, "parquet", {key: values[here] for key, values in columns.items()}))
     packer.pack(
-        [(source, 1) for source in given], out, max_len=50, mix_unit="epochs",
+        [(source, 1) for source in sources], out, max_len=50, mix_unit="epochs",
         group_by="source", group_mode=mode, keep=["source"] if keep else [],
     )  # fmt: skip
-    assert list(packer.verify(out, given)) == []
+    assert list(packer.verify(out, sources)) == []
     rewrite(out, lambda rows: violate(rows, columns, mode, (0, 120)))
-    faults = list(packer.verify(out, given))
+    faults = list(packer.verify(out, sources))
     assert faults
     assert all(f"packed with group_by source {mode}" in fault for fault in faults)
     assert bool(list(packer.verify(out))) == keep
@@ -143,7 +143,7 @@ def test_groups_reach_across_the_sources_of_a_mixture(mode, keep, tmp_path):
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(NO_GROUP, 4)), max_size=25), st.sampled_from(get_args(GroupMode))
 )
-def test_the_clash_is_that_of_the_first_wrong_row(segments, mode):
+def test_clash_finds_two_segments_in_the_first_wrong_row(segments, mode):
     rows = np.array([row for row, _ in segments], np.int64)
     groups = np.array([group for _, group in segments], np.int32)
     wrong = naive.wrong_rows(rows.tolist(), groups.tolist(), mode)
@@ -157,11 +157,11 @@ def test_the_clash_is_that_of_the_first_wrong_row(segments, mode):
         assert mode == "together" or groups[one] != NO_GROUP
 
 
-def test_equal_values_are_a_group_whatever_dictionaries_they_come_in():
+def test_equal_values_form_a_group_in_any_dictionary_encoding():
     parts = [pa.array(["b", "a", None]).dictionary_encode(), pa.array(["a", "c"]).dictionary_encode()]
     parts.append(
         pa.DictionaryArray.from_arrays(pa.array([1, 0, 2], pa.int32()), ["a", "a", None])
-    )  # twice, and a null of its own
+    )  # a repeated value, and a null in the dictionary
     assert group_codes(group_values(pa.chunked_array(parts), "x")).tolist() == [0, 1, NO_GROUP, 1, 2, 1, 1, NO_GROUP]
     with pytest.raises(SourceError, match="column 'x' holds list<item: int64>, which does not group"):
         group_values(pa.chunked_array([pa.array([[1]])]), "x")
@@ -203,7 +203,7 @@ def rename(rows):
         (rename, r"row 0 says rejected of document \d+, which is chosen$"),
     ],
 )
-def test_pairs_that_do_not_stand_side_by_side_are_found(change, words, tmp_path, of_pairs):
+def test_pairs_that_are_not_side_by_side_are_found(change, words, tmp_path, of_pairs):
     source, out = write(tmp_path, "parquet", paired_columns(length=10)), tmp_path / "out"
     packer.pack(source, out, max_len=64, pairs=True, long="drop")
     assert list(packer.verify(out)) == []
@@ -227,7 +227,7 @@ def test_decoded_pairs_are_compared_with_what_was_packed(kind, tmp_path, of_pair
     assert any("not in the source" in fault for fault in packer.verify(out, write(tmp_path, kind, dropped)))
 
 
-def test_files_that_are_mapped_and_files_that_are_decoded_may_stand_beside_each_other(tmp_path, of_pairs):
+def test_mapped_and_decoded_files_may_be_mixed(tmp_path, of_pairs):
     columns, folder = paired_columns(), tmp_path / "folder"
     folder.mkdir()
     for name, kind, here in (
@@ -243,7 +243,7 @@ def test_files_that_are_mapped_and_files_that_are_decoded_may_stand_beside_each_
 
 @dataclass
 class Lists:
-    """An input that is decoded in batches of these sizes."""
+    """Input that is decoded in batches of these sizes."""
 
     values: list
     sizes: list
@@ -270,7 +270,7 @@ documents = st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=25)
 
 
 @given(documents, st.lists(st.integers(0, 6), max_size=9), st.lists(st.integers(0, 6), max_size=9))
-def test_batches_of_both_sides_need_not_end_together(values, ends, other_ends):
+def test_batches_of_both_sides_of_pairs_may_end_at_different_documents(values, ends, other_ends):
     others = [[*value, 7] for value in values]
     sides = [
         Source("lists", (Lists(lists, sizes), Lists(lists, other)), Columns("input_ids", "labels"))
@@ -280,7 +280,7 @@ def test_batches_of_both_sides_need_not_end_together(values, ends, other_ends):
     found = []
     for table in pairs.tables():
         assert table.first_document == len(found)
-        for document, length in zip(table.rows, table.lengths, strict=True):
+        for document, length in zip(table.lists, table.lengths, strict=True):
             tokens = table.input_ids.list_at(int(document)).to_pylist()
             assert len(tokens) == length
             assert table.labels.list_at(int(document)).to_pylist() == tokens
@@ -322,7 +322,7 @@ def test_a_wrong_document_of_a_pair_is_named_when_files_are_decoded(last, side, 
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_labels_of_one_side_alone_are_refused(kind, tmp_path, of_pairs):
+def test_labels_of_only_one_side_are_refused(kind, tmp_path, of_pairs):
     columns = paired_columns(5)
     del columns["rejected_labels"]
     with pytest.raises(PackerError, match="is a column chosen_labels and no rejected_labels; give labels to both"):

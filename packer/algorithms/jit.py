@@ -4,6 +4,9 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 import numba
+from numba.core import event
+
+from packer.progress import STATUS
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -21,3 +24,22 @@ def jit(kernel: Kernel) -> Kernel:
         return cast(Kernel, numba.njit(cache=True, nogil=True)(kernel))
     except RuntimeError:
         return cast(Kernel, numba.njit(nogil=True)(kernel))
+
+
+class _CompileNotice(event.Listener):
+    """Reports the first compilation of a process; a kernel that is in the cache is not compiled."""
+
+    def __init__(self) -> None:
+        self._is_given = False
+
+    def on_start(self, event: object) -> None:
+        """Report it, once."""
+        if not self._is_given:
+            self._is_given = True
+            STATUS.info("compiling kernels, once")
+
+    def on_end(self, event: object) -> None:
+        """Do nothing."""
+
+
+event.register("numba:compile", _CompileNotice())  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ try:
     import transformers
     from transformers import PreTrainedModel
 except ImportError as error:
-    raise PackerError(f'{error.name} is not installed: pip install "packer[torch]" transformers') from error
+    raise PackerError(f'{error.name} is not installed: pip install "packer-llm[torch]" transformers') from error
 
 from packer.attention.boundaries import find_boundaries
 from packer.attention.rope import check_longest_segment, use_document_frequencies

@@ -4,8 +4,9 @@ command.py           what all commands have in common
 declared_options.py  their options, from the declarations in `packer.options`
 source_options.py    DATASET, or --source for a mixture
 commands_page.py     docs/commands.md
+config_options.py    --config and --like: defaults from a file or a packed dataset
 one_line_errors.py   errors as one line and an exit code; bus_errors.py: those of files that became shorter
-progress_bars.py     progress bars and log lines
+progress_bars.py     progress bars and log lines; colors.py: whether output is colored
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from packer import __version__
 from packer.cli.check import check
 from packer.cli.compare import compare
 from packer.cli.demo import demo
+from packer.cli.doctor import doctor
 from packer.cli.export import export
 from packer.cli.pack import pack
 from packer.cli.show import show
@@ -27,7 +29,7 @@ from packer.cli.verify import verify
 
 
 def main() -> None:
-    """Run the command and exit: 0 for success, 1 for an error, 2 for wrong usage, 130 and 143 after a signal."""
+    """Run the command and exit; `one_line_errors` lists the exit codes."""
     cli(prog_name="packer")
 
 
@@ -58,9 +60,10 @@ def cli() -> None:
     packer verify dataset-packed-4096 --source dataset
     packer export dataset-packed-4096 --to torchtitan
     packer check Qwen/Qwen3-0.6B              attention that is safe for a model
+    packer doctor                             what this machine has for packing
     packer demo                               on the Python standard library
     """  # noqa: D301  (an escaped b tells click to keep the lines)
 
 
-for command in (pack, tokenize, stats, compare, verify, show, export, check, demo):
+for command in (pack, tokenize, stats, compare, verify, show, export, check, doctor, demo):
     cli.add_command(command)

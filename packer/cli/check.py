@@ -10,6 +10,7 @@ import click
 
 from packer.cli.command import command
 from packer.cli.declared_options import options
+from packer.cli.one_line_errors import NOT_RIGHT
 from packer.options.command_options import CheckOptions, JsonOption
 
 
@@ -22,7 +23,7 @@ def check(model: str, attn: str | None, position_offset: int, as_json: bool) -> 
 
     MODEL is a folder with a config.json, such a file, or a Hub id. A small model of this kind with random weights is
     trained on a packed batch. When one document changes, no other may change, and logits, loss and gradients must match
-    those of the documents alone. The exit code is 1 if no implementation is safe.
+    those of the documents alone. The exit code is 3 if no implementation is safe.
     """
     from packer.attention.implementations import installed_implementations
     from packer.attention.isolation import probe
@@ -46,7 +47,7 @@ def check(model: str, attn: str | None, position_offset: int, as_json: bool) -> 
     click.echo(json.dumps(content, indent=1) if as_json else render_verdicts(opened, verdicts))
     asked = [verdict for verdict in verdicts if attn in (None, verdict.implementation)]
     if not any(verdict.safe for verdict in asked):
-        sys.exit(1)
+        sys.exit(NOT_RIGHT)
 
 
 def _silence_transformers() -> None:

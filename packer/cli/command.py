@@ -30,7 +30,8 @@ class PackerCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command`."""
-        with one_line_errors(debug=ctx.params.pop("debug"), resumes=self.resumes):
+        as_json = ctx.params.get("as_json", False)
+        with one_line_errors(debug=ctx.params.pop("debug"), as_json=as_json, resumes=self.resumes):
             return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

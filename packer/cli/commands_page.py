@@ -25,9 +25,20 @@ repeated on the command line is a list in Python. These differ:
 | command line | Python |
 |---|---|
 | `--source web:0.7 --source code:0.3` | `source=[("web", 0.7), ("code", 0.3)]` |
-| `--chat-template FILE` | `chat_template`: the content of the file |
+| `--chat-template FILE` | `chat_template`: the content of the file (names are the same) |
 | `--emit position_ids` | `emit="position_ids"`, or a list of columns |
 | `--json`, `--debug` | none: functions return a result and raise errors |
+
+Results go to stdout, progress, log lines and errors to stderr. With `--json`, an error is printed on stdout as well, as
+`{"error": ..., "exit_code": ...}`. Exit codes:
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the input, the data or the machine is at fault; one line says what, and what helps |
+| 2 | wrong usage |
+| 3 | what was checked is not right (`packer verify`, `packer check`) |
+| 130, 143 | interrupted (Ctrl-C), terminated; the same command goes on where it stopped |
 """
 
 
@@ -67,6 +78,8 @@ def _row(option: click.Option) -> str:
 def _value(option: Option) -> str:
     if option.kind is bool:
         return ""
+    if option.choices and option.about.is_file:
+        return f"{', '.join(f'`{choice}`' for choice in option.choices)}, or FILE"
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
     if option.kind in (int, float):

@@ -32,14 +32,23 @@ class UserPath(click.Path):
         return super().convert(expanded(value), param, ctx)
 
 
-class Content(UserPath):
-    """A file whose content is the value."""
+class FileContent(str):
+    """The content of a file, given in place of the file."""
 
-    def __init__(self) -> None:
+    __slots__ = ()
+
+
+class Content(UserPath):
+    """A file whose content is the value, or one of some names that stand for content."""
+
+    def __init__(self, names: tuple[str, ...] = ()) -> None:
         super().__init__(exists=True, dir_okay=False)
+        self.names = names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read the file."""
+        if isinstance(value, FileContent) or value in self.names:
+            return str(value)
         path = super().convert(value, param, ctx)
         try:
             content: str = path.read_text(encoding="utf-8")
@@ -83,7 +92,7 @@ class DeclaredOption(click.Option):
         settings: dict[str, Any] = {"metavar": about.metavar}
         settings |= {"required": True} if declared.is_required else {"default": default}
         if declared.kind is bool:
-            settings |= {"flag_value": False} if default is True else {"is_flag": True}
+            settings |= {"flag_value": False, "type": click.BOOL} if default is True else {"is_flag": True}
         else:
             settings |= {"type": _type_of(declared), "multiple": declared.is_list and about.convert is None}
             settings["show_default"] = about.default_words is None and default not in (None, MISSING, ())
@@ -106,7 +115,7 @@ def _help(option: Option, *, repeats: bool) -> str:
 
 def _type_of(option: Option) -> _ParamType:
     if option.about.is_file:
-        return Content()
+        return Content(option.choices)
     if option.kind is Path:
         return UserPath()
     if option.choices and option.about.convert is None:

@@ -1,7 +1,15 @@
-"""Errors as one line on stderr and an exit code."""
+"""Errors as one line on stderr, and the exit codes.
+
+0    done
+1    the input, the data or the machine is at fault
+2    wrong usage
+3    what was checked is not right (`verify`, `check`)
+130  interrupted (SIGINT); 143: terminated (SIGTERM)
+"""
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,15 +22,17 @@ from packer.cli.bus_errors import explained_bus_errors
 from packer.errors import PackerError
 from packer.system_errors import shortage_behind
 
+NOT_RIGHT = 3
+"""Exit code of a check whose result is that something is wrong."""
+
 
 @contextmanager
-def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
+def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False) -> Iterator[None]:
     """Print errors that a user can mend as one line and exit.
-
-    The exit code is 1 for a `PackerError` and for a lack of memory or threads, 130 after SIGINT and 143 after SIGTERM.
 
     Args:
         debug: raise the errors, so that Python prints their traceback.
+        as_json: print {"error": ..., "exit_code": ...} on stdout as well.
         resumes: say that the same command continues where it was interrupted.
     """
     code = 1
@@ -49,4 +59,6 @@ def one_line_errors(*, debug: bool, resumes: bool = False) -> Iterator[None]:
     else:
         return
     click.echo(f"packer: {message}", err=True)
+    if as_json:
+        click.echo(json.dumps({"error": message, "exit_code": code}, indent=1))
     sys.exit(code)

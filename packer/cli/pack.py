@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from packer.cli.command import command
+from packer.cli.config_options import config_options
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import check_report_files, text_decoder, write_report_files
@@ -20,6 +21,7 @@ from packer.options.command_options import JsonOption, OutputOptions, ReportOpti
 
 @command(resumes=True)
 @source_options
+@config_options
 @options(PackOptions)
 @options(OutputOptions, "output", default_words="DATASET-packed-MAX_LEN")
 @options(OutputOptions, without=("output",))
@@ -30,9 +32,9 @@ def pack(
 ) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
 
-    DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet or JSONL file (also .gz or .zst), a folder or glob
-    of these, or a Hub id. It holds tokens or, with --tokenizer, text. An interrupted command continues where it stopped
-    when it is run again.
+    DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
+    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. An interrupted command continues
+    where it stopped when it is run again.
     """
     from packer import pipeline
 

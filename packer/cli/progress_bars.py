@@ -1,17 +1,23 @@
-"""Progress bars and log lines on stderr."""
+"""Progress and log lines on stderr."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer.progress import STATUS
+
 if TYPE_CHECKING:
     from packer.progress import Progress
+
+INTERVAL = 15.0
+"""Seconds between lines of progress where stderr is not a terminal."""
 
 _UNITS = {
     "write": "tok",
@@ -21,14 +27,32 @@ _UNITS = {
     "length": "plan",
     "solve": "alg",
 }  # of other stages: bytes
+_WORDS = {"tok": "tokens", "part": "partitions", "plan": "plans", "alg": "algorithms"}
 
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Draw a bar on stderr for each stage that takes more than a second, and print log messages there.
+    """Show on stderr how far each stage is, and print log messages there.
 
-    "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. On a terminal
-    that bar appears at once, because algorithms report no progress while they run.
+    A terminal gets a bar for each stage that takes more than a second, and messages about work that has no measure,
+    such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds.
+    """
+    log, handler = logging.getLogger("packer"), _LinesOnStderr()
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        with _bars() if sys.stderr.isatty() else _lines() as progress:
+            yield progress
+    finally:
+        log.removeHandler(handler)
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    """Draw bars.
+
+    "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears at
+    once, because algorithms report no progress while they run.
     """
     from tqdm import tqdm
 
@@ -41,8 +65,7 @@ def progress_bars() -> Iterator[Progress]:
             for bar in bars.values():
                 bar.close()
             bars.clear()  # a stage may come back: sources of a mixture are decoded and tokenized in turn
-            unit = _UNITS.get(kind, "B")
-            delay = 0 if kind == "solve" and sys.stderr.isatty() else 1
+            unit, delay = _UNITS.get(kind, "B"), 0 if kind == "solve" else 1
             bars[kind] = tqdm(
                 total=total, desc=stage, unit=unit, unit_scale=unit != "alg", delay=delay, file=sys.stderr
             )
@@ -51,19 +74,44 @@ def progress_bars() -> Iterator[Progress]:
         if bar.desc != f"{stage}: ":
             bar.set_description(stage, refresh=bar.format_dict["elapsed"] >= bar.delay)
 
-    log, handler = logging.getLogger("packer"), _LinesOnStderr()
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
     try:
         yield draw
     finally:
-        log.removeHandler(handler)
         for bar in bars.values():
             bar.close()
 
 
+@contextmanager
+def _lines() -> Iterator[Progress]:
+    """Print lines at intervals: "packer: write 45%, 1.20G of 2.67G tokens, 118M a second"."""
+    from tqdm import tqdm
+
+    kind, begun, last = "", 0.0, 0.0
+
+    def draw(stage: str, done: int, total: int) -> None:
+        nonlocal kind, begun, last
+        now = time.monotonic()
+        if stage.split()[0] != kind:
+            kind, begun, last = stage.split()[0], now, now
+        if now - last < INTERVAL:
+            return
+        last = now
+        unit = _UNITS.get(kind, "B")
+        if unit == "alg":  # it has no rate
+            click.echo(f"packer: {stage}, {done} of {total} {_WORDS[unit]} done", err=True)
+            return
+        amounts = [tqdm.format_sizeof(amount) for amount in (done, total, done / max(now - begun, 1e-3))]
+        line = "{} {:.0%}, {} of {} {}, {} a second".format(
+            stage, done / max(total, 1), *amounts[:2], _WORDS.get(unit, "bytes"), amounts[2]
+        )
+        click.echo(f"packer: {line}", err=True)
+
+    yield draw
+
+
 class _LinesOnStderr(logging.Handler):
-    """Prints every log message as a line on stderr."""
+    """Prints every log message as a line on stderr; those about the status on a terminal only."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"packer: {record.getMessage()}", err=True)
+        if record.name != STATUS.name or sys.stderr.isatty():
+            click.echo(f"packer: {record.getMessage()}", err=True)

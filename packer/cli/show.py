@@ -2,37 +2,91 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from packer.cli.colors import wants_color
 from packer.cli.command import command
 from packer.cli.declared_options import UserPath, options
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.options.command_options import JsonOption
+
+if TYPE_CHECKING:
+    from packer.loader.dataset import PackedDataset
+    from packer.report.row_table import RowSegment
 
 
 @command(context_settings={"ignore_unknown_options": True})  # -1 is a row, not an option
 @click.argument("packed", type=UserPath())
-@click.argument("row", type=int)
+@click.argument("row", type=int, required=False)
+@click.option(
+    "--document",
+    metavar="ID",
+    help="Show the segments of this document instead of a row; SOURCE:ID in a mixture, with sources from 0.",
+)
+@click.option("--full", is_flag=True, help="Show all tokens, with trained ones told from their context.")
 @options(PackOptions, "tokenizer", help="Show text instead of token ids.")
-def show(packed: Path, row: int, tokenizer: str | None) -> None:
-    """Show one ROW of a PACKED dataset, segment by segment, with its kept columns."""
+@options(JsonOption)
+def show(packed: Path, row: int | None, document: str | None, full: bool, tokenizer: str | None, as_json: bool) -> None:
+    """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
+
+    Rows count from 0; -1 is the last one.
+    """
+    from packer import report
     from packer.loader import load
-    from packer.report import render_row
     from packer.text import open_decoder
 
+    if (row is None) == (document is None):
+        raise click.UsageError("Give a ROW, or a --document.")
     dataset = load(packed)
+    decode = open_decoder(tokenizer) if tokenizer is not None else None
+    found = _rows(dataset, packed, row) if row is not None else _rows_of_document(dataset, packed, str(document))
+    color, texts = wants_color(), []
+    for number, segments in found.items():
+        if full:
+            text = report.render_text(segments, decode=decode, color=color)
+        else:
+            group_by = dataset.manifest.options.group_by
+            text = report.render_row(segments, decode=decode, group_by=group_by, color=color)
+        texts.append(text if row is not None else f"row {number:,}\n{text}")
+    if as_json:
+        rows = [{"row": number, "segments": report.row_to_json(each, decode=decode)} for number, each in found.items()]
+        click.echo(json.dumps({"packed": str(packed), "rows": rows}, indent=1))
+    else:
+        click.echo("\n".join(texts), color=color)
+
+
+def _rows(dataset: PackedDataset, packed: Path, row: int) -> dict[int, list[RowSegment]]:
+    """The segments of a row, by its number."""
     if not -len(dataset) <= row < len(dataset):
         raise PackerError(f"{packed} has no row {row}: there are {len(dataset):,}, from 0 to {len(dataset) - 1:,}")
-    decode = open_decoder(tokenizer) if tokenizer is not None else None
+    return {row % len(dataset): _segments(dataset, row)}
+
+
+def _rows_of_document(dataset: PackedDataset, packed: Path, document: str) -> dict[int, list[RowSegment]]:
+    """The segments of a document, by the rows that hold them."""
+    mixture = dataset.manifest.source.mixture
+    source_id, colon, doc_id = document.rpartition(":")
+    if bool(colon) != bool(mixture) or not doc_id.isdecimal() or (colon and not source_id.isdecimal()):
+        expected = f"SOURCE:ID, with SOURCE from 0 to {len(mixture) - 1}" if mixture else "the number of a document"
+        raise PackerError(f"--document is {document!r}: give {expected}")
+    chosen = (int(doc_id), int(source_id) if colon else None)
+    rows = dataset.find(*chosen)
+    if not rows:
+        raise PackerError(f"{packed} holds no document {document}: it is empty, dropped, or not in the source")
+    found = {}
+    for row in rows:
+        segments = _segments(dataset, row)
+        found[row] = [each for each in segments if (each.document, each.origin and each.origin[0]) == chosen]
+    return found
+
+
+def _segments(dataset: PackedDataset, row: int) -> list[RowSegment]:
+    from packer.report import segments_of
+
     made_with = dataset.manifest.options
-    click.echo(
-        render_row(
-            dataset[row],
-            decode=decode,
-            kept=made_with.kept,
-            kept_tokens=made_with.keep_tokens,
-            group_by=made_with.group_by,
-        )
-    )
+    return segments_of(dataset[row], kept=made_with.kept, kept_tokens=made_with.keep_tokens)

@@ -10,6 +10,7 @@ import click
 
 from packer.cli.command import command
 from packer.cli.declared_options import UserPath, options
+from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.progress_bars import progress_bars
 from packer.options import PackOptions
 from packer.options.command_options import JsonOption
@@ -27,7 +28,10 @@ from packer.options.command_options import JsonOption
 @options(PackOptions, "tokenizer", help="Tokenizer of a --source of text, if its name in the manifest is not enough.")
 @options(JsonOption)
 def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_json: bool) -> None:
-    """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source."""
+    """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source.
+
+    The exit code is 3 if anything is wrong.
+    """
     from packer import pipeline
     from packer.shards import read_manifest
 
@@ -40,7 +44,7 @@ def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_jso
     for fault in [] if as_json else faults:
         click.echo(f"packer: {packed}: {fault}", err=True)
     if faults:
-        sys.exit(1)
+        sys.exit(NOT_RIGHT)
     if manifest is not None and not as_json:
         scope = "hashes and structure" if source is None else "hashes, structure and every token of the source"
         tokens = manifest.totals.tokens_packed

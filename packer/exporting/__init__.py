@@ -1,4 +1,4 @@
-"""A packed dataset in the files that another trainer reads: Parquet, with exactly that trainer's columns.
+"""Export a packed dataset for another trainer, as Parquet files with exactly the columns that it reads.
 
     targets.py       rows -> the columns of each trainer
     write_export.py  shards -> Parquet files, one shard at a time on each core

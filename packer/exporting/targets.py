@@ -1,4 +1,4 @@
-"""The columns that each trainer reads from disk: one function per target, and one dict of all targets."""
+"""Make the columns that each trainer reads from disk: one function per target, and one dict of all targets."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from packer.loader.batch_options import BatchOptions
 from packer.loader.dataset import Row, rows_of
 from packer.loader.row_segments import shift_left
 
-Columns = Mapping[str, Sequence[NDArray[Any]]]  # by column name: one array for each row
+Columns = Mapping[str, Sequence[NDArray[Any]]]  # one array per row, by column name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Files that a trainer reads."""
+    """Format of the files that a trainer reads."""
 
     columns: Mapping[str, pa.DataType]
     """Columns by name, each a list of values of this type. If empty, the shards' columns are written as they are."""
 
     values: Callable[[Sequence[Row]], Columns]
-    """Makes the columns from rows."""
+    """Function that makes the columns from rows."""
 
     ending: str = ".parquet"
-    """End of the file names."""
+    """Ending of the file names."""
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """Return the Arrow schema of the files.
@@ -45,7 +45,7 @@ class Target:
         """
         types = self.columns or {field.name: _values_type(field) for field in rows}
         if not self.columns and len(types) < len(rows):
-            raise PackerError(f"the columns {', '.join(rows.names)} are not of different names: pack again")
+            raise PackerError(f"of the columns {', '.join(rows.names)}, some have equal names: pack again")
         return pa.schema([pa.field(name, pa.list_(values)) for name, values in types.items()])
 
     def convert(self, batch: pa.RecordBatch) -> pa.Table:
@@ -71,7 +71,7 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
 
     These trainers take labels from the tokens, and leave out the last token of every sequence, which has nothing to
     predict. `loss_mask` is shifted one place to the left: it says whether the next token is trained. With aligned
-    extents, the last token of each is repeated, so that the rest is still a multiple of the alignment.
+    extents, the last token of each is repeated, so that the remaining length is still a multiple of the alignment.
 
     Raises:
         PackerError: a label differs from its token.
@@ -128,7 +128,7 @@ TARGETS: dict[str, Target] = {
     "megatron": Target(
         columns={"input_ids": pa.int32(), "loss_mask": pa.int8(), "seq_start_id": pa.int32()},
         values=megatron_columns,
-        ending=".idx.parquet",  # Megatron-Bridge recognises packed files by this ending
+        ending=".idx.parquet",  # Megatron-Bridge recognizes packed files by this ending
     ),
     "maxtext": Target(
         columns={f"{side}{part}": pa.int32() for side in ("inputs", "targets") for part in _PARTS},

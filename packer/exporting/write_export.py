@@ -32,7 +32,7 @@ EXPORT_VERSION = 1
 COMPRESSIONS: tuple[str, ...] = get_args(Compression)
 
 RECORD = "_export.json"
-"""Says what an export is. Readers of Parquet folders pass over names with an underscore."""
+"""Name of the record of an export. Readers of Parquet folders ignore names that begin with an underscore."""
 
 EXPORT = Kind(
     name="an export",
@@ -76,7 +76,7 @@ class Export:
     """Arrow types of the columns, by name."""
 
     files: tuple[ExportedFile, ...]
-    """One file for each shard, in their order."""
+    """Files in the order of the shards, one per shard."""
 
     @property
     def bytes(self) -> int:
@@ -106,18 +106,18 @@ def export(
     Args:
         packed: folder of the packed dataset.
         output: folder to write; by default the packed dataset's name with "-TARGET".
-        to: the trainer whose columns are written; a name in TARGETS.
+        to: target whose columns are written; a name in TARGETS.
         compression: codec of the Parquet pages; one of COMPRESSIONS.
         workers: files written at a time; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
-        overwrite: replace an export that is there, once the new one is complete.
+        overwrite: replace an existing export, once the new one is complete.
         progress: callback, called as `progress("export", done, total)` in tokens.
 
     Returns:
         The record of the export, and its folder.
 
     Raises:
-        PackerError: anything that the user can mend, in one line.
+        PackerError: anything that the user can fix, in one line.
     """
     if to not in TARGETS:
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
@@ -188,18 +188,18 @@ class _Writer:
     progress: _SharedProgress
 
     def name(self, entry: ShardEntry) -> str:
-        """File name of a shard's export: data-00000-of-00012.parquet."""
+        """Return the file name of a shard's export: data-00000-of-00012.parquet."""
         return entry.file.removesuffix(".arrow") + self.target.ending
 
     def schema(self, entry: ShardEntry) -> pa.Schema:
-        """Arrow schema of a shard's export."""
+        """Return the Arrow schema of a shard's export."""
         return self.target.schema(open_shard(self.packed, entry, self.manifest).schema)
 
     def write(self, entry: ShardEntry, go_on: Callable[[], None]) -> ExportedFile:
         """Write the file of a shard; `go_on` raises when the work is to stop.
 
         Raises:
-            OSError: the disk is full, or the system refuses something else.
+            OSError: the disk is full, or writing fails.
             PackerError: the shard was changed after packing, or has values that the target cannot hold.
         """
         table, path = open_shard(self.packed, entry, self.manifest), self.packed / entry.file

@@ -1,8 +1,8 @@
-"""The facts that a manifest holds about a source and its rows, as types; light, so that every part can use them.
+"""Types of the facts in a manifest about a source and its rows; imports little, so that any module can use them.
 
-`facts.py` is the base of all of them: a declared field is its type, its limits, its place in the file and its sentence.
-`kinds.py` checks that the fields of a file hold what the types declare. `totals.py` counts documents, tokens and rows,
-and `source_identity.py` tells one source from another.
+`facts.py` is their base: declaring a field sets its type, limits, position in the file and description. `kinds.py`
+checks that a file matches the declarations. `totals.py` counts documents, tokens and rows, and `source_identity.py`
+distinguishes sources.
 """
 
 from packer.facts.facts import Facts, kinds_of

@@ -1,4 +1,4 @@
-"""Dataclasses that are written as JSON objects, with a check of what is read back."""
+"""Dataclasses that are written as JSON objects and checked when they are read back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SomeFacts = TypeVar("SomeFacts", bound="Facts")
 class Facts:
     """Base of frozen dataclasses that are written as JSON objects.
 
-    A field is text, a flag, a number of `kinds` (such as `Count`), further facts, a tuple of these, or a mapping of
-    names to these. One with a default may be absent from the object, and is when it holds its default.
+    A field holds a string, a bool, a number of a type in `kinds` (such as `Count`), other facts, a tuple of these, or a
+    mapping from names to these. A field that equals its default is left out of the object.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class File(Facts):
@@ -32,11 +32,11 @@ class Facts:
     __slots__ = ()
 
     def values(self) -> dict[str, Any]:
-        """Return the fields by name, as they are; for facts that extend these."""
+        """Return the values of the fields by name, not converted to JSON."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object, in the order of the fields."""
+        """Return the JSON object, with keys in the order of the fields."""
         values = self.values()
         return {
             field.name: _to_json(values[field.name])
@@ -46,13 +46,13 @@ class Facts:
 
     @classmethod
     def from_dict(cls: type[SomeFacts], content: Mapping[str, Any]) -> SomeFacts:
-        """Return the facts of an object that `check_fields` passes; fields of a later version are left out."""
+        """Build the facts from an object that passed `check_fields`, ignoring unknown fields of later versions."""
         hints = _hints(cls)  # type: ignore[arg-type]
         return cls(**{name: _from_json(hint, content[name]) for name, hint in hints.items() if name in content})
 
 
 def kinds_of(facts: type[Facts]) -> dict[str, Kinds]:
-    """Return the kinds of all fields, for `check_fields`."""
+    """Return the kind of every field, for `check_fields`."""
     kinds = {name: _kind_of(hint) for name, hint in _hints(facts).items()}  # type: ignore[arg-type]
     is_optional = {field.name: field.default is not MISSING for field in fields(facts)}  # type: ignore[arg-type]
     return {f"{name}?" if is_optional[name] else name: kind for name, kind in kinds.items()}
@@ -60,7 +60,7 @@ def kinds_of(facts: type[Facts]) -> dict[str, Kinds]:
 
 @cache
 def _hints(facts: type[Any]) -> dict[str, Any]:
-    """Types of the fields, without the None of those that may be absent."""
+    """Return the type of every field, without the None of optional ones."""
     hints = {}
     for name, hint in get_type_hints(facts, include_extras=True).items():
         kinds = [each for each in get_args(hint) if each is not type(None)]

@@ -1,4 +1,4 @@
-"""Kinds of JSON values, and the check that every known field of a manifest holds a value of its kind."""
+"""Kinds of JSON values, and a check that every known field of a manifest has a value of its kind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _DEEPEST = 8  # levels of lists and objects in a field that this version does no
 
 
 class Kind(NamedTuple):
-    """A kind of value that holds no others."""
+    """A kind of JSON value other than lists and objects."""
 
     name: str
-    """What an error message calls it."""
+    """Name of the kind in error messages."""
 
     fits: Callable[[Any], bool]
     """Whether a value is of this kind."""
@@ -25,8 +25,8 @@ def _whole(least: int, most: int) -> Kind:
 
 
 def _number(least: float) -> Kind:
-    what = "a number above 0" if least else "a number from 0"
-    return Kind(what, lambda value: type(value) in (int, float) and least <= value <= sys.float_info.max)
+    name = "a number above 0" if least else "a number from 0"
+    return Kind(name, lambda value: type(value) in (int, float) and least <= value <= sys.float_info.max)
 
 
 def or_null(kind: Kind) -> Kind:
@@ -38,7 +38,7 @@ TEXT = Kind("a string", lambda value: type(value) is str)
 ANY = Kind("any value", lambda value: True)
 FLAG = Kind("true or false", lambda value: type(value) is bool)
 EVERY = "*"
-"""In place of a field's name: the object may have fields of any name, all of one kind."""
+"""Key that stands for any field name, in objects whose fields are all of one kind."""
 
 Whole = Annotated[int, _whole(-(2**63), 2**63 - 1)]
 Count = Annotated[int, _whole(0, 2**63 - 1)]
@@ -52,29 +52,29 @@ name that ends in "?" marks a field that may be absent."""
 
 
 def check_fields(value: Any, kind: Kinds, name: str = "") -> None:
-    """Check the fields of a manifest; those that this version does not know may hold anything that is not too deep.
+    """Check the fields of a manifest. Unknown fields may hold any value that is not nested too deeply.
 
     Args:
-        value: what the field holds.
-        kind: what it should hold.
-        name: the field, for the message; empty for the manifest itself.
+        value: value to check.
+        kind: expected kind of the value.
+        name: name of the field in messages; empty for the manifest itself.
 
     Raises:
         KeyError: a field is missing.
-        TypeError: a field holds a value of another kind, or beyond its limits.
+        TypeError: the value of a field has another kind or is outside its limits.
     """
-    told = name or "the manifest"
+    label = name or "the manifest"
     if isinstance(kind, Kind):
         if not kind.fits(value):
-            raise TypeError(f"{told} is {_short(value)}, not {kind.name}")
+            raise TypeError(f"{label} is {_short(value)}, not {kind.name}")
     elif isinstance(kind, list):
         if type(value) is not list:
-            raise TypeError(f"{told} is {_short(value)}, not a list")
+            raise TypeError(f"{label} is {_short(value)}, not a list")
         for number, one in enumerate(value):
             check_fields(one, kind[0], f"{name}[{number}]")
     else:
         if type(value) is not dict:
-            raise TypeError(f"{told} is {_short(value)}, not an object")
+            raise TypeError(f"{label} is {_short(value)}, not an object")
         known = dict.fromkeys(value, kind[EVERY]) if EVERY in kind else _known(kind, value)
         for key, one in value.items():
             inside = f"{name}.{key}" if name else key
@@ -85,10 +85,10 @@ def check_fields(value: Any, kind: Kinds, name: str = "") -> None:
 
 
 def _known(kind: Mapping[str, Kinds], value: Mapping[str, Any]) -> dict[str, Kinds]:
-    """The kinds of an object's fields by their names, optional or not.
+    """Return the kinds of the fields of an object by name, without the "?" of optional ones.
 
     Raises:
-        KeyError: one that is not optional is missing.
+        KeyError: a required field is missing.
     """
     for name in kind:
         if not name.endswith("?") and name not in value:
@@ -97,7 +97,7 @@ def _known(kind: Mapping[str, Kinds], value: Mapping[str, Any]) -> dict[str, Kin
 
 
 def _depth(value: Any) -> int:
-    """Levels of lists and objects, counted to one more than the deepest that is allowed."""
+    """Return how deeply lists and objects are nested, counting up to one level above the limit."""
     level, depth = [value], 0
     while level and depth <= _DEEPEST:
         nested = [one for one in level if isinstance(one, (list, dict))]
@@ -107,5 +107,5 @@ def _depth(value: Any) -> int:
 
 
 def _short(value: Any) -> str:
-    """The beginning of a value as JSON has it."""
+    """Return the first 40 characters of a value as JSON."""
     return "nested too deeply" if _depth(value) > _DEEPEST else json.dumps(value)[:40]

@@ -1,4 +1,4 @@
-"""The identity of a source, by which a source that has changed is recognised: no absolute path, no time."""
+"""Identity of a source, which reveals changes to it; contains neither absolute paths nor times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileIdentity(Facts):
     """Size of the file."""
 
     rows: Count
-    """Documents that come from it; with an indices mapping, those selected from it."""
+    """Documents in the file; with an indices mapping, the selected ones."""
 
     tokens: Count
     """Tokens of these documents."""
@@ -30,10 +30,10 @@ class FileIdentity(Facts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextIdentity(Facts):
-    """What shapes the tokens of text: the same for a folder and its copy on the Hub."""
+    """Everything that shapes the tokens of text; the same for a folder and its copy on the Hub."""
 
     columns: tuple[str, ...]
-    """Columns that are read."""
+    """Names of the columns that are read."""
 
     train_on: str
     """Which tokens are trained; one of the choices of `--train-on`."""
@@ -45,37 +45,37 @@ class TextIdentity(Facts):
     """xxh3-128 of the tokenizer's content, hexadecimal."""
 
     tokenizers: str
-    """Version of the library of this name."""
+    """Version of the tokenizers library."""
 
     transformers: str
-    """Version of the library of this name."""
+    """Version of the transformers library."""
 
     chat_template: str | None = None
     """xxh3-128 of the chat templates, hexadecimal; None if the text is no chat."""
 
     jinja2: str | None = None
-    """Version of the library of this name; None if the text is no chat."""
+    """Version of the jinja2 library; None if the text is no chat."""
 
     today: str | None = None
-    """Date of tokenizing, YYYY-MM-DD; None unless a chat template writes it."""
+    """Date of tokenizing, YYYY-MM-DD; None unless a chat template uses it."""
 
     indices_xxh3_128: str | None = None
     """Hash of the indices mapping, hexadecimal; None without one."""
 
     def without_versions(self) -> dict[str, Any]:
-        """Return the JSON object without the versions of libraries, which may differ if the tokens are the same."""
+        """Return the JSON object without library versions, which may differ although the tokens are the same."""
         return {name: value for name, value in self.to_dict().items() if name not in _VERSIONS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenDocuments(Facts):
-    """What a mixture takes of a source."""
+    """Counts of what a mixture takes of a source."""
 
     copies: Count
-    """How often all documents are taken, beside the sample."""
+    """Number of times that all documents are taken, in addition to the sample."""
 
     documents: Count
-    """Documents that are taken, copies included."""
+    """Number of documents taken, copies included."""
 
     tokens: Count
     """Tokens of these documents."""
@@ -110,10 +110,10 @@ class MixturePart(Facts):
     """Hash of the lengths of all documents."""
 
     columns: tuple[str, ...] = ()
-    """Columns that are read beside the tokens."""
+    """Names of the extra columns."""
 
     text: TextIdentity | None = None
-    """What shapes the tokens; None if the source holds tokens."""
+    """Everything that shapes the tokens; None if the source holds tokens."""
 
     indices_xxh3_128: str | None = None
     """Hash of the order of the documents; None if it is that of the files."""
@@ -122,13 +122,13 @@ class MixturePart(Facts):
     """Tokens of the whole source that would reach the rows."""
 
     taken: TakenDocuments
-    """What the mixture takes."""
+    """Counts of what the mixture takes."""
 
     @classmethod
     def of(
         cls, identity: SourceIdentity, *, name: str, weight: float, tokens_kept: int, taken: TakenDocuments
     ) -> MixturePart:
-        """Describe a source of a mixture by its identity when it is packed alone; other arguments as the fields."""
+        """Describe a source of a mixture, given its identity as a single source; the other arguments set fields."""
         values = identity.values() | {"files": len(identity.files)}
         del values["mixture"]
         return cls(**values, name=name, weight=weight, tokens_kept=tokens_kept, taken=taken)
@@ -136,10 +136,10 @@ class MixturePart(Facts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceIdentity(Facts):
-    """A source, or a mixture of several; of a mixture, documents and tokens are those that are taken."""
+    """A source or a mixture; for a mixture, documents and tokens are those that are taken."""
 
     files: tuple[FileIdentity, ...]
-    """The files in order; of a mixture, those of all sources."""
+    """Files in order; for a mixture, those of all sources."""
 
     documents: Count
     """Number of documents."""
@@ -148,16 +148,16 @@ class SourceIdentity(Facts):
     """Tokens of all documents."""
 
     labels: bool
-    """Whether the source has labels; of a mixture, whether one of its sources does."""
+    """Whether the source has labels; for a mixture, whether any of its sources has."""
 
     lengths_xxh3_128: str
     """xxh3-128 of the lengths of all documents in order, int32, hexadecimal."""
 
     columns: tuple[str, ...] = ()
-    """Columns that are read beside the tokens."""
+    """Names of the extra columns."""
 
     text: TextIdentity | None = None
-    """What shapes the tokens; None if the source holds tokens, or is a mixture."""
+    """Everything that shapes the tokens; None if the source holds tokens or is a mixture."""
 
     indices_xxh3_128: str | None = None
     """xxh3-128 of the order of the documents, int64, hexadecimal; None if it is that of the files."""
@@ -167,6 +167,6 @@ class SourceIdentity(Facts):
 
     @property
     def texts(self) -> dict[str, TextIdentity]:
-        """What shapes the tokens of each source of text, by its name in the mixture; "" for a single source."""
+        """Text identity of each source of text by its name in the mixture, or "" for a single source."""
         parts = [("", self.text), *((part.name, part.text) for part in self.mixture)]
         return {name: text for name, text in parts if text is not None}

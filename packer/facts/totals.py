@@ -1,4 +1,4 @@
-"""Totals of a packed dataset: every document and token of the source, each counted for what became of it."""
+"""Totals of a packed dataset: every document and token of the source, counted by what became of it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from packer.facts.kinds import Count, Positive, Ratio
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account(Facts):
-    """Documents and tokens of a source, each counted for what became of it.
+    """Documents and tokens of a source, counted by what became of them.
 
-    Accounts of parts of a source add up to the account of the source.
+    The accounts of the parts of a source add up to that of the source.
     """
 
     documents: Count
     """Documents of the source."""
 
     documents_split: Count
-    """Documents that are in more than one segment."""
+    """Documents cut into more than one segment."""
 
     documents_truncated: Count
-    """Documents that truncation makes shorter."""
+    """Documents shortened by truncation."""
 
     documents_dropped: Mapping[str, Count]
     """Documents without a segment, by reason."""
@@ -36,17 +36,17 @@ class Account(Facts):
     """Tokens in segments, repetitions included."""
 
     tokens_repeated: Count
-    """Tokens in segments that stand in an earlier segment of their document, too."""
+    """Tokens in segments that are also in an earlier segment of their document."""
 
     tokens_truncated: Count
-    """Tokens that truncation cuts off, also of documents that are dropped afterwards."""
+    """Tokens cut off by truncation, including those of documents that are then dropped."""
 
     tokens_dropped: Mapping[str, Count]
-    """Tokens without a segment, by reason; what truncation cuts off is not among them."""
+    """Tokens of dropped documents, by reason; tokens cut off by truncation are not included."""
 
     @property
     def documents_packed(self) -> int:
-        """Documents with a segment or more."""
+        """Documents with at least one segment."""
         return self.documents - sum(self.documents_dropped.values())
 
     @property
@@ -55,7 +55,7 @@ class Account(Facts):
         return self.tokens_truncated + sum(self.tokens_dropped.values())
 
     def __add__(self, other: Account) -> Account:
-        """The account of both; the reasons are the same."""
+        """Return the account of both; they must have the same reasons."""
         added: dict[str, Any] = {}
         others = other.values()
         for name, one in self.values().items():
@@ -69,18 +69,18 @@ class GroupTotals(Facts):
     """Groups of documents that are kept together or apart."""
 
     groups: Count
-    """Groups with a document or more."""
+    """Number of groups with at least one document."""
 
     documents_without: Count
     """Documents of the source that are in no group."""
 
     packs_ungrouped: Positive
-    """Rows of the same documents without groups."""
+    """Number of rows if the same documents were packed without groups."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanTotals(Account):
-    """What a plan makes of the documents."""
+    """Totals of a plan."""
 
     tokens_packed: Positive
     """Tokens in segments, repetitions included."""
@@ -89,19 +89,19 @@ class PlanTotals(Account):
     """Documents, and pieces of split ones, in all rows."""
 
     packs: Positive
-    """Rows."""
+    """Number of rows."""
 
     pool_packs: Count
-    """Rows among them that hold leftovers of several partitions; they stand in the last shards."""
+    """Rows that hold leftovers of several partitions; they are in the last shards."""
 
     lower_bound: Positive
     """Rows that no packing of the same documents can go below."""
 
     efficiency: Ratio
-    """Tokens in segments divided by all places of the rows, 0 to 1."""
+    """Tokens in segments divided by the capacity of all rows, 0 to 1."""
 
     groups: GroupTotals | None = None
-    """The groups; None if documents are not grouped."""
+    """Totals of groups; None if documents are not grouped."""
 
     @classmethod
     def of(
@@ -115,7 +115,7 @@ class PlanTotals(Account):
         lower_bound: int,
         groups: GroupTotals | None = None,
     ) -> PlanTotals:
-        """Extend an account by the rows, of `max_len` tokens each; other arguments as the fields."""
+        """Extend an account with facts about the rows, of `max_len` tokens each; the other arguments set fields."""
         return PlanTotals(
             **account.values(),
             segments=segments,
@@ -129,7 +129,7 @@ class PlanTotals(Account):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals(PlanTotals):
-    """Totals of the manifest: those of the plan, and what was counted while tokens were read and written."""
+    """Totals of the manifest: those of the plan, and counts made while reading and writing tokens."""
 
     tokens_trained: Count
     """Labels in all rows that are not -100; 0 if no labels are written."""
@@ -138,7 +138,7 @@ class Totals(PlanTotals):
     """Segments without a trained token; 0 if no labels are written."""
 
     documents_straddling: Count | None = None
-    """Documents in which a token is partly inside what is trained; None if the source holds tokens, not text."""
+    """Documents with a token that is only partly in trained text; None if the source holds tokens, not text."""
 
     documents_untrained: Count | None = None
     """Documents that have tokens, none of them trained; None if the source holds tokens, not text."""

@@ -11,12 +11,12 @@ from packer.algorithms.jit import jit
 
 
 class RowLayout(NamedTuple):
-    """Where segments stand in rows that follow each other; row r is values r * max_len to (r + 1) * max_len - 1."""
+    """Positions of segments in consecutive rows; row r is values r * max_len to (r + 1) * max_len - 1."""
 
-    places: NDArray[np.int64]  # (segments,) where each segment begins, counted from the first row
-    lengths: NDArray[np.int64]  # (segments,) its tokens
-    extents: NDArray[np.int64]  # (segments,) the place it takes
-    ends: NDArray[np.int64]  # (rows,) where the extents of each row end, counted from the row's begin
+    places: NDArray[np.int64]  # (segments,) position of the first token, counted from the first row
+    lengths: NDArray[np.int64]  # (segments,) number of tokens
+    extents: NDArray[np.int64]  # (segments,) number of positions it takes, alignment included
+    ends: NDArray[np.int64]  # (rows,) end of the last extent, counted from the start of the row
 
 
 @jit
@@ -24,9 +24,9 @@ def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32
     """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
 
     Args:
-        layout: where the segments stand.
-        max_len: tokens and padding of a row.
-        value: the padding token, or "no loss".
+        layout: positions of the segments.
+        max_len: length of a row, padding included.
+        value: the padding token, or the label for no loss.
         out: flat int32 array, C-contiguous.
     """
     places, lengths, extents, ends = layout
@@ -40,15 +40,15 @@ def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32
 
 @jit
 def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
-    """Set "no loss" at the head of every segment: its first token, and the tokens it repeats from the previous piece.
+    """Exclude the head of every segment from loss: its first token, and tokens repeated from the previous piece.
 
-    Labels are stored unshifted, and every trainer predicts token t from the tokens before it in the row. So the label
-    of a segment's first token would be predicted from the document before it.
+    Labels are stored unshifted, and trainers predict token t from the tokens before it in the row. The label of the
+    first token of a segment would thus be predicted from another document.
 
     Args:
-        places: (segments,) where each segment begins in `out`.
-        context: (segments,) tokens without loss at the head of each.
-        no_loss: the label to write.
+        places: (segments,) position of each segment in `out`.
+        context: (segments,) number of tokens without loss at its head.
+        no_loss: label to write.
         out: flat int32 labels, C-contiguous.
     """
     for s in range(len(places)):
@@ -58,19 +58,22 @@ def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss:
 
 @jit
 def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
-    """Count trained tokens, and segments without any.
+    """Count the trained tokens and the untrained segments.
 
     Args:
-        places: (segments,) where each segment begins in `labels`.
-        extents: (segments,) the place it takes.
+        places: (segments,) position of each segment in `labels`.
+        extents: (segments,) number of positions it takes, alignment included.
         labels: flat int32, negative where there is no loss.
+
+    Returns:
+        Trained tokens, and segments without any.
     """
     tokens = 0
     without = 0
     for s in range(len(places)):
         own = labels[places[s] : places[s] + extents[s]]
         trained = np.int32(0)
-        for i in range(len(own)):  # from 0, so that the compiler sees no negative index, and takes eight at a time
+        for i in range(len(own)):  # from 0, so that the compiler rules out negative indices and vectorizes
             trained += np.int32(own[i] >= 0)
         tokens += trained
         without += trained == 0
@@ -81,13 +84,13 @@ def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels:
 def any_trained(
     places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
 ) -> None:
-    """Write whether any token of each segment is trained.
+    """Find the segments with at least one trained token.
 
     Args:
-        places: (segments,) where each segment begins in `labels`.
-        lengths: (segments,) its tokens.
+        places: (segments,) position of each segment in `labels`.
+        lengths: (segments,) number of its tokens.
         labels: flat int32, negative where there is no loss.
-        out: (segments,) whether any token of each is trained.
+        out: (segments,) receives whether the segment has a trained token.
     """
     for s in range(len(places)):
         own = labels[places[s] : places[s] + lengths[s]]
@@ -99,14 +102,14 @@ def any_trained(
 
 @jit
 def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
-    """Number the tokens of every segment from 0, and the padding of every row, too.
+    """Number the tokens of every segment from 0, and likewise the padding of every row.
 
     Example: max_len 6, places [0, 2, 6], ends [5, 3] -> out [0, 1, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2].
 
     Args:
-        places: (segments,) where each segment begins in `out`; the first segment of a row begins the row.
-        ends: (rows,) where the extents of each row end, counted from the row's begin.
-        max_len: tokens and padding of a row.
+        places: (segments,) position of each segment in `out`; the first segment of a row is at its start.
+        ends: (rows,) end of the last extent, counted from the start of the row.
+        max_len: length of a row, padding included.
         out: flat int32 array, C-contiguous.
     """
     for s in range(len(places)):

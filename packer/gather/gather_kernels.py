@@ -1,8 +1,8 @@
 """Numba kernels that copy spans of list columns into rows.
 
-The copies call libc's memcpy with raw addresses: a plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's
-`take` less than a tenth. Documents may lie anywhere in the source, so a copy mostly waits for the first cache lines of
-a segment. Prefetching those of the next segments takes 40% less time.
+Copies call libc's memcpy with raw addresses: a plain Numba loop reaches 0.2 to 0.5 of its speed, and Arrow's `take`
+less than a tenth. Documents may be anywhere in the source, so a copy mostly waits for the first cache lines of a
+segment. Prefetching those of the next segments saves 40% of the time.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from packer.gather.token_column import Addresses
 
 
 class Spans(NamedTuple):
-    """Consecutive values of lists, and where they go; a named tuple of arrays, as the kernels take it.
+    """Ranges of values to copy from lists, as a named tuple of arrays that kernels accept.
 
     Span s is the values starts[s] to starts[s] + lengths[s] - 1 of list lists[s], and is copied to places[s].
     """
 
-    lists: NDArray[np.int64]  # (spans,) number of the list in its column
-    starts: NDArray[np.int64]  # (spans,) its first value within the list
-    lengths: NDArray[np.int64]  # (spans,) how many values, 0 or more
-    places: NDArray[np.int64]  # (spans,) where in the output it goes, in values
+    lists: NDArray[np.int64]  # (spans,) number of the list in the column
+    starts: NDArray[np.int64]  # (spans,) index of the first value within the list
+    lengths: NDArray[np.int64]  # (spans,) number of values, 0 or more
+    places: NDArray[np.int64]  # (spans,) index of the first value in the output
 
 
 _LARGEST = np.iinfo(np.int32).max
-_AHEAD = 2  # segments fetched ahead of the copy
+_AHEAD = 2  # segments to prefetch ahead of the copy
 
 
 @jit
-def _locate(column: Addresses, row: int) -> tuple[int, int]:
-    """Locate a list: returns (chunk, number of its first value in the chunk)."""
-    chunk, end = np.int64(0), np.int64(len(column.values))  # by hand: np.searchsorted takes a second to compile
+def _locate(column: Addresses, number: int) -> tuple[int, int]:
+    """Locate a list by number: returns (chunk, index of its first value in the chunk)."""
+    chunk, end = np.int64(0), np.int64(len(column.values))  # np.searchsorted takes a second to compile
     while end - chunk > 1:
         middle = (chunk + end) // 2
-        if column.first_rows[middle] <= row:
+        if column.first_rows[middle] <= number:
             chunk = middle
         else:
             end = middle
-    index = row - column.first_rows[chunk]
+    index = number - column.first_rows[chunk]
     if column.offset_bytes[chunk] == 4:
         return chunk, np.int64(array_at(column.offsets[chunk], index + 1, np.int32)[index])
     if column.offset_bytes[chunk] == 8:
@@ -53,10 +53,10 @@ def _locate(column: Addresses, row: int) -> tuple[int, int]:
 
 @jit
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
-    """Copy `values` to `out` as int32; returns whether all are token ids or equal to `allowed`."""
+    """Copy `values` to `out` as int32; returns whether each is a token id or equal to `allowed`."""
     wrong = False
     for i in range(len(values)):
-        value = np.int64(values[i])  # a uint64 above int64 becomes negative here and is refused
+        value = np.int64(values[i])  # a uint64 above int64 becomes negative here and is rejected
         wrong |= (value < 0 and value != allowed) or value > _LARGEST
         out[i] = np.int32(value)
     return not wrong
@@ -64,7 +64,7 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
 
 @jit
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
-    """Twin of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
+    """Variant of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
     signs = np.int32(0)
     for i in range(len(out)):
@@ -84,9 +84,9 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     Example: column [[7, 8, 9], [5]], lists [1, 0], starts [0, 1], lengths [1, 2], places [0, 1] -> out [5, 8, 9].
 
     Args:
-        column: where the lists are.
-        spans: what is copied, and where to.
-        allowed: the only negative value that may occur: NO_LOSS for labels; 0 for token ids, where none may.
+        column: addresses of the lists.
+        spans: values to copy, and their destinations.
+        allowed: the only negative value that is accepted: NO_LOSS for labels; 0, so none, for token ids.
         out: flat int32 array, C-contiguous.
 
     Returns:
@@ -96,7 +96,7 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     lists, starts, lengths, places = spans
     segments = len(lists)
     codes = np.empty(segments, np.int64)
-    found = np.empty(segments, np.uint64)  # looked up first, so that cache misses of different segments overlap
+    found = np.empty(segments, np.uint64)  # computed first, so that the cache misses of several segments overlap
     for s in range(segments):
         chunk, first = _locate(column, lists[s])
         codes[s] = column.value_codes[chunk]
@@ -131,13 +131,13 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
 
 @jit
 def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.uint8]) -> None:
-    """Copy spans of values of any type as they are, without checking them.
+    """Copy spans of values of any type unchanged and unchecked.
 
     Args:
-        column: where the lists are, all of one type.
-        spans: what is copied, and where to.
-        width: bytes of a value.
-        out: the bytes of the values, flat, C-contiguous.
+        column: addresses of the lists, all of one type.
+        spans: values to copy, and their destinations.
+        width: bytes per value.
+        out: flat uint8 array that receives the bytes of the values, C-contiguous.
     """
     lists, starts, lengths, places = spans
     for s in range(len(lists)):
@@ -149,19 +149,19 @@ def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.ui
 
 @jit
 def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Write the lengths of lists; the column's offsets must have been checked.
+    """Write the lengths of lists; the offsets of the column must have been checked.
 
     Args:
-        column: where the lists are.
-        lists: (lists,) numbers of lists; ascending numbers are fastest.
-        out: (lists,) the number of values of each.
+        column: addresses of the lists.
+        lists: (lists,) numbers of the lists; ascending numbers are fastest.
+        out: (lists,) receives the number of values in each list.
     """
     chunk = np.int64(0)
     for i in range(len(lists)):
-        row = lists[i]
-        if not column.first_rows[chunk] <= row < column.first_rows[chunk + 1]:
-            chunk, _ = _locate(column, row)
-        index = row - column.first_rows[chunk]
+        number = lists[i]
+        if not column.first_rows[chunk] <= number < column.first_rows[chunk + 1]:
+            chunk, _ = _locate(column, number)
+        index = number - column.first_rows[chunk]
         if column.offset_bytes[chunk] == 4:
             narrow = array_at(column.offsets[chunk], index + 2, np.int32)
             out[i] = narrow[index + 1] - narrow[index]

@@ -12,18 +12,18 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
-_FETCHED = 512  # bytes to prefetch; the processor's own prefetcher continues from there
+_FETCHED = 512  # bytes to prefetch; the hardware prefetcher continues from there
 _LINE = 64  # bytes of a cache line
 
 
 def array_at(address: int, count: int, dtype: Any) -> NDArray[Any]:
-    """View `count` values of `dtype` at a memory address; the kernels use the compiled twin below."""
+    """View `count` values of `dtype` at a memory address; compiled code uses the overload below."""
     size = int(count) * np.dtype(dtype).itemsize
     return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype)
 
 
 def copy_bytes(destination: int, source: int, count: int) -> None:
-    """Copy `count` bytes between memory addresses; the kernels call libc's memcpy."""
+    """Copy `count` bytes between memory addresses; compiled code calls libc's memcpy."""
     ctypes.memmove(int(destination), int(source), int(count))
 
 
@@ -35,7 +35,7 @@ def _as_pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(types.uint64), generate
 
 
-_pointer: Any = _as_pointer  # called without the typing context, which its signature shows
+_pointer: Any = _as_pointer  # called without the typing context that its signature has
 
 
 @overload(array_at)

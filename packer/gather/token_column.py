@@ -1,4 +1,4 @@
-"""A list column of integers that lies in memory as Arrow chunks, described by addresses."""
+"""List columns of integers in Arrow memory, described by addresses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, numpy_dtype
 from packer.gather.memory import array_at
 
-# The integer types a token may have on disk; a chunk's `value_code` is the position in this tuple,
-# and `gather_kernels.py` has one branch for each.
+# Integer types that tokens may have on disk. The `value_code` of a chunk is an index into this tuple, and
+# `gather_kernels.py` has a branch for each.
 VALUE_TYPES: tuple[type[np.integer], ...] = (
     np.int32,
     np.int64,
@@ -29,34 +29,34 @@ VALUE_TYPES: tuple[type[np.integer], ...] = (
 
 
 class Addresses(NamedTuple):
-    """Where the lists of each chunk lie; a named tuple of arrays, as the kernels take it.
+    """Addresses of the lists of each chunk, as a named tuple of arrays that kernels accept.
 
-    List `row` of the column is list `row - first_rows[chunk]` of its chunk. Its first value is number
-    `offset[list]` of the chunk's values, or number `list * list_sizes[chunk]` in a chunk of fixed-size lists.
+    List i of the column is list j = i - first_rows[chunk] of its chunk. Its first value has index offsets[j] among the
+    values of the chunk, or index j * list_sizes[chunk] in a chunk of fixed-size lists.
     """
 
-    first_rows: NDArray[np.int64]  # (chunks + 1,) first list of each chunk, then the number of lists
-    offsets: NDArray[np.uint64]  # (chunks,) address of the first list's offset; 0 for fixed-size lists
-    offset_bytes: NDArray[np.int64]  # (chunks,) width of an offset: 4, 8, or 0 for fixed-size lists
-    list_sizes: NDArray[np.int64]  # (chunks,) length of every list of a fixed-size chunk, else 0
-    values: NDArray[np.uint64]  # (chunks,) address of value number 0
-    value_codes: NDArray[np.int64]  # (chunks,) index into VALUE_TYPES; -1 for values that are no integers
-    value_bytes: NDArray[np.int64]  # (chunks,) width of a value
+    first_rows: NDArray[np.int64]  # (chunks + 1,) number of the first list, then the number of all lists
+    offsets: NDArray[np.uint64]  # (chunks,) address of the offset of the first list; 0 for fixed-size lists
+    offset_bytes: NDArray[np.int64]  # (chunks,) bytes per offset: 4, 8, or 0 for fixed-size lists
+    list_sizes: NDArray[np.int64]  # (chunks,) length of fixed-size lists, otherwise 0
+    values: NDArray[np.uint64]  # (chunks,) address of the value with index 0
+    value_codes: NDArray[np.int64]  # (chunks,) index into VALUE_TYPES; -1 for other types
+    value_bytes: NDArray[np.int64]  # (chunks,) bytes per value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenColumn:
-    """A list column addressed by row number, whatever chunks, files and integer types it consists of.
+    """A list column addressed by list number, across chunks, files and integer types.
 
-    Lists are never taken or combined (both corrupt offsets past 2^31 values): a chunk keeps its own offsets,
-    and what is resident is 56 bytes per chunk, nothing per list.
+    It holds 56 bytes per chunk and nothing per list. Chunks keep their own offsets, since Arrow's `take` and
+    `combine_chunks` corrupt offsets beyond 2**31 values.
     """
 
     addresses: Addresses
-    """Where the lists are."""
+    """Addresses of the lists."""
 
     owners: tuple[object, ...]
-    """Whatever keeps the memory at these addresses alive: Arrow arrays, or the buffers of mapped files."""
+    """Objects that keep the memory alive: Arrow arrays, or the buffers of mapped files."""
 
     @classmethod
     def from_arrow(cls, chunks: Iterable[pa.Array], owners: tuple[object, ...] | None = None) -> TokenColumn:
@@ -65,8 +65,8 @@ class TokenColumn:
         The arrays must hold no nulls, and their offsets must have been checked by `list_lengths`.
 
         Args:
-            chunks: the arrays.
-            owners: what keeps their memory alive; None for the arrays themselves.
+            chunks: arrays to describe.
+            owners: objects that keep their memory alive; None for the arrays themselves.
         """
         builder = ColumnBuilder()
         held = []
@@ -79,7 +79,7 @@ class TokenColumn:
 
     @classmethod
     def joined(cls, columns: Sequence[TokenColumn]) -> TokenColumn:
-        """Put columns one after the other; a single one is returned as it is."""
+        """Concatenate columns; a single column is returned unchanged."""
         if len(columns) == 1:
             return columns[0]
         parts = [column.addresses for column in columns] or [ColumnBuilder().addresses()]
@@ -93,13 +93,13 @@ class TokenColumn:
         return int(self.addresses.first_rows[-1])
 
     def __reduce__(self) -> Any:
-        raise TypeError("a column of addresses is of use in its own process only: pickle the source instead")
+        raise TypeError("addresses are valid only in their own process: pickle the source instead")
 
-    def list_at(self, row: int) -> pa.Array:
-        """Return a copy of the values of one list of integers, as they are on disk; for error messages."""
+    def list_at(self, number: int) -> pa.Array:
+        """Return a copy of the values of a list of integers in their type on disk, for error messages."""
         of = self.addresses
-        chunk = int(np.searchsorted(of.first_rows, row, side="right")) - 1
-        index, size, width = row - int(of.first_rows[chunk]), int(of.list_sizes[chunk]), int(of.offset_bytes[chunk])
+        chunk = int(np.searchsorted(of.first_rows, number, side="right")) - 1
+        index, size, width = number - int(of.first_rows[chunk]), int(of.list_sizes[chunk]), int(of.offset_bytes[chunk])
         first, last = index * size, (index + 1) * size
         if width:
             offsets = array_at(int(of.offsets[chunk]) + index * width, 2, np.dtype(f"i{width}"))
@@ -109,7 +109,7 @@ class TokenColumn:
 
 
 class _Layout(NamedTuple):
-    """What the type of a chunk tells of its memory; see `Addresses`."""
+    """Memory layout of a chunk, given by its type; see `Addresses`."""
 
     offset_bytes: int
     list_size: int
@@ -124,14 +124,14 @@ class ColumnBuilder:
         self._first_rows = array("q", [0])
         self._offsets, self._values = array("Q"), array("Q")
         self._type: pa.DataType | None = None
-        self._layouts: list[tuple[int, _Layout]] = []  # (the first chunk that has it, layout), ascending
+        self._layouts: list[tuple[int, _Layout]] = []  # (first chunk, layout), ascending
 
     def add(self, chunk: pa.Array, buffers: Sequence[pa.Buffer | None]) -> None:
-        """Append a chunk; one without lists adds nothing.
+        """Append a chunk, unless it is empty.
 
         Args:
-            chunk: as `TokenColumn.from_arrow` takes them.
-            buffers: those of the chunk, which take some time to ask for.
+            chunk: list array as in `TokenColumn.from_arrow`.
+            buffers: result of `chunk.buffers()`, which takes some time to compute.
         """
         if not len(chunk):
             return
@@ -139,12 +139,12 @@ class ColumnBuilder:
             self._type = chunk.type
             self._layouts.append((len(self._values), _layout(chunk.type)))
         offset_bytes, list_size, _, value_bytes = self._layouts[-1][1]
-        offsets, values = buffers[1], buffers[-1]  # of a list: validity, offsets, validity of the values, values
+        offsets, values = buffers[1], buffers[-1]  # of a list array: validity, offsets, validity of the values, values
         self._first_rows.append(self._first_rows[-1] + len(chunk))
         self._offsets.append(
             offsets.address + chunk.offset * offset_bytes if offset_bytes and offsets is not None else 0
         )
-        first = chunk.values.offset + chunk.offset * list_size  # `values` is the whole child: it ignores the slice
+        first = chunk.values.offset + chunk.offset * list_size  # `values` is the whole child array, not its slice
         self._values.append(values.address + first * value_bytes if values is not None else 0)
 
     def addresses(self) -> Addresses:
@@ -173,12 +173,12 @@ def _layout(kind: pa.DataType) -> _Layout:
 
 
 def list_lengths(array: pa.Array) -> NDArray[np.int64]:
-    """Lengths of the lists of one Arrow array, shape (len(array),), after checking its offsets.
+    """Check the offsets of an Arrow list array, and return the lengths of its lists, shape (len(array),).
 
-    `validate`, which the array has passed, looks at the first and the last of them, and at fixed-size lists.
+    The array must have passed `validate`, which checks only the first and last offsets, and fixed-size lists.
 
     Raises:
-        ValueError: an offset runs backwards or points outside the values.
+        ValueError: an offset is smaller than the one before it, or outside the values.
     """
     if pa.types.is_fixed_size_list(array.type):
         return np.full(len(array), array.type.list_size, np.int64)

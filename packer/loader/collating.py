@@ -242,7 +242,7 @@ def _as_tensors(tensors: Tensors, batch: Any) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise PackerError('torch is not installed: pip install "packer[torch]", or use tensors="numpy"') from error
+        raise PackerError('torch is not installed: pip install "packer-llm[torch]", or use tensors="numpy"') from error
 
     def convert(value: Any) -> Any:
         if isinstance(value, tuple | list):

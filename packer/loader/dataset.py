@@ -153,6 +153,26 @@ class PackedDataset:
                 views = self._view(shard, chunk)
                 yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
 
+    def find(self, doc_id: int, source_id: int | None = None) -> list[int]:
+        """Return the rows that hold a document, in ascending order; every segment of the dataset is looked at.
+
+        Args:
+            doc_id: index of the document in its source.
+            source_id: index of the source in a mixture; None for a single source.
+        """
+        found = []
+        for shard, table in enumerate(self._shards):
+            first_row = self._first_rows[shard]
+            for chunk in range(table["input_ids"].num_chunks):
+                views = self._view(shard, chunk)
+                is_wanted = views.segments["doc_ids"] == doc_id
+                if source_id is not None:
+                    is_wanted &= views.segments["source_ids"] == source_id
+                rows = np.searchsorted(views.offsets, np.flatnonzero(is_wanted), side="right") - 1
+                found += (first_row + np.unique(rows)).tolist()
+                first_row += len(views.offsets) - 1
+        return found
+
     def _record_batch(self, shard: int, row: int) -> tuple[_ColumnViews, int]:
         """Return (views of the record batch that contains a row of a shard, the row's number in that batch)."""
         if shard not in self._chunk_rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 LongPolicy = Literal["split", "truncate", "drop", "error"]
 """What happens to documents longer than a row."""
@@ -27,6 +27,11 @@ TrainOn = Literal["all", "completion", "assistant"]
 
 TokenColumn = Literal["position_ids"]
 """Token columns that are written on request, beside `input_ids` and `labels`."""
+
+BuiltInTemplate = Literal["chatml", "gemma3", "llama3", "qwen3"]
+"""Chat templates that come with packer; see `packer.text.built_in_templates`."""
+
+BUILT_IN_TEMPLATES: tuple[str, ...] = get_args(BuiltInTemplate)
 
 ExportTarget = Literal["megatron", "maxtext", "torchtitan", "torchtune", "parquet"]
 """Trainers for which a packed dataset can be exported."""

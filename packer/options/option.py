@@ -77,7 +77,7 @@ class About:
     """Whether it is an option of the command line; what is not, follows from another one."""
 
     is_file: bool = False
-    """Whether the command line takes a file, whose content is the value."""
+    """Whether the command line takes a file, whose content is the value; choices are names of content."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +110,11 @@ class Option:
         return self.default is MISSING
 
     @property
+    def is_choice(self) -> bool:
+        """Whether the value must be one of `choices`."""
+        return bool(self.choices) and not self.about.is_file
+
+    @property
     def limits(self) -> Limits:
         """Smallest and largest value of a number."""
         largest: float = LARGEST if self.kind is int else sys.float_info.max
@@ -129,7 +134,7 @@ class Option:
     @property
     def expected(self) -> str:
         """What a value must be, in words: "a whole number from 1 to 16777216"."""
-        if self.choices:
+        if self.is_choice:
             return f"one of {', '.join(self.choices)}"
         words = {bool: "true or false", str: "a string", Path: "a path"}
         words |= {int: f"a whole number {self.limits}", float: f"a number {self.limits}"}
@@ -142,7 +147,7 @@ class Option:
             return is_number and self.limits.least <= value <= self.limits.most  # type: ignore[operator]
         if self.kind is Path:
             return isinstance(value, (str, Path))
-        return type(value) is self.kind and (not self.choices or value in self.choices)
+        return type(value) is self.kind and (not self.is_choice or value in self.choices)
 
     def check(self, value: object) -> None:
         """Check a value.
@@ -156,7 +161,7 @@ class Option:
             raise PackerError(f"{self.shown} is {value!r}: it must be a list")
         for one in value if isinstance(value, tuple) and self.is_list else (value,):
             if not self.accepts(one):
-                remedy = f"choose {self.expected}" if self.choices else f"it must be {self.expected}"
+                remedy = f"choose {self.expected}" if self.is_choice else f"it must be {self.expected}"
                 raise PackerError(f"{self.shown} is {one!r}: {remedy}")
 
     def converted(self, value: Any) -> Any:

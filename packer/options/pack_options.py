@@ -12,6 +12,7 @@ from packer.column_names import ROLE
 from packer.errors import PackerError
 from packer.options.checks import check_together
 from packer.options.choices import (
+    BUILT_IN_TEMPLATES,
     GroupMode,
     LongPolicy,
     MixUnit,
@@ -100,7 +101,13 @@ class PackOptions:
     ] = None
     chat_template: Annotated[
         str | None,
-        About("Jinja template to use instead of the tokenizer's own.", TEXT, metavar="FILE", is_file=True),
+        About(
+            "Chat template to use instead of the tokenizer's own: a Jinja file, or one that comes with packer.",
+            TEXT,
+            choices=BUILT_IN_TEMPLATES,
+            metavar="NAME_OR_FILE",
+            is_file=True,
+        ),
     ] = None
     eos: Annotated[
         bool,

@@ -1,13 +1,14 @@
-"""Build a folder so that it appears whole or not at all.
+"""Build a folder so that it appears complete or not at all.
 
-OUT                       where a packed dataset is built, if nothing complete is there
-.OUT.packer-new           where its replacement is built; swapped in at the end
-.OUT.packer-tokenizing    the same for a tokenized dataset, .OUT.packer-export for an export; never built in OUT
-    .packer/lock            held by the process at work; moves along with the swap
-    .packer/request.json    options and source files of what is being made: decides what can be resumed
-    .packer/*               files while they are written, and whatever a kind needs until it is complete
+OUT                       a packed dataset is built here, unless a complete output exists
+.OUT.packer-new           its replacement is built here and swapped in at the end
+.OUT.packer-tokenizing    a tokenized dataset is built here, and an export in .OUT.packer-export; never in OUT
+    .packer/lock            lock held by the working process; moves along with the swap
+    .packer/request.json    options and source files of the output; only an equal request resumes it
+    .packer/*               files being written, and temporary files of each kind of output
 
-Every file is written under another name, synced and renamed. The record comes last: without it nothing is complete.
+Every file is written under a temporary name, synced and renamed. The record is written last: without it, an output is
+unfinished.
 """
 
 from __future__ import annotations
@@ -32,36 +33,36 @@ from packer.output.request import Request, difference
 
 REQUEST = "request.json"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading damaged JSON raises."""
+"""Exceptions raised by reading damaged JSON."""
 
 _WAIT = "wait for it, or choose another --output"
-_NESTED = re.compile(r"\d{5}")  # folders within a scratch folder, one for each source of a mixture
+_NESTED = re.compile(r"\d{5}")  # folders inside a scratch folder, one per source of a mixture
 _SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFolder:
-    """A folder that this process has claimed and fills."""
+    """An output folder that this process has claimed."""
 
     out: Path
-    """Where the output appears."""
+    """Path of the finished output."""
 
     building: Path
-    """Where its files are written: `out` itself, or a hidden folder beside it."""
+    """Folder to write files to: `out` itself, or a hidden folder beside it."""
 
     kind: Kind
-    """What the output is."""
+    """Kind of the output."""
 
     sync: bool
     """Whether files and folders are fsynced."""
 
     @property
     def work(self) -> Path:
-        """Folder for everything that is removed once the output is complete."""
+        """Folder of everything that is removed once the output is complete."""
         return self.building / WORK
 
     def scratch(self, name: str) -> Path:
-        """Return a folder in `work`, made if absent; files that a kill left half written there are removed."""
+        """Return a folder in `work`, created if missing; partly written files of an interrupted run are removed."""
         folder = self.work / name
         if not folder.is_dir():
             delete(folder)
@@ -71,7 +72,7 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def temporary(self, name: str) -> Iterator[Path]:
-        """Yield a path to write to; the caller renames the file, an error removes it."""
+        """Yield a temporary path to write to. The caller renames the file; an exception removes it."""
         path = self.work / f"{name}.{os.getpid()}"
         try:
             yield path
@@ -81,7 +82,7 @@ class OutputFolder:
             raise
 
     def write_file(self, path: Path, content: bytes) -> None:
-        """Write a small file that appears whole."""
+        """Write a small file atomically."""
         with self.temporary(path.name) as temporary:
             with temporary.open("wb") as file:
                 file.write(content)
@@ -92,21 +93,21 @@ class OutputFolder:
         self.sync_folder(path.parent)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make renames within a folder last."""
+        """Sync a folder, so that renames in it survive a crash."""
         if self.sync:
             replace_folder.sync_folder(folder)
 
     def finish(self, record: bytes, files: Mapping[str, bytes]) -> None:
-        """Write small files, then the record: from then on the output is complete."""
+        """Write small files, then the record, which makes the output complete."""
         for name, content in {**files, self.kind.record: record}.items():
             self.write_file(self.building / name, content)
 
     def shards(self) -> list[Path]:
-        """Paths of the shards that are in place."""
+        """Return the paths of the shards in place."""
         return [path for path in self.building.iterdir() if _SHARD.fullmatch(path.name)]
 
     def clear(self) -> None:
-        """Remove what was begun, except the lock; the request first, so that a kill leaves nothing to resume."""
+        """Remove everything but the lock; the request first, so that an interrupted removal is never resumed."""
         delete(self.work / REQUEST)
         begun = self.shards() if self.building == self.out else self.building.iterdir()
         for path in (*self.work.iterdir(), *begun):
@@ -114,34 +115,34 @@ class OutputFolder:
                 delete(path)
 
     def discard(self) -> None:
-        """Remove what was begun, because it cannot be finished."""
+        """Remove an unfinished output that cannot be finished."""
         self.clear()
         self.leave()
 
     def leave(self) -> None:
         """Remove the work folder, and the folder itself if it is empty."""
         shutil.rmtree(self.work, ignore_errors=True)
-        with contextlib.suppress(OSError):  # a user's files may be there
+        with contextlib.suppress(OSError):  # it may hold files of the user
             self.building.rmdir()
 
 
 @contextlib.contextmanager
 def claim(out: Path, kind: Kind, request: Request | None, *, sync: bool, overwrite: bool) -> Iterator[OutputFolder]:
-    """Claim an output for this process, to begin it or to resume it; once finished, it is put in place.
+    """Claim an output for this process, to begin or resume it; once finished, it is moved into place.
 
-    If the block raises, what it wrote stays and can be resumed, unless the source is at fault (`SourceError`) or
-    there is no request: then it is removed.
+    If the block raises, the unfinished output is kept and can be resumed. It is removed if there is no request, or if
+    the source is at fault (`SourceError`).
 
     Args:
-        out: the output; it and the folders above it are made if absent.
-        kind: what the output is.
-        request: what is to be made; something unfinished is resumed only for an equal request. None: never.
+        out: path of the output; missing parent folders are created.
+        kind: kind of the output.
+        request: request for the output; an unfinished output is resumed only if its request is equal. None: never.
         sync: fsync files and folders.
-        overwrite: replace what is complete, and give up what another request has begun or what is damaged.
+        overwrite: replace a complete output, and discard an unfinished one that is damaged or has another request.
 
     Raises:
-        PackerError: the output is in use, damaged, unfinished for another request, or something that packer did not
-            make; or it is complete and not to be replaced.
+        PackerError: the output is in use, damaged, unfinished with another request, or not made by packer; or it is
+            complete and `overwrite` is false.
     """
     _refuse_foreign(out, kind, overwrite=overwrite)
     in_place = kind.in_place and not kind.is_complete(out)
@@ -155,7 +156,7 @@ def claim(out: Path, kind: Kind, request: Request | None, *, sync: bool, overwri
             raise PackerError(f"{busy}: {_WAIT}")
         replace_folder.prepare_beside(building, out, kind)
     with _lock(folder, busy, fresh=fresh):
-        if not in_place and replace_folder.in_use(out):  # another process has just put its output there
+        if not in_place and replace_folder.in_use(out):  # another process has just moved its output there
             folder.leave()
             raise PackerError(f"{busy}: {_WAIT}")
         if request is None:
@@ -165,7 +166,7 @@ def claim(out: Path, kind: Kind, request: Request | None, *, sync: bool, overwri
         try:
             yield folder
             if not in_place:
-                _refuse_foreign(out, kind, overwrite=overwrite)  # others may have been here meanwhile
+                _refuse_foreign(out, kind, overwrite=overwrite)  # another process may have written there meanwhile
         except BaseException as error:
             if request is None or isinstance(error, SourceError):
                 folder.discard()
@@ -173,13 +174,13 @@ def claim(out: Path, kind: Kind, request: Request | None, *, sync: bool, overwri
         if not in_place and kind.is_complete(building):
             replace_folder.swap(out, building, kind, sync=sync)
     if kind.is_complete(out):
-        shutil.rmtree(out / WORK, ignore_errors=True)  # what cannot be removed does no harm
+        shutil.rmtree(out / WORK, ignore_errors=True)  # leftovers do no harm
         folder.sync_folder(out)
         folder.sync_folder(out.parent)
 
 
 def delete(path: Path) -> None:
-    """Remove a file, a folder, or nothing."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -187,7 +188,7 @@ def delete(path: Path) -> None:
 
 
 def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:
-    """Refuse a path that holds something else, or something complete that is not to be replaced."""
+    """Raise a `PackerError` if `out` was not made by packer, or is complete and `overwrite` is false."""
     if out.exists() and not out.is_dir():
         raise PackerError(f"{out} exists and is not a folder: choose another --output")
     if kind.is_complete(out):
@@ -198,7 +199,7 @@ def _refuse_foreign(out: Path, kind: Kind, *, overwrite: bool) -> None:
 
 
 def _lock(folder: OutputFolder, busy: str, *, fresh: bool) -> IO[str]:
-    """Lock the folder that is built; closing the file gives the lock up.
+    """Lock the folder that is being built, and return the lock file; closing it releases the lock.
 
     Raises:
         PackerError: another process holds the lock, or held it until a moment ago.
@@ -216,7 +217,7 @@ def _lock(folder: OutputFolder, busy: str, *, fresh: bool) -> IO[str]:
             is_held = path.stat().st_ino == os.fstat(lock.fileno()).st_ino
         except BlockingIOError as error:
             raise PackerError(f"{busy}: {_WAIT}") from error
-        except FileNotFoundError:  # the folder was swapped in or removed meanwhile
+        except FileNotFoundError:  # the folder was moved or removed meanwhile
             is_held = False
         if folder.building == folder.out and folder.kind.is_complete(folder.out):
             folder.leave()
@@ -228,7 +229,7 @@ def _lock(folder: OutputFolder, busy: str, *, fresh: bool) -> IO[str]:
 
 
 def _begin_or_resume(folder: OutputFolder, request: Request, *, fresh: bool) -> None:
-    """Bring the folder to the state from which `request` goes on."""
+    """Prepare the folder for `request`: keep what an equal request has begun, and remove everything else."""
     path = folder.work / REQUEST
     begun, other, damaged = None, None, False
     if path.exists():
@@ -246,20 +247,20 @@ def _begin_or_resume(folder: OutputFolder, request: Request, *, fresh: bool) -> 
         )
     if damaged and not fresh:
         raise _damaged(path)
-    if damaged or begun != request:  # without a request, whatever else is there was half removed
+    if damaged or begun != request:  # a missing request means an interrupted removal
         folder.clear()
     for left in folder.work.iterdir():
         if left.name not in (LOCK, REQUEST) and not left.is_dir():
-            left.unlink()  # written by a process that died
+            left.unlink()  # temporary file of a process that died
     folder.write_file(path, json.dumps(request.to_dict()).encode())
 
 
 def _damaged(path: Path) -> PackerError:
-    return PackerError(f"{path} is damaged, and with it what was begun: start afresh with --overwrite")
+    return PackerError(f"{path} is damaged, so the unfinished output cannot be resumed: start afresh with --overwrite")
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove hidden files, and folders other than those of the sources of a mixture (00000, 00001, ...)."""
+    """Remove hidden files, and all folders except those of the sources of a mixture (00000, 00001, ...)."""
     for left in folder.iterdir():
         if left.is_dir() and not left.is_symlink() and _NESTED.fullmatch(left.name):
             _remove_leftovers(left)

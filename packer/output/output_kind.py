@@ -1,4 +1,4 @@
-"""The kinds of output, and which files of a folder belong to one."""
+"""The kinds of output, and the files that belong to each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 WORK = ".packer"
-"""Folder inside an output while it is unfinished or not yet swapped in."""
+"""Folder inside an output until it is complete and in place."""
 
 LOCK = "lock"
-"""File in WORK that is locked by the process at work there."""
+"""File in WORK that is locked by the working process."""
 
 _WRITTEN_HERE = re.compile(r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|state\.json|dataset_info\.json|lock")
 
@@ -24,26 +24,26 @@ class Kind:
     """A kind of output: a packed dataset, a tokenized dataset or an export."""
 
     name: str
-    """What messages call it, with its article: "a packed dataset"."""
+    """Name in messages, with its article: "a packed dataset"."""
 
     record: str
-    """JSON file that is written last; a folder without it is not complete."""
+    """Name of the JSON file that is written last; a folder without it is unfinished."""
 
     building: str
-    """Role of the hidden folder in which a replacement is built: "new" for .OUT.packer-new."""
+    """Suffix of the hidden folder in which a replacement is built: "new" for .OUT.packer-new."""
 
     listed: Callable[[Any], Iterable[str]]
-    """Takes the content of the record; returns the names of the other files of the output."""
+    """Function from the content of the record to the names of the other files of the output."""
 
     in_place: bool = False
-    """Whether an output that replaces nothing is built in its own folder, where an unfinished one stays visible."""
+    """Whether an output that replaces nothing is built in its final folder, visible while unfinished."""
 
     def is_complete(self, folder: Path) -> bool:
-        """Whether the record is there."""
+        """Whether a folder has the record."""
         return (folder / self.record).is_file()
 
     def own_files(self, folder: Path) -> set[str]:
-        """Names of the files that packer wrote: those in the record, or by pattern if the record cannot be read."""
+        """Return the names of files written by packer: from the record, or by pattern if it cannot be read."""
         try:
             named = set(self.listed(json.loads((folder / self.record).read_bytes())))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -1,10 +1,10 @@
-"""A packed dataset while it is unfinished: committed shards, notes of the plan, decoded sources.
+"""An unfinished packed dataset: committed shards, notes of the plan and decoded sources.
 
-OUT/.packer/spill/          sources that cannot be mapped, decoded once
-OUT/.packer/notes/          results of finished tasks, for the tasks after them
-OUT/.packer/committed/      for each shard that is in place, its entry in the manifest to be, with its hash
+OUT/.packer/spill/          decoded copies of sources that cannot be mapped
+OUT/.packer/notes/          results of finished tasks, for later tasks
+OUT/.packer/committed/      the future manifest entry of each shard in place, with its hash
 
-Nothing found there is trusted: a note, decoded source or shard that does not match its hash is made again.
+A note, decoded source or shard that does not match its hash is made again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKED = Kind(
     name="a packed dataset",
     record=MANIFEST,
     building="new",
-    listed=_files_listed,  # no lambda: an output can be pickled
+    listed=_files_listed,  # not a lambda: outputs are pickled
     in_place=True,
 )
 
@@ -51,7 +51,7 @@ class PackedOutput(OutputFolder):
 
     @classmethod
     def of(cls, folder: OutputFolder) -> PackedOutput:
-        """Extend a claimed folder."""
+        """Extend a claimed folder by its subfolders."""
         return cls(
             out=folder.out,
             building=folder.building,
@@ -70,7 +70,7 @@ class PackedOutput(OutputFolder):
         self.sync_folder(self.building)
 
     def committed(self, name: str) -> ShardEntry | None:
-        """Return the entry of a shard that is in place with its size; None without one."""
+        """Return the entry of a shard that is in place with the right size; None if there is no such shard."""
         try:
             content: dict[str, Any] = json.loads(self._entry(name).read_bytes())
             if content.pop("checksum") != checksum(content):
@@ -86,11 +86,11 @@ class PackedOutput(OutputFolder):
         return hash_file(self.building / entry.file) == entry.xxh3_128
 
     def committed_bytes(self) -> int:
-        """Size of the shards in place."""
+        """Return the total size of the shards in place."""
         return sum(shard.stat().st_size for shard in self.shards())
 
     def forget_plan(self) -> None:
-        """Remove the plan and everything that was made by it."""
+        """Remove the notes of the plan, and the shards made from it."""
         for made in (self.notes, *self.shards(), self.entries):
             delete(made)
         self.notes.mkdir()

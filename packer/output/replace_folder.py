@@ -1,10 +1,10 @@
-"""Put a finished folder in the place of another, in one step; files that users put into the old one move along.
+"""Replace a folder by a finished one in a single step; files of users in the old folder move to the new one.
 
 .OUT.packer-new     (or -tokenizing, -export) the replacement while it is built; right after the swap, the old output
 .OUT.packer-old     the old output while it is removed
 
-Only files that the record of the old output names are deleted. Everything else moves to the new output first, then the
-record goes, then the rest: a kill at any instant leaves a state that `restore` can finish.
+Only files that the record of the old output lists are deleted. First all other files move to the new output, then the
+record is deleted, then the rest, so that `restore` can complete a replacement interrupted at any instant.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from packer.output.output_kind import LOCK, WORK, Kind
 
 _OLD = "old"
 _MOUNTS = Path("/proc/self/mountinfo")
-_CACHE = re.compile(r"cache-.*\.arrow")  # of `datasets`, made from the rows that are replaced
+_CACHE = re.compile(r"cache-.*\.arrow")  # cache files of `datasets`, made from the replaced rows
 
 log = logging.getLogger(__name__)
 
 
 def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
-    """Put a complete output in the place of another, in one step if the system can, and delete the old one.
+    """Replace an output by a complete one, in a single step if the system supports it, and delete the old one.
 
     Args:
         out: folder to replace; may be missing or empty.
-        replacement: folder that takes its place, a sibling of `out`.
-        kind: kind of both.
+        replacement: folder to move to `out`, its sibling.
+        kind: kind of both outputs.
         sync: fsync the folders.
     """
     old = sibling(out, _OLD)
@@ -61,13 +61,13 @@ def swap(out: Path, replacement: Path, kind: Kind, *, sync: bool) -> None:
 
 
 def restore(out: Path, kind: Kind) -> None:
-    """Finish what a kill left undone around an output.
+    """Complete a replacement of `out` that was interrupted.
 
-    An output whose replacement was killed between two renames comes back. An output that had been replaced is
-    deleted, after the files that users put into it have moved to `out`.
+    If it was interrupted between two renames, the old output is moved back. If the new output is in place, the old one
+    is deleted, after files of users have moved to `out`.
     """
     old, building = sibling(out, _OLD), sibling(out, kind.building)
-    if in_use(building) or in_use(out):  # a running process does this by itself
+    if in_use(building) or in_use(out):  # a running process completes it itself
         return
     if kind.is_complete(old) and not _holds_anything(out):
         old.rename(out)
@@ -75,24 +75,24 @@ def restore(out: Path, kind: Kind) -> None:
         _retire(old, out, kind)
     if kind.is_complete(out):
         if kind.is_complete(building) and not (building / WORK).is_dir():
-            building.rename(old)  # killed right after the swap
+            building.rename(old)  # interrupted right after the swap
             _retire(old, out, kind)
         if (out / WORK).is_dir():
             shutil.rmtree(out / WORK, ignore_errors=True)
 
 
 def prepare_beside(building: Path, out: Path, kind: Kind) -> None:
-    """Bring the hidden folder in which a replacement of `out` is built to a state from which work can go on."""
+    """Prepare the hidden folder in which a replacement of `out` is built, so that work can begin or resume."""
     if building.is_symlink():
         building.unlink()
     elif (building / WORK).is_dir():
-        (building / kind.record).unlink(missing_ok=True)  # unfinished again: its files are checked before they count
+        (building / kind.record).unlink(missing_ok=True)  # unfinished again, so that its files are checked before reuse
     elif building.is_dir():
         _retire(building, out, kind)
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process holds the lock inside a folder."""
+    """Whether a process holds the lock in a folder."""
     try:
         descriptor = os.open(folder / WORK / LOCK, os.O_RDONLY)
     except OSError:
@@ -109,7 +109,7 @@ def in_use(folder: Path) -> bool:
 
 
 def refuse_mount_point(out: Path) -> None:
-    """Raise a PackerError if a file system is mounted at `out` or below it: such a folder cannot be renamed."""
+    """Raise a `PackerError` if a file system is mounted at or below `out`, which prevents renaming it."""
     whole = os.path.realpath(out)
     try:
         fields = (line.split()[4] for line in _MOUNTS.read_bytes().splitlines())
@@ -129,13 +129,13 @@ def refuse_mount_point(out: Path) -> None:
 
 
 def sibling(out: Path, role: str) -> Path:
-    """Return a hidden name beside `out`: rows -> .rows.packer-new."""
+    """Return the path of a hidden folder beside `out`: rows, new -> .rows.packer-new."""
     whole = Path(os.path.abspath(out))  # noqa: PTH100 ("." has no name, and links must stay)
     return whole.parent / f".{whole.name}.packer-{role}"
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths atomically (Linux renameat2); False where the system or the file system cannot."""
+    """Exchange two paths atomically (Linux renameat2); return False if it is not supported."""
     at_current_folder, exchange = -100, 2
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
@@ -150,7 +150,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames within a folder last."""
+    """Sync a folder, so that renames in it survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -159,17 +159,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def _retire(old: Path, out: Path, kind: Kind, *, sync: bool = False) -> None:
-    """Move the files that users put into a replaced output to `out`, then delete the rest, the record first."""
+    """Move files of users from a replaced output to `out`, then delete the rest, the record first."""
     own = kind.own_files(old)
     others = [path for path in old.iterdir() if path.name not in own]
     if others and not out.is_dir():
-        return  # they stay until there is a folder to move to
-    # first the files that keep their names
+        return  # keep them until there is a folder to move them to
+    # files that keep their names go first
     for path in sorted(others, key=lambda path: (os.path.lexists(out / path.name), path.name)):
         target = next(out / name for name in _names_for(path.name) if not os.path.lexists(out / name))
         if target.name != path.name:
             log.info("%s of the replaced output is kept as %s", path.name, target)
-        with contextlib.suppress(FileNotFoundError):  # two commands may tidy up at once
+        with contextlib.suppress(FileNotFoundError):  # another command may do the same at the same time
             path.rename(target)
     if sync and others:
         sync_folder(out)
@@ -179,7 +179,7 @@ def _retire(old: Path, out: Path, kind: Kind, *, sync: bool = False) -> None:
 
 
 def _names_for(name: str) -> Iterator[str]:
-    """Yield names under which a user's file may be kept, best first: NOTES.md, NOTES.md.old, NOTES.md.old2."""
+    """Yield candidate names for a file of a user, best first: NOTES.md, NOTES.md.old, NOTES.md.old2."""
     if not _CACHE.fullmatch(name):
         yield name
     yield f"{name}.old"

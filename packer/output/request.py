@@ -1,4 +1,4 @@
-"""What an output is asked to be, and how it differs in words from what is asked for now."""
+"""Requests: the options and source files that determine an output, and the difference between two requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packer.options.option import as_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestedFile(Facts):
-    """A source file, by which one that has changed since is recognised."""
+    """Facts about a source file that reveal whether it has changed."""
 
     name: str
     """Path relative to the source."""
@@ -22,57 +22,57 @@ class RequestedFile(Facts):
     """Size of the file."""
 
     mtime_ns: Whole | None = None
-    """Time of the last write, in nanoseconds since 1970; None for a dataset in memory, or if times do not count."""
+    """Time of the last write, in nanoseconds since 1970; None for datasets in memory, or to ignore times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request(Facts):
-    """Everything that decides what an output becomes: the same request may resume it."""
+    """Everything that determines an output; an equal request can resume it."""
 
     options: Mapping[str, object]
-    """Options that shape the output, as JSON values by name."""
+    """Options that affect the output, as JSON values by name."""
 
     files: tuple[RequestedFile, ...]
-    """The files of the source in order; of a mixture, those of all sources."""
+    """Files of the source in order; for a mixture, those of all sources."""
 
     texts: Mapping[str, TextIdentity]
-    """What shapes the tokens of each source of text, by its name in the mixture; "" for a single source."""
+    """Text identity of each source of text by its name in the mixture, or "" for a single source."""
 
     @property
     def without_times(self) -> Request:
-        """The same request of the files wherever they lie."""
+        """The same request for files of any modification time."""
         return replace(self, files=names_and_sizes(self.files))
 
 
 def names_and_sizes(files: Iterable[RequestedFile | FileIdentity]) -> tuple[RequestedFile, ...]:
-    """Return name and size of each file, by which a file is recognised wherever it lies."""
+    """Return the name and size of each file, which identify it wherever it is stored."""
     return tuple(RequestedFile(name=file.name, bytes=file.bytes) for file in files)
 
 
 def difference(begun: Request, request: Request) -> str:
-    """Describe the first difference between the request of an output and another: "with max_len 2048, not 4096".
+    """Describe the first difference between two requests: "with max_len 2048, not 4096".
 
     Args:
-        begun: request of the output that is there.
-        request: what is asked for now.
+        begun: request of the existing output.
+        request: the current request.
     """
     one, other = ([file.name for file in each.files] for each in (begun, request))
-    # Files come before options, because another source may bring another column or padding; but other weights mean
-    # that other sources were meant.
+    # Files come before options, because another source may imply another column or padding. Other weights come before
+    # files, because they imply other sources.
     if one != other and begun.options.get("weights") == request.options.get("weights"):
         pair = next(((a, b) for a, b in zip(one, other, strict=False) if a != b), None)
-        return "of other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
+        return "from other source files" + (f" ({pair[0]}, not {pair[1]})" if pair else "")
     defaults = {name: as_json(option.default) for name, option in options_of(PackOptions).items()}
     for made, asked in ((begun.options, request.options), (_by_name(begun.texts), _by_name(request.texts))):
         for name in dict.fromkeys([*asked, *made]):
             if made.get(name) != asked.get(name):
                 found, wanted = (facts.get(name, defaults.get(name)) for facts in (made, asked))
                 return f"with {name} {_short(found)}, not {_short(wanted)}"
-    return "of other source files" if one != other else "of a source that has changed since"
+    return "from other source files" if one != other else "from a source that has changed since"
 
 
 def _by_name(texts: Mapping[str, TextIdentity]) -> dict[str, object]:
-    """Facts about texts by name and source, as in "eos of web"; by name alone for a single source."""
+    """Return facts about texts under names such as "eos of web", or "eos" for a single source."""
     return {
         f"{name} of {source}" if source else name: value
         for source, text in texts.items()
@@ -81,6 +81,6 @@ def _by_name(texts: Mapping[str, TextIdentity]) -> dict[str, object]:
 
 
 def _short(value: object) -> str:
-    """Write a value in one line of at most 60 characters; a chat template has many."""
+    """Return a value in one line of at most 60 characters; chat templates are long."""
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else text[:57] + "..."

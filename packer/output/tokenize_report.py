@@ -15,7 +15,7 @@ class TokenizedShard(Facts):
     """A shard of a tokenized dataset."""
 
     file: str
-    """File name, in the folder of the record."""
+    """Name of the file, in the folder of the record."""
 
     bytes: Count
     """Size of the file."""
@@ -35,10 +35,10 @@ class TokenizeReport(Facts):
     """The tokenizer's padding token, or its end-of-sequence token, or 0."""
 
     options: Mapping[str, object]
-    """The columns that are kept beside the tokens, as "keep"."""
+    """Names of the columns kept beside the tokens, under the key "keep"."""
 
     text: TextIdentity
-    """What shapes the tokens."""
+    """Everything that shapes the tokens."""
 
     files: tuple[RequestedFile, ...]
     """Name and size of each source file."""
@@ -47,15 +47,15 @@ class TokenizeReport(Facts):
     """Identity of the tokens as a source."""
 
     documents_straddling: Count
-    """Documents in which a token is partly inside what is trained."""
+    """Documents with a token that is only partly in trained text."""
 
     documents_untrained: Count
     """Documents that have tokens, none of them trained."""
 
     shards: tuple[TokenizedShard, ...]
-    """The shards in order."""
+    """Shards in order."""
 
     @property
     def request(self) -> Request:
-        """The request that was made."""
+        """The request that made the dataset."""
         return Request(options=self.options, files=self.files, texts={"": self.text})

@@ -1,16 +1,16 @@
-"""Commands as functions: from a source to a plan, from a plan to shards, and back. No click, no printing.
+"""The commands as functions, without click or printing: from a source to a plan, to shards, and back to the source.
 
-- `packing`: the whole way from a source to a packed dataset; `tokenizing` ends where text has become tokens
-- `open_inputs`, `read_documents`: a source or a mixture, opened and read as one sequence of documents
-- `segment_reader`: segments of any part of it; `turns`, `untrained`: where chats are split, and segments left out
-- `plans`: which of three ways a plan is made
-    - `partitioning`: partitions make their own rows (`partition_rows`), regions those of what is left (`leftover_rows`)
-    - `order_plan`: rows in the order of the source
-    - `group_plan`: rows with groups of documents
-- `shard_maker`: a plan to shards; `watching`, `disk_space`: whether files stay as they were, and have room
-- `statistics`, `comparing`, `measure_row_lengths`: plans without tokens, from the lengths that `measure_source` reads
-- `collect_figures`, `sample_rows`: everything that a report shows
-- `verifying`: rows compared with their source (`against_source`), figures counted again (`recounting`)
+- `packing`: packs a source; `tokenizing`: tokenizes text and stops there
+- `open_inputs`, `read_documents`: open a source or a mixture, and read it as one sequence of documents
+- `segment_reader`: cuts any range of documents into segments, chats at `turns`, and without `untrained` ones
+- `make_plan`: plans the rows in one of three ways
+    - `partitioning`: partitions pack their own documents (`partition_rows`), regions pack leftovers (`leftover_rows`)
+    - `order_plan`: rows follow the order of the source
+    - `group_plan`: groups of documents are kept together or apart
+- `shard_maker`: writes the shards of a plan; `watch_source`, `disk_space`: source files must not change, rows must fit
+- `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
+- `collect_figures`, `sample_rows`: collect everything that a report shows
+- `verifying`: compares rows with their source (`against_source`) and counts the totals again (`recounting`)
 """
 
 from packer.pipeline.collect_figures import dataset_figures, packed_figures

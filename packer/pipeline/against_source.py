@@ -1,4 +1,4 @@
-"""Compare the rows of a packed dataset with its source: every document, every token, every label, by content."""
+"""Compare the rows of a packed dataset with its source: every document, token and label."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def compare_with_source(
     source: SourceOrder,
     progress: Progress,
 ) -> Generator[str, None, bool]:
-    """Yield in what the rows differ from the source, a sentence each; nothing where they hold all of it, once.
+    """Yield a sentence for each difference between the rows and the source; the rows should hold all of it once.
 
-    Where they do, the totals of the manifest are counted again. Resident memory does not grow with the documents, but
-    for groups: the segments of the rows are read in buckets of about half a million, from a temporary file
-    where there are more (`read_segments`).
+    If the rows have no faults, the totals of the manifest are counted again. Without groups, resident memory does not
+    grow with the number of documents: segments are read in buckets of about half a million, from a temporary file if
+    there are several (`read_segments`).
 
     Args:
-        folder: the packed dataset, whose shards are as the manifest says.
-        manifest: of it.
-        source: what was packed; of a mixture, what was taken of it.
-        progress: told of "compare" in tokens.
+        folder: packed dataset, verified by itself.
+        manifest: its manifest.
+        source: source that was packed; of a mixture, the documents that were taken.
+        progress: callback, called as `progress("compare", done, total)`, in tokens.
 
     Returns:
-        Whether the rows and the totals are those of the source.
+        Whether rows and totals agree with the source.
 
     Raises:
-        PackerError: a document of the source is wrong, a file cannot be read, or the temporary file not be written.
+        PackerError: a document of the source is wrong, a file cannot be read, or the temporary file cannot be written.
     """
     options = manifest.options
     algorithm = get_algorithm(options.algorithm)
@@ -59,7 +59,7 @@ def compare_with_source(
             differences = TableDifferences(options, source)
             for bucket, part in _parts(table, buckets.borders):
                 packed = buckets.at(bucket)
-                first = seen - buckets.passed  # below 0 where the buckets before have more than the source
+                first = seen - buckets.passed  # below 0 if earlier buckets have more segments than the source
                 policy = cut_lengths_of(options, part.lengths, first_document=part.first_document)
                 policy = split_at_turns(policy, part, options, source.describe)
                 policy = segments = without_untrained(policy, part, options, source.describe)
@@ -67,7 +67,7 @@ def compare_with_source(
                     segments = policy.cut_at(*_cuts(packed, max(first, 0), part.first_document, policy))
                 expected = ExpectedSegments.of(segments)
                 differences.compare(expected, packed, first, part)
-                if differences.in_documents:  # from here on, nothing stands where it should
+                if differences.in_documents:  # all later segments are out of place
                     break
                 counts.add(part, policy, segments, packed, slice(first, first + len(expected)))
                 seen += len(expected)
@@ -89,11 +89,11 @@ def compare_with_source(
 
 
 def _parts(table: TokenTable, borders: NDArray[np.int64]) -> Iterator[tuple[int, TokenTable]]:
-    """Cut a table into parts that belong to one bucket each: (bucket, part).
+    """Split a table so that each part belongs to one bucket; yield (bucket, part).
 
     Args:
-        table: some documents; if there are none, it is one part.
-        borders: (buckets - 1,) the first document of every bucket but the first.
+        table: documents; an empty table is one part.
+        borders: (buckets - 1,) first document of every bucket but the first.
     """
     first, count = 0, len(table.lengths)
     while True:
@@ -109,7 +109,7 @@ def _parts(table: TokenTable, borders: NDArray[np.int64]) -> Iterator[tuple[int,
                 replace(
                     table,
                     lengths=table.lengths[first:last],
-                    rows=lists_of(table, np.arange(first, last)),
+                    lists=lists_of(table, np.arange(first, last)),
                     first_document=table.first_document + first,
                 ),
             )
@@ -121,10 +121,16 @@ def _parts(table: TokenTable, borders: NDArray[np.int64]) -> Iterator[tuple[int,
 def _cuts(
     packed: PackedSegments, seen: int, first_document: int, segments: Segments
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Where the documents of a table, whose segments begin at number `seen`, are cut in the rows: (documents, starts).
+    """Return (documents, starts) at which the rows cut the documents of a table, as `Segments.cut_at` takes them.
 
-    Starts are counted from the first token that is kept of a document, as `Segments.cut_at` takes them. Only what can
-    be a cut is returned: whatever else the rows hold will not be found as the source has it.
+    Starts are counted from the first kept token of a document. Impossible cuts are left out: the comparison reports
+    such segments.
+
+    Args:
+        packed: segments of the rows.
+        seen: number in `packed` of the first segment of the table.
+        first_document: number of the first document of the table.
+        segments: the documents of the table, cut by the long-document policy.
     """
     end = np.searchsorted(packed.documents, first_document + segments.documents)
     documents = packed.documents[seen:end] - first_document

@@ -1,4 +1,4 @@
-"""What the options of a pack make of lengths, histograms and columns."""
+"""Apply the options of a pack to lengths, histograms and columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from packer.shards.row_format import RowFormat
 
 
 def row_format_of(options: PackOptions, extra: Mapping[str, pa.ChunkedArray]) -> RowFormat:
-    """Describe the rows, given the columns of the source that are kept.
+    """Return the format of the rows.
+
+    Args:
+        options: options of the pack.
+        extra: columns of the source, among them those to keep.
 
     Raises:
         SourceError: a kept column of lists does not hold numbers of whole bytes.
@@ -41,9 +45,9 @@ def cut_lengths_of(
     """Cut documents, or pairs of them, into segments; see `cut_documents` and `cut_pairs`.
 
     Args:
-        options: those of the pack.
-        lengths: (documents,) tokens of each.
-        threads: threads to look through the lengths with.
+        options: options of the pack.
+        lengths: (documents,) tokens of each document.
+        threads: number of threads that read the lengths.
         first_document: number of the first of these documents in the source, for messages.
 
     Raises:
@@ -75,8 +79,8 @@ def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_docu
     """Count the tokens of each document that reach the rows, each token once: int32, shape (documents,).
 
     Args:
-        options: those of the pack.
-        lengths: (documents,) tokens of each.
+        options: options of the pack.
+        lengths: (documents,) tokens of each document.
         first_document: number of the first of these documents in the source, for messages.
 
     Raises:
@@ -93,7 +97,7 @@ def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_docu
 
 
 def solve_histogram(options: PackOptions, histogram: NDArray[np.int64]) -> Patterns:
-    """Pack a histogram, int64, shape (max_len + 1,), with the histogram algorithm that the options name."""
+    """Pack a histogram, int64 of shape (max_len + 1,), with the algorithm in the options."""
     algorithm = get_algorithm(options.algorithm)
     assert isinstance(algorithm, Algorithm)
     limits = {"gap": options.gap, "seconds": options.time_limit}

@@ -19,7 +19,7 @@ from packer.options.pack_options import LONGEST_ROW
 from packer.paths import expanded
 from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_row_lengths import Documents, MeasuredLengths, compare_lengths, located_rows
-from packer.pipeline.read_documents import Given
+from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.sample_rows import packed_rows, planned_row, sample_numbers, within_limit
 from packer.pipeline.statistics import planned_statistics, row_arrays, row_batches, tokens_of_segments
 from packer.progress import Progress, silent
@@ -31,7 +31,7 @@ from packer.stats.row_mixing import RowSums, shuffled_share
 
 
 def dataset_figures(
-    source: Given | Sequence[Given],
+    source: SourceLike | Sequence[SourceLike],
     *,
     options: PackOptions,
     max_lens: Sequence[int] = (),
@@ -211,7 +211,7 @@ def _lengths_around(options: PackOptions) -> list[int]:
     return sorted({length - length % options.align for length in lengths if options.align <= length <= LONGEST_ROW})
 
 
-def _name(source: Given | Sequence[Given]) -> str:
+def _name(source: SourceLike | Sequence[SourceLike]) -> str:
     """Return the name of a source without its path; of a mixture, the names of its sources."""
     if isinstance(source, (list, tuple)):
         return " + ".join(_name(each) for each in source)

@@ -1,4 +1,4 @@
-"""Every algorithm on the same lengths, one after the other: what each makes of them, and how long it takes."""
+"""Compare algorithms on the same lengths: the rows that each makes, and the time it takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from packer.paths import expanded
 from packer.pipeline.make_plan import needs_documents, plan_lengths
 from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.packable_segments import cut_by_policy, items_and_groups, least_rows
-from packer.pipeline.read_documents import Given
+from packer.pipeline.read_documents import SourceLike
 from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
@@ -28,32 +28,32 @@ from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, comp
 from packer.stats.row_figures import Corpus, rows_in_order, rows_of_patterns, rows_of_shards
 
 QUICK = 2.0
-"""Seconds under which an algorithm runs again, and the second run counts."""
+"""Seconds; an algorithm that takes less is timed again, and the second time counts."""
 
 PATIENCE = 60.0
-"""Seconds after which an algorithm that can stop early is asked to."""
+"""Time limit in seconds of algorithms that have one."""
 
 Result = TypeVar("Result")
 
 
 def compare(
-    source: Given | Sequence[Given],
+    source: SourceLike | Sequence[SourceLike],
     *,
     options: PackOptions,
     algorithms: Sequence[str] = (),
     documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> Comparison:
-    """Run algorithms on a dataset or a mixture, or on a histogram: a file `*.csv` with the header `length,count`.
+    """Run algorithms on a dataset, a mixture, or a histogram: a file `*.csv` with the header `length,count`.
 
-    Pairs and groups are planned as `pack` does, and the seconds are those of planning.
+    Pairs and groups are planned as by `pack`; then the time is that of the whole plan.
 
     Args:
-        source: what `pack` takes, or the histogram, in which every count is a document.
-        options: those of the pack: what is read, cut and kept together; the algorithm named there is not looked at.
-        algorithms: names of those to run; all when empty. One that cannot run is told as a failure.
+        source: a source or sources, as for `pack`, or a histogram of documents.
+        options: options of the pack; their algorithm is ignored.
+        algorithms: names of the algorithms to run, by default all. One that cannot run becomes a `Failure`.
         documents_per_step: documents per optimizer step in unpacked training.
-        progress: told of reading, and of "solve NAME" before each algorithm.
+        progress: callback, called in bytes while files are read, and with "solve NAME" before each algorithm.
 
     Raises:
         PackerError: the source cannot be read, there is nothing in it to pack, or no algorithm could run.
@@ -61,7 +61,7 @@ def compare(
     source, planned = expanded(source), None
     if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv" and not Path(source).is_dir():
         if options.pairs or options.group_by is not None:
-            raise PackerError(f"{source} is a histogram, which tells no pairs or groups: give the dataset")
+            raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
         corpus = _corpus_of_counts(Path(source), options.max_len, options.long)
         known_bound = lower_bound(corpus.histogram, options.max_segments)
     else:
@@ -112,10 +112,10 @@ def _corpus_of_segments(segments: Segments) -> Corpus:
 
 
 def _corpus_of_counts(path: Path, max_len: int, long: LongPolicy) -> Corpus:
-    """Apply the long-document policy to a histogram: 2 documents of 9 tokens at 4, split -> 4 of 4 and 2 of 1.
+    """Apply the long-document policy to a histogram: with max_len 4, 2 documents of 9 tokens -> 4 of 4 and 2 of 1.
 
     Raises:
-        SourceError: `long` is "error" and a document is longer than max_len, or none is left.
+        SourceError: `long` is "error" and a document is longer than max_len, or no document is left.
     """
     lengths, counts = read_length_counts(path)
     is_long = lengths > max_len
@@ -153,7 +153,7 @@ def _outcome(algorithm: AnyAlgorithm, corpus: Corpus, max_segments: int | None) 
     """Pack a histogram.
 
     Raises:
-        PackerError: the algorithm needs more.
+        PackerError: the algorithm needs the documents themselves.
     """
     if isinstance(algorithm, OrderAlgorithm):
         raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
@@ -170,7 +170,7 @@ def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: Pac
     """Plan the rows of documents, pairs or groups with an algorithm.
 
     Raises:
-        PackerError: it does not go with them.
+        PackerError: the algorithm does not support these options.
     """
     algorithm = get_algorithm(name)
     limited = isinstance(algorithm, Algorithm) and algorithm.limited
@@ -178,7 +178,7 @@ def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: Pac
     if isinstance(algorithm, Algorithm):
         _warm_up(algorithm)
     else:
-        algorithm.arrange(np.array([3, 9, 2], np.int32), 4, 2)  # compiles it
+        algorithm.arrange(np.array([3, 9, 2], np.int32), 4, 2)  # compile it
     lengths = measured.lengths_for(options)
     planned, seconds = _timed(partial(plan_lengths, lengths, options, groups=measured.groups))
     shards = (planned.shards.shard(number) for number in range(len(planned.shards.shard_rows)))
@@ -191,7 +191,7 @@ def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: Pac
 
 
 def _warm_up(algorithm: Algorithm) -> None:
-    """Import and compile what an algorithm uses, on a histogram small enough for all and hard enough to reach it."""
+    """Import and compile all code of an algorithm, on a histogram that is small but not trivial."""
     histogram = np.zeros(65, np.int64)
     histogram[1:] = np.arange(64, 0, -1)
     histogram[22:43:2] += 50
@@ -199,13 +199,13 @@ def _warm_up(algorithm: Algorithm) -> None:
 
 
 def _timed(run: Callable[[], Result]) -> tuple[Result, float]:
-    """The result and its seconds: those of a second run where the first was quick."""
+    """Return the result and the seconds it took, in a second run if the first was quick."""
     begun = time.perf_counter()
     result = run()
     seconds = time.perf_counter() - begun
     if seconds >= QUICK:
         return result, seconds
-    del result  # not held twice
+    del result  # do not hold two results
     begun = time.perf_counter()
     result = run()
     return result, time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""Check a complete output: its files against the record, and the times of its source files against the record's."""
+"""Check that a complete output is intact, and whether its source files changed after it was written."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Protocol
 from packer.errors import PackerError
 from packer.shards.files import hash_file
 
-_REMEDY = "restore it, or make all of it again with --overwrite"
+_REMEDY = "restore it, or write the whole output again with --overwrite"
 
 
 class WrittenFile(Protocol):
-    """What a record says of a file."""
+    """Entry of a file in a record."""
 
     @property
     def file(self) -> str:
-        """Name, in the folder of the record."""
+        """File name, in the folder of the record."""
 
     @property
     def bytes(self) -> int:
-        """Size."""
+        """Size of the file."""
 
     @property
     def xxh3_128(self) -> str:
-        """Hash, hexadecimal."""
+        """Hash of the file, hexadecimal."""
 
 
 def check_files(record: Path, shards: Iterable[WrittenFile], small_files: Mapping[str, str]) -> None:
-    """Check that every file named in a record is there as it was written.
+    """Check that every file listed in a record exists and is unchanged.
 
-    Shards are compared by size, and also by hash if they changed after the record; small files by hash.
+    Shards are compared by size, and also by hash if they were touched after the record; small files by hash.
 
     Args:
-        record: manifest.json or tokenized.json, the file that was written last.
+        record: manifest.json or tokenized.json, which was written last.
         shards: entries of the shards in the record.
-        small_files: xxh3-128 of other files, by name.
+        small_files: xxh3-128 of the other files, by name.
 
     Raises:
         PackerError: a file is missing or differs.
@@ -45,7 +45,7 @@ def check_files(record: Path, shards: Iterable[WrittenFile], small_files: Mappin
         path = record.parent / shard.file
         size = path.stat().st_size if path.is_file() else None
         if size is None:
-            raise PackerError(f"{path} is missing, {record.name} names it: {_REMEDY}")
+            raise PackerError(f"{path} is missing, {record.name} lists it: {_REMEDY}")
         if size != shard.bytes:
             raise PackerError(f"{path} has {size:,} bytes, {record.name} says {shard.bytes:,}: {_REMEDY}")
         if changed_since(record, [path]) and hash_file(path) != shard.xxh3_128:
@@ -60,9 +60,9 @@ def changed_since(record: Path, paths: Iterable[Path], *, in_content: bool = Fal
     """Return the first file that was written to, renamed or copied after the record, or None.
 
     Args:
-        record: the file that was written last.
-        paths: files that were there before it.
-        in_content: compare only the time of the last write, which renames keep, and copies may.
+        record: file that was written last.
+        paths: files that existed before it.
+        in_content: compare only the time of the last write, which renaming keeps and copying may keep.
     """
     written = record.stat().st_mtime_ns
     for path in paths:

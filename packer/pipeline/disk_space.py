@@ -1,4 +1,4 @@
-"""Check free disk space before hours of work, not after."""
+"""Check free disk space before hours of work."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from packer.output.packed_output import PackedOutput
 from packer.shards.row_format import RowFormat
 from packer.sources import OpenDocuments, Source
 
-_WORTH_A_LINE = 10**6  # bytes
-_SURELY = 0.8  # a size estimated from a sample of the source is at least this much of the true one
+_WORTH_LOGGING = 10**6  # bytes
+_CERTAIN_SHARE = 0.8  # share of a size estimated from a sample that is needed for certain
 
 log = logging.getLogger(__name__)
 
 
 def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOptions) -> None:
-    """Log how much disk space decoding needs and how much is free, unless it is little or all is decoded already.
+    """Log the disk space that decoding needs and the free space, unless little or nothing is left to decode.
 
     Raises:
-        PackerError: the decoded source does not fit, or not together with the rows.
+        PackerError: the decoded source, or the decoded source and the rows, do not fit.
     """
     spill = source.spill_size(claimed.spill)
     if not spill.bytes:
@@ -31,7 +31,7 @@ def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOp
     rows = spill.tokens * RowFormat.of(options).row_bytes // options.max_len
     free = _free(claimed)
     about = "about" if spill.sampled else "up to"
-    if spill.bytes + rows >= _WORTH_A_LINE:
+    if spill.bytes + rows >= _WORTH_LOGGING:
         log.info(
             "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
             about,
@@ -39,9 +39,9 @@ def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOp
             byte_size(rows),
             byte_size(free),
         )
-    # with a mixture, or if long documents are cut or dropped, the size of the rows is known after decoding only
+    # In a mixture, or if long documents are truncated or dropped, the size of the rows is not known before decoding.
     kept = rows if options.long in ("split", "error") and not options.weights else 0
-    if (spill.bytes + kept) * (_SURELY if spill.sampled else 1) > free:
+    if (spill.bytes + kept) * (_CERTAIN_SHARE if spill.sampled else 1) > free:
         raise PackerError(
             f"{claimed.out}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
             f"{byte_size(rows)}, {byte_size(free)} are free: free some space, or choose an --output with more"
@@ -49,12 +49,12 @@ def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOp
 
 
 def check_tokenizing(folder: Path, source: Source, out: Path) -> None:
-    """Log how much disk space tokenizing still needs and how much is free, unless it is little.
+    """Log the disk space that tokenizing still needs and the free space, unless it needs little.
 
     Args:
-        folder: folder of the decoded pieces; those that are there already are not counted.
-        source: text to be tokenized.
-        out: output, named in the error.
+        folder: folder of the decoded pieces; existing pieces need no more space.
+        source: text to tokenize.
+        out: output, for the error message.
 
     Raises:
         PackerError: the tokens do not fit.
@@ -62,9 +62,9 @@ def check_tokenizing(folder: Path, source: Source, out: Path) -> None:
     size = source.spill_size(folder)
     free = shutil.disk_usage(folder).free
     about = "about" if size.sampled else "up to"
-    if size.bytes >= _WORTH_A_LINE:
+    if size.bytes >= _WORTH_LOGGING:
         log.info("tokenizing needs %s %s for the output; %s are free", about, byte_size(size.bytes), byte_size(free))
-    if size.bytes * (_SURELY if size.sampled else 1) > free:
+    if size.bytes * (_CERTAIN_SHARE if size.sampled else 1) > free:
         raise PackerError(
             f"{out}: the tokens need {about} {byte_size(size.bytes)}, {byte_size(free)} are free: "
             "free some space, or choose an --output with more"
@@ -72,11 +72,11 @@ def check_tokenizing(folder: Path, source: Source, out: Path) -> None:
 
 
 def check_writing(claimed: PackedOutput, rows: int) -> None:
-    """Check that the rows that are not written yet fit.
+    """Check that the rows still to be written fit.
 
     Args:
-        claimed: the output.
-        rows: size of all rows in bytes, committed shards included.
+        claimed: unfinished output.
+        rows: bytes of all rows, committed shards included.
 
     Raises:
         PackerError: they do not fit.
@@ -91,17 +91,17 @@ def check_writing(claimed: PackedOutput, rows: int) -> None:
 
 
 def check_mixture(claimed: PackedOutput, identity: SourceIdentity, options: PackOptions) -> None:
-    """Check that rows for what a mixture takes can fit, before its documents are looked through: it may repeat them.
+    """Check that the rows of a mixture can fit before they are planned, because a mixture may repeat its documents.
 
     Args:
-        claimed: the unfinished output.
-        identity: the source; anything but a mixture passes.
-        options: what shapes the rows.
+        claimed: unfinished output.
+        identity: identity of the source; only a mixture is checked.
+        options: options of the pack.
 
     Raises:
         PackerError: they cannot fit.
     """
-    if options.untrained == "drop":  # how much of it stays is known later
+    if options.untrained == "drop":  # the size of the rows is not known yet
         return
     kept = sum(part.taken.tokens_kept for part in identity.mixture)
     check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes)

@@ -1,4 +1,4 @@
-"""The plan of rows with groups of documents: kept together, or apart. It is held as a whole."""
+"""Plan rows in which groups of documents are kept together or apart; the whole plan is held in memory."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from packer.plan import (
 def plan_groups(
     segments: Segments, groups: NDArray[np.int32], options: PackOptions, *, rows_per_shard: int
 ) -> tuple[Plan, PlanTotals]:
-    """Plan the rows of all documents, of one group each, or without two of a group.
+    """Plan rows with documents of one group only (together), or with at most one document of each group (apart).
 
     Args:
-        segments: what the long-document policy makes of the documents.
-        groups: (documents,) the group of each, NO_GROUP for none.
-        options: what shapes the rows.
-        rows_per_shard: the most rows of a shard.
+        segments: segments of all documents.
+        groups: (documents,) group of each document, NO_GROUP for none.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard.
 
     Returns:
-        The plan, and the totals of the manifest: every document and token accounted for.
+        The plan and its totals for the manifest.
     """
     items, of_items = items_and_groups(segments, groups, options)
     assert of_items is not None
@@ -65,7 +65,7 @@ def _dealt(
     *,
     rows_per_shard: int,
 ) -> Plan:
-    """Deal items to rows as groups ask for it."""
+    """Deal items, segments or pairs, to rows so that groups stay together or apart."""
     if options.group_mode == "together":
         return deal_together(
             items,
@@ -88,7 +88,7 @@ def _dealt(
 
 
 def group_totals(groups: NDArray[np.int32], packs_ungrouped: int) -> GroupTotals:
-    """Count groups; `packs_ungrouped` is the number of rows without groups."""
+    """Count groups; `packs_ungrouped` is the number of rows that the documents take if groups are ignored."""
     return GroupTotals(
         groups=int(np.count_nonzero(np.bincount(groups[groups != NO_GROUP]))),
         documents_without=int(np.count_nonzero(groups == NO_GROUP)),

@@ -1,4 +1,4 @@
-"""The column of a source that groups documents, as numbers."""
+"""Number the groups of documents by the values of a column."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from packer.shards.sharing import Chunks, group_codes, group_values
 
 
 def document_groups(
-    extra: Mapping[str, Chunks], rows: NDArray[Any] | None, options: PackOptions
+    extra: Mapping[str, Chunks], lists: NDArray[Any] | None, options: PackOptions
 ) -> NDArray[np.int32] | None:
-    """The group of each document as the options say: equal values of the column are a group, null is none.
+    """Return the group of each document: documents with equal values form a group, those with null are in none.
 
     Args:
-        extra: the columns of the source, a value per list.
-        rows: (documents,) the list that each document is; None: list i is document i.
-        options: `group_by` names the column.
+        extra: columns of the source, a value per list.
+        lists: (documents,) list of each document; None if document i is list i.
+        options: options of the pack; `group_by` names the column.
 
     Returns:
-        int32, shape (documents,), 0..groups - 1 or NO_GROUP; None where nothing groups them.
+        int32, shape (documents,), 0..groups - 1 or NO_GROUP; None if documents are not grouped.
 
     Raises:
-        SourceError: the column holds what cannot be compared, or is null in every document.
+        SourceError: values of the column cannot be compared, or all of them are null.
     """
     if options.group_by is None:
         return None
     codes = group_codes(group_values(extra[options.group_by], options.group_by))
-    if rows is not None:
-        codes = codes[rows]
+    if lists is not None:
+        codes = codes[lists]
     if codes.max(initial=NO_GROUP) == NO_GROUP:
         raise SourceError(f"column '{options.group_by}' is null in every document; name another with --group-by")
     return codes

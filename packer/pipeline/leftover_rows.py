@@ -1,7 +1,7 @@
-"""Rows made of the leftovers of partitions, region by region, and then of the leftovers of regions.
+"""Pack the leftovers of partitions, region by region, and then the leftovers of regions.
 
-Each function is a task: a pure function of its arguments, the last of which is the number of a region. Any process can
-run it, and running it twice does no harm.
+Each public function is a task: a pure function of its arguments, the last of which is the number of a region. Any
+process can run it, and running it twice does no harm.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: 
     Args:
         options: options of the pack.
         below: stage whose tasks left pieces over.
-        first_stream: the same as for `draw_rest`.
+        first_stream: random stream of region 0, after those of the stages below.
         region: number of the region.
-        proves: use `prove`, which also saves a single row, instead of the algorithm of the options.
+        proves: use `prove`, which also tries to save a single row, instead of the algorithm of the options.
     """
     pieces = _left_in(below, region)
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)
@@ -79,7 +79,7 @@ def fill_rest(
         patterns: global solution.
         shares: stage that noted the packs of each region; see `share_with_regions`.
         below: stage whose tasks left pieces over.
-        first_stream: the same as for `draw_rest`.
+        first_stream: random stream of region 0, after those of the stages below.
         region: number of the region.
     """
     share = load(below.notes, f"{shares}-{region}")
@@ -90,7 +90,7 @@ def fill_rest(
 
 
 def _left_in(below: Regions, region: int) -> NDArray[Any]:
-    """Collect the pieces that the tasks of a region left over, task by task: an array of PIECE."""
+    """Return the pieces that the tasks of a region left over, task by task: an array of PIECE."""
     return np.concatenate([note.arrays["left"] for note in below.notes_of(region)])
 
 

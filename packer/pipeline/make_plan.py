@@ -1,8 +1,8 @@
-"""Documents to a plan, in one of three ways.
+"""Plan the rows of documents in one of three ways.
 
-- By a histogram algorithm, partitions of the source make their own rows (`partitioning`).
-- By an order algorithm, rows follow the source (`order_plan`).
-- With groups of documents, the plan is made and held as a whole (`group_plan`).
+- With a histogram algorithm, partitions of the source pack their own documents (`partitioning`).
+- With an order algorithm, rows follow the order of the source (`order_plan`).
+- With groups of documents, the whole plan is made at once and held in memory (`group_plan`).
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ from packer.shards.row_format import RowFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """A plan, with everything that its rows are made of."""
+    """A plan and everything needed to write its rows."""
 
     mapped: MappedDocuments
-    """The documents."""
+    """Documents that are packed."""
 
     row_format: RowFormat
-    """What a row looks like."""
+    """Format of the rows."""
 
     shards: Shards
-    """The rows of each shard."""
+    """Rows of each shard."""
 
     overlap: int
-    """Tokens with which a piece of a document repeats the end of the piece before it."""
+    """Tokens that each piece of a split document repeats from the end of the piece before it."""
 
     totals: PlanTotals
-    """Totals of the manifest: every document and token accounted for."""
+    """Totals for the manifest."""
 
 
 def makes_own_rows(options: PackOptions) -> bool:
-    """Whether partitions make their own rows: not in the order of the source, nor where documents are grouped."""
+    """Whether partitions pack their own documents: neither in source order nor in groups."""
     return options.group_by is None and not _is_in_order(options)
 
 
 def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
-    """Whether an algorithm's rows follow from more than a histogram: from order, a draw, pairs or groups."""
+    """Whether the rows depend on more than the histogram: on source order, random draws, pairs or groups."""
     return isinstance(algorithm, OrderAlgorithm) or algorithm.draws or options.pairs or options.group_by is not None
 
 
 def plan_documents(
     documents: Documents, options: PackOptions, *, notes: Notes, workers: int = 1, progress: Progress = silent
 ) -> Planned:
-    """Plan the rows of all documents, going on from the notes that are there.
+    """Plan the rows of all documents; continue from the notes of an interrupted run.
 
     Args:
-        documents: those of a mapped source; with their lengths if they are grouped.
+        documents: documents of a mapped source, with their lengths if they are grouped.
         options: options of the pack.
-        notes: store of the plan.
+        notes: store of finished parts of the plan.
         workers: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
-        SourceError: a document cannot be packed as the options say, or there is nothing to pack.
+        SourceError: the options do not allow a document to be packed, or there is nothing to pack.
     """
     mapped = MappedDocuments(documents=documents)
     row_format = row_format_of(options, mapped.table.extra)
@@ -92,25 +92,25 @@ def plan_documents(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedLengths:
-    """The rows that documents are going to be packed into."""
+    """A plan made from lengths only."""
 
     segments: Segments
-    """What the long-document policy makes of the documents."""
+    """Segments of all documents."""
 
     shards: Shards
-    """The rows of each shard."""
+    """Rows of each shard."""
 
     totals: PlanTotals
     """Totals of the plan: every document and token accounted for."""
 
     @property
     def packs(self) -> int:
-        """All rows."""
+        """Number of rows."""
         return self.totals.packs
 
     @property
     def lower_bound(self) -> int:
-        """Rows that no packing goes below."""
+        """Lower bound on the rows of any packing."""
         return self.totals.lower_bound
 
 
@@ -122,17 +122,17 @@ def plan_lengths(
     threads: int = 1,
     progress: Progress = silent,
 ) -> PlannedLengths:
-    """Plan the rows that `pack` makes of documents with the same options, from their lengths; nothing is written.
+    """Plan the rows that `pack` makes with the same options, from the lengths of documents, without writing anything.
 
     Args:
-        lengths: (documents,) tokens of each.
+        lengths: (documents,) tokens of each document.
         options: options of the pack.
-        groups: (documents,) the group of each, where `options.group_by` asks for them.
+        groups: (documents,) group of each document; None if `options.group_by` is.
         threads: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
-        SourceError: there is nothing to pack, or a document is longer than max_len and that is an error.
+        SourceError: there is nothing to pack, or `long` is "error" and a document is longer than max_len.
     """
     rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
     segments = cut_by_policy(lengths, options, threads=threads)
@@ -162,7 +162,7 @@ def _plan_ungrouped(
     workers: int,
     progress: Progress,
 ) -> tuple[Shards, PlanTotals]:
-    """(shards, totals), nothing held for each document."""
+    """Plan rows without groups; hold nothing per document."""
     if _is_in_order(options):
         ordered = plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, workers=workers)
         return ordered, ordered.totals
@@ -190,21 +190,21 @@ def _plan_ungrouped(
 def _plan_grouped(
     mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, workers: int
 ) -> tuple[Shards, PlanTotals]:
-    """(shards, totals), planned as a whole: the plan is kept as one note, and mapped."""
+    """Plan rows with groups; the whole plan is saved as one note, and then mapped."""
     documents = mapped.documents
     assert documents.lengths is not None
     table = replace(mapped.table, lengths=documents.lengths)
     segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe, threads=workers)
     note = notes.load("plan")
     if note is None:
-        lists = None if table.rows is None else lists_of(table, np.arange(len(table.lengths)))
+        lists = None if table.lists is None else lists_of(table, np.arange(len(table.lengths)))
         groups = document_groups(table.extra, lists, options)
         assert groups is not None
         plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
         note = Note(facts={"totals": totals.to_dict(), "pool_packs": plan.pool_packs}, arrays=arrays)
         notes.save("plan", note, lasting=True)
-        del plan, arrays  # from here on mapped, not held
+        del plan, arrays  # use the mapped note instead
         note = notes.load("plan")
         assert note is not None
     plan = Plan(**note.arrays, pool_packs=note.facts["pool_packs"])

@@ -14,7 +14,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_source import Measured, measure
-from packer.pipeline.read_documents import Given
+from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.shard_maker import Shards
 from packer.plan.pieces import Located
 from packer.progress import Progress, silent
@@ -31,7 +31,7 @@ class MeasuredLengths:
     for every max_len.
     """
 
-    def __init__(self, source: Given | Sequence[Given], progress: Progress) -> None:
+    def __init__(self, source: SourceLike | Sequence[SourceLike], progress: Progress) -> None:
         self._source = source
         self._progress = progress
         self._measured: tuple[int, Measured] | None = None
@@ -54,7 +54,7 @@ class MeasuredLengths:
 
 
 def row_length_statistics(
-    source: Given | Sequence[Given],
+    source: SourceLike | Sequence[SourceLike],
     *,
     options: PackOptions,
     max_lens: Sequence[int],

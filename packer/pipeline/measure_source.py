@@ -14,7 +14,7 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.make_plan import makes_own_rows
-from packer.pipeline.read_documents import Given, open_sources
+from packer.pipeline.read_documents import SourceLike, open_sources
 from packer.progress import Progress, silent
 from packer.sources import Survey
 
@@ -24,8 +24,8 @@ class Measured:
     """Lengths and groups of documents, in the order in which they are packed."""
 
     lengths: NDArray[np.int32]
-    """(documents,) number of tokens of each document. A mixture without groups is in the order for histogram
-    algorithms; see `lengths_for`."""
+    """(documents,) tokens of each document. Without groups, a mixture is in the order for histogram algorithms; see
+    `lengths_for`."""
 
     groups: NDArray[np.int32] | None
     """(documents,) group of each document, NO_GROUP for none; None without groups."""
@@ -34,7 +34,7 @@ class Measured:
     """Sources of a mixture and what is taken of each; empty for a single source."""
 
     survey: Survey
-    """What was found of the source."""
+    """Survey of the source."""
 
     def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
         """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
@@ -43,16 +43,16 @@ class Measured:
         return _in_order(self.lengths, self.survey.order(self.lengths))
 
 
-def measure(source: Given | Sequence[Given], options: PackOptions, progress: Progress = silent) -> Measured:
+def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress = silent) -> Measured:
     """Read the lengths of a source, or of the sources of a mixture, as `pack` does; nothing is written.
 
     Args:
         source: a source or sources, as for `pack`.
-        options: options that say what is read, the weights of a mixture, and the column of groups.
+        options: options of the pack; those for reading, mixing and grouping are used.
         progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
 
     Raises:
-        PackerError: as `pack` before it plans.
+        PackerError: the source cannot be read, or does not fit the options.
     """
     is_grouped = options.group_by is not None
     survey = open_sources(expanded(source), options).survey(progress, with_extra=is_grouped)

@@ -1,4 +1,4 @@
-"""Open a source as the options say: tokens, or text with a tokenizer."""
+"""Open a source of tokens, or of text with a tokenizer, and describe it in the request for an output."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def open_with(
     turns_of_chats: bool = False,
     mixed: bool = False,
 ) -> Source:
-    """Open a source as the options say, without reading its documents.
+    """Open a source without reading its documents.
 
     Args:
         source: a path, glob, Hub id, or a `datasets` object.
-        options: options that say what is read, and how.
-        turns_of_chats: return where the turns of chats begin even if the options do not split there.
-        mixed: whether the source is one of a mixture. Then a source that has tokens is read as tokens even with a
+        options: options of the pack; those for reading are used.
+        turns_of_chats: read where the turns of chats begin even if the options do not split there.
+        mixed: whether the source is part of a mixture. Then a source that has tokens is read as tokens even with a
             tokenizer, and options for text apply to the sources that they fit.
 
     Raises:
-        PackerError: as `open_source` and `open_text`; or documents are to be split at turns and have none.
+        PackerError: as `open_source` and `open_text`; or the options split at turns, and the source has texts.
     """
     text_column = options.text_column
     is_text = options.tokenizer is not None
@@ -79,16 +79,16 @@ def open_with(
 
 
 def request_of(opened: OpenDocuments, options: Mapping[str, object]) -> Request:
-    """Return the request for an output of this source, with these options as the output's record names them."""
+    """Return the request for an output of this source; `options` are JSON values by name."""
     return Request(
         options=options,
         files=tuple(
             RequestedFile(
-                name=each.file.name,
-                bytes=each.file.bytes,
-                mtime_ns=each.path.stat().st_mtime_ns if each.path is not None else None,
+                name=input_.file.name,
+                bytes=input_.file.bytes,
+                mtime_ns=input_.path.stat().st_mtime_ns if input_.path is not None else None,
             )
-            for each in opened.inputs
+            for input_ in opened.inputs
         ),
         texts={
             name: source.tokenized.identity for name, source in opened.sources.items() if source.tokenized is not None
@@ -97,7 +97,7 @@ def request_of(opened: OpenDocuments, options: Mapping[str, object]) -> Request:
 
 
 def with_texts(totals: Totals, opened: OpenDocuments) -> Totals:
-    """Add what was counted while text was tokenized; a source of tokens adds nothing."""
+    """Add the counts made while text was tokenized, if any source is text."""
     texts = [source.tokenized for source in opened.sources.values() if source.tokenized is not None]
     if not texts:
         return totals

@@ -1,7 +1,7 @@
-"""The plan of an order algorithm: marks of where rows begin in the source, and the totals.
+"""Plan the rows of an order algorithm as marks of where rows begin in the source.
 
 One pass arranges all documents, chunk by chunk, and notes where each shard begins. A shard is made by arranging its
-documents again from there. So nothing is held for each document, and any shard can be made by itself.
+documents again from there, so nothing is held per document, and any shard can be made by itself.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from packer.plan.pieces import Located, ShardRows
 from packer.plan.threads import each_in_threads
 
 STRETCH = 1 << 20
-"""Largest number of segments, or documents, arranged again together, about; a shard may have many stretches."""
+"""Approximate number of segments and documents from one mark to the next; a shard may have many stretches."""
 
 
 class _Chunk(NamedTuple):
-    """Some documents, before they are arranged."""
+    """Chunk of documents before they are arranged."""
 
     account: Account
-    """What becomes of them."""
+    """Counts of documents and tokens."""
 
     items: Segments
-    """Their segments, or pairs of segments as one."""
+    """Segments of the documents, or pairs of segments as one."""
 
     lengths: NDArray[np.int32]
     """Lengths to be arranged; see `lengths_to_arrange`."""
@@ -47,14 +47,14 @@ class OrderJob:
     """Everything that the rows of an order algorithm depend on. Can be pickled."""
 
     reader: SegmentReader
-    """The documents."""
+    """Reader of the documents."""
 
     options: PackOptions
     """Options of the pack."""
 
     @property
     def algorithm(self) -> OrderAlgorithm:
-        """Algorithm that the options name."""
+        """Algorithm of the options."""
         algorithm = get_algorithm(self.options.algorithm)
         assert isinstance(algorithm, OrderAlgorithm)
         return algorithm
@@ -75,7 +75,7 @@ class OrderJob:
 
         Args:
             document: document with which the first row begins.
-            skipped: part of it that stands in earlier rows; see `row_places`.
+            skipped: part of this document that is in earlier rows; see `row_places`.
             end: document after the one in which the last row ends.
             rows: number of rows.
         """
@@ -95,31 +95,31 @@ class OrderPlan:
     """Marks of where rows begin, in ascending order; the last mark is the end of the source. Can be pickled."""
 
     job: OrderJob
-    """Makes the rows."""
+    """Job that makes the rows."""
 
     rows_per_shard: int
     """Rows of every shard but the last."""
 
     totals: PlanTotals
-    """Totals of the manifest: every document and token accounted for, rows and their lower bound."""
+    """Totals for the manifest."""
 
     rows: NDArray[np.int64]
-    """Shape (marks,): number of the row that begins at each mark; the last is the number of all rows."""
+    """Shape (marks,): number of the row that begins at each mark; the last is the number of rows."""
 
     documents: NDArray[np.int64]
-    """Shape (marks,): document with which the row begins."""
+    """Shape (marks,): document with which the row at each mark begins."""
 
     skipped: NDArray[np.int64]
-    """Shape (marks,): part of that document that stands in earlier rows; see `row_places`."""
+    """Shape (marks,): part of that document that is in earlier rows; see `row_places`."""
 
     @property
     def packs(self) -> int:
-        """All rows."""
+        """Number of rows."""
         return int(self.rows[-1])
 
     @property
     def lower_bound(self) -> int:
-        """Number of rows that no packing goes below."""
+        """Lower bound on the rows of any packing."""
         return self.totals.lower_bound
 
     @property
@@ -129,14 +129,14 @@ class OrderPlan:
         return rows
 
     def shard(self, number: int) -> ShardRows:
-        """Make the rows of a shard."""
+        """Return the rows of a shard; they are made when they are looked up."""
         first = number * self.rows_per_shard
         return _ShardInOrder(self, first, min(first + self.rows_per_shard, self.packs))
 
     def stretch(self, mark: int) -> OrderedSegments:
         """Make the rows from a mark to the next one."""
         end = self.documents[mark + 1]
-        if self.skipped[mark + 1]:  # the document at the next mark is in these rows, too
+        if self.skipped[mark + 1]:  # a part of the document at the next mark belongs to these rows
             end += 2 if self.job.options.pairs else 1
         return self.job.rows(
             document=int(self.documents[mark]),
@@ -147,7 +147,7 @@ class OrderPlan:
 
 
 class _ShardInOrder:
-    """Rows first..last-1 of a plan; keeps the stretch that was looked up last."""
+    """Rows first..last - 1 of a plan; keeps only the stretch that was looked up last."""
 
     def __init__(self, plan: OrderPlan, first: int, last: int) -> None:
         self._plan = plan
@@ -160,7 +160,7 @@ class _ShardInOrder:
         return self._last - self._first
 
     def located(self, first_row: int, last_row: int) -> Located:
-        """Look up where the segments of rows first_row..last_row-1 are."""
+        """Locate the segments of rows first_row..last_row - 1 in the source."""
         first, last = self._first + first_row, self._first + last_row
         marks = self._plan.rows
         parts: list[Located] = []
@@ -183,7 +183,7 @@ class _ShardInOrder:
 
     def _at(self, mark: int) -> OrderedSegments:
         if self._stretch is None or self._mark != mark:
-            self._stretch = None  # not held while the next is made
+            self._stretch = None  # do not hold two stretches
             self._mark, self._stretch = mark, self._plan.stretch(mark)
         return self._stretch
 
@@ -194,10 +194,10 @@ def plan_in_order(
     """Plan the rows of all documents by an order algorithm.
 
     Args:
-        reader: the documents.
+        reader: reader of the documents.
         options: options of the pack.
         rows_per_shard: rows of every shard but the last.
-        notes: store of the plan, under "order"; a plan that is there is taken.
+        notes: store of the plan, as note "order"; an existing plan is used.
         workers: number of threads that cut documents; the plan does not depend on it.
 
     Raises:

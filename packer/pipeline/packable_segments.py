@@ -1,4 +1,4 @@
-"""Documents to the segments that are to be packed, and the account of what became of each."""
+"""Cut documents into the segments to be packed, and count what becomes of each document."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def cut_by_policy(
     describe: Callable[[int], str] = "document {:,}".format,
     threads: int = 1,
 ) -> Segments:
-    """Cut documents as the long-document policy says, and return the segments to be packed.
+    """Apply the long-document policy to documents, and leave out untrained segments if the options say so.
 
     Args:
-        lengths: (documents,) tokens of each.
-        options: the policy, and what happens to segments without trained tokens.
-        table: the documents, in whose labels these segments are found; None if only lengths are known.
-        describe: names a document for a message.
-        threads: to look through the lengths with.
+        lengths: (documents,) tokens of each document.
+        options: options of the pack.
+        table: documents with their labels; None if only lengths are known, so that no segment is untrained.
+        describe: function that names a document in messages.
+        threads: number of threads that read the lengths.
 
     Raises:
-        SourceError: a document cannot be packed as the options say; or nothing is left to pack.
+        SourceError: the options do not allow a document to be packed, or there is nothing to pack.
     """
     policy = cut_lengths_of(options, lengths, threads=threads)
     if table is not None:
@@ -47,14 +47,14 @@ def cut_by_policy(
 
 
 def account_of(segments: Segments, options: PackOptions) -> Account:
-    """Count what became of documents, given their segments."""
+    """Count documents and tokens by what became of them."""
     return count_documents(segments, pairs=options.pairs, drops_untrained=options.untrained == "drop")
 
 
 def items_and_groups(
     segments: Segments, groups: NDArray[np.int32] | None, options: PackOptions
 ) -> tuple[Segments, NDArray[np.int32] | None]:
-    """Return what is placed as one, segments or preference pairs of two, and its groups.
+    """Return the items that rows are planned with, segments or preference pairs, and the group of each.
 
     Args:
         segments: segments of all documents.
@@ -67,11 +67,11 @@ def items_and_groups(
 
 
 def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackOptions) -> int:
-    """Return the rows that no packing of whole items goes below, as far as is known without solving.
+    """Return a lower bound on the rows of any packing of whole items, without solving.
 
     Args:
         items: segments or pairs, as `items_and_groups` returns them.
-        groups: their groups.
+        groups: groups of the items; None without groups.
         options: options of the pack.
     """
     if groups is not None and options.group_mode == "together":
@@ -81,28 +81,30 @@ def least_rows(items: Segments, groups: NDArray[np.int32] | None, options: PackO
 
 
 def require_segments(account: Account | None, segments: int, options: PackOptions) -> Account:
-    """Return the account of a source if there is something to pack in it.
+    """Return the account of a source if it has segments to pack.
 
     Args:
-        account: what became of its documents; None if it has none.
-        segments: the number of segments.
-        options: named in the message.
+        account: account of the documents; None if there are none.
+        segments: number of segments.
+        options: options of the pack, for the error message.
 
     Raises:
-        SourceError: there is no segment; it says why.
+        SourceError: there is no segment; the message gives the reason.
     """
     if account is None:
-        raise SourceError("nothing to pack: there is no document")
+        raise SourceError("nothing to pack: there are no documents")
     if not segments:
         raise _nothing_to_pack(account, options)
     return account
 
 
 def _nothing_to_pack(account: Account, options: PackOptions) -> SourceError:
-    """Say why no segment is left."""
+    """Return an error that says why no segment is left."""
     dropped = account.documents_dropped
     if dropped.get("untrained"):
-        return SourceError(f"nothing to pack: of {account.documents:,} documents nothing is trained; check the labels")
+        return SourceError(
+            f"nothing to pack: none of {account.documents:,} documents has a trained token; check the labels"
+        )
     return SourceError(
         f"nothing to pack: of {account.documents:,} documents, {dropped['empty']:,} are empty and "
         f"{dropped['too_long']:,} longer than max_len {options.max_len:,} (--long {options.long}); "

@@ -1,4 +1,4 @@
-"""The segments that the rows of a packed dataset hold, in the order of their documents, a bucket of them at a time."""
+"""Read the segments of a packed dataset in the order of their documents, one bucket at a time."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from packer.shards.row_format import PADDING
 from packer.sources import SourceOrder
 
 BUCKET = 1 << 19
-"""Segments of a bucket, about: 12 MB of records, and as much again to sort them."""
+"""Approximate number of segments in a bucket: 12 MB of records, and as much again to sort them."""
 
-_KEPT_BYTES = 16 << 20  # of the kept values of a bucket, about: where values are long, buckets are smaller
+_KEPT_BYTES = 16 << 20  # approximate bytes of the kept values of a bucket; long values make smaller buckets
 
 _SEGMENT = [("document", np.int64), ("start", np.int32), ("length", np.int32), ("place", np.int64)]
-_NUMBER = ("number", np.int64)  # position among the values of the kept columns, padding counted
+_NUMBER = ("number", np.int64)  # position of the segment in the kept columns, padding counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedSegments:
-    """The segments of a bucket, ordered by document and start."""
+    """Segments of a bucket, ordered by document and start; each array has the shape (segments,)."""
 
     documents: NDArray[np.int64]
     starts: NDArray[np.int32]
     lengths: NDArray[np.int32]
     places: NDArray[np.int64]
-    """Where each begins: row * max_len + offset in the row."""
+    """Positions in the rows: row * max_len + offset in the row."""
 
     columns: dict[str, TokenColumn]
-    """The token columns of all rows: row r is list r."""
+    """Token columns of all rows, with a list per row."""
 
     kept: dict[str, pa.Array]
-    """The kept columns, a value for each segment."""
+    """Kept columns with a value per segment: (segments,)."""
 
     kept_tokens: dict[str, tuple[TokenColumn, pa.DataType]]
-    """The kept columns of a value per token, and its type: row r is list r."""
+    """Kept columns of all rows with a value per token, and the type of the values; a list per row."""
 
 
 class SegmentBuckets:
-    """All segments of the rows; those of a bucket are read when they are asked for, in ascending order."""
+    """All segments of the rows; buckets are read on demand, in ascending order."""
 
     def __init__(self, rows: _Rows, buckets: Buckets, read: Callable[[int], NDArray[Any]]) -> None:
         self.borders = buckets.borders
-        """Shape (buckets - 1,): the first document of every bucket but the first."""
+        """(buckets - 1,) first document of every bucket but the first."""
         self.count = int(buckets.sizes.sum())
-        """Segments of all buckets."""
+        """Segments in all buckets."""
         self.passed = 0
-        """Segments of the buckets before the one that was read last."""
+        """Segments in the buckets before the one that was read last."""
         self._rows = rows
         self._sizes = buckets.sizes
         self._read = read
@@ -68,9 +68,9 @@ class SegmentBuckets:
         self._segments: PackedSegments | None = None
 
     def at(self, bucket: int) -> PackedSegments:
-        """Read a bucket, unless it is the one that was read last."""
+        """Return the segments of a bucket; only the last bucket stays in memory."""
         if bucket != self._bucket or self._segments is None:
-            self._segments = None  # not held while the next one is read
+            self._segments = None  # do not hold two buckets
             self._segments = self._rows.in_order(self._read(bucket))
             self._bucket, self.passed = bucket, int(self._sizes[:bucket].sum())
         return self._segments
@@ -78,13 +78,18 @@ class SegmentBuckets:
 
 @contextmanager
 def read_segments(folder: Path, manifest: Manifest, source: SourceOrder) -> Iterator[SegmentBuckets]:
-    """Read the segments of all rows; documents of a mixture are numbered as `source` does.
+    """Read the segments of all rows.
 
-    More segments than one bucket has are distributed in a temporary file, which takes 24 bytes each, with kept columns
-    32; see `segment_buckets.distributed`.
+    If there is more than one bucket, segments are distributed in a temporary file of 24 bytes per segment, or 32 with
+    kept columns; see `segment_buckets.distributed`.
+
+    Args:
+        folder: packed dataset.
+        manifest: its manifest.
+        source: source that was packed; numbers the documents of a mixture.
 
     Raises:
-        PackerError: a shard is not what the manifest says, or the temporary file cannot be written.
+        PackerError: a shard contradicts the manifest, or the temporary file cannot be written.
     """
     rows = _Rows(folder, manifest, source)
     buckets = Buckets.balanced(rows.documents(), manifest.totals.documents, rows.bucket_size)
@@ -93,14 +98,14 @@ def read_segments(folder: Path, manifest: Manifest, source: SourceOrder) -> Iter
 
 
 class _Rows:
-    """The mapped rows of a packed dataset; arguments as of `read_segments`."""
+    """Mapped rows of a packed dataset; the arguments are those of `read_segments`."""
 
     def __init__(self, folder: Path, manifest: Manifest, source: SourceOrder) -> None:
         tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
         for table, entry in zip(tables, manifest.shards, strict=True):
-            if not table.schema.equals(tables[0].schema):  # values are read by the types of the first
+            if not table.schema.equals(tables[0].schema):  # all values are read with the types of the first shard
                 first = manifest.shards[0].file
-                raise PackerError(f"{folder / entry.file} has columns of other types than {first} has")
+                raise PackerError(f"{folder / entry.file} and {first} have columns of different types")
         self._batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
         self._max_len = manifest.max_len
         self._source = source
@@ -114,17 +119,17 @@ class _Rows:
 
     @property
     def bucket_size(self) -> int:
-        """Segments that a bucket should have."""
+        """Number of segments that a bucket should have."""
         kept_bytes = sum(column.nbytes / len(column) for column in self._kept.values())
         return max(1, min(BUCKET, int(_KEPT_BYTES / max(1.0, kept_bytes))))
 
     def documents(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the documents of the segments of every record batch, padding left out."""
+        """Yield the documents of the segments in each record batch, without padding."""
         for batch in self._batches:
             yield self._documents(batch, as_numpy(batch["doc_ids"].values) != PADDING)
 
     def records(self) -> Iterator[NDArray[Any]]:
-        """Yield the segments of every record batch, padding left out, as records of `dtype`."""
+        """Yield the segments of each record batch, without padding, as records of `dtype`."""
         row = number = 0
         for batch in self._batches:
             extents = as_numpy(batch["seq_lengths"].values)
@@ -163,7 +168,7 @@ class _Rows:
 
 
 def _values(column: pa.ChunkedArray, numbers: NDArray[np.int64]) -> pa.Array:
-    """The values of a column at these positions, in any order; chunk by chunk, as the chunks are mapped."""
+    """Return the values of a column at positions in any order."""
     order = np.argsort(numbers)
     places = np.empty_like(order)
     places[order] = np.arange(len(order))

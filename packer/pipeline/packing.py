@@ -24,7 +24,7 @@ from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.open_inputs import request_of, with_texts
-from packer.pipeline.read_documents import Given, open_sources, read_documents
+from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.shard_maker import ShardMaker, write_shards
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
@@ -40,23 +40,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackResult:
-    """What a pack came to."""
+    """Result of `pack`."""
 
     manifest: Manifest
-    """Of the packed dataset."""
+    """Manifest of the packed dataset."""
 
     output: Path
-    """Its folder."""
+    """Folder of the packed dataset."""
 
     found_complete: bool
-    """Whether it was there already, made by the same options from the same source."""
+    """Whether it was complete before, from the same source and with the same options."""
 
     checked: str = ""
-    """What was checked of a dataset that was there, for a message."""
+    """What was checked of a dataset that was complete before, for a message."""
 
 
 def pack(
-    source: Given | Sequence[Given],
+    source: SourceLike | Sequence[SourceLike],
     output: str | Path | None = None,
     *,
     options: PackOptions,
@@ -65,36 +65,42 @@ def pack(
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> PackResult:
-    """Pack a dataset into `output`; killed at any instant, the same call goes on from there.
+    """Pack a dataset into the folder `output`; after a kill, the same call resumes.
 
     Args:
-        source: a path, glob, Hub id, or a `datasets` object; or a list of these, to be mixed by `options.weights`.
+        source: a path, glob, Hub id, or a `datasets` object; or a list of these, mixed by `options.weights`.
         output: folder to write; by default the source's name with "-packed-MAX_LEN".
-        options: what shapes the bytes.
-        workers: threads that decode, plan and write; by default the cores this process may use. Does not change
-            the bytes.
+        options: options of the pack, which decide its bytes.
+        workers: number of threads; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
-        overwrite: replace a complete dataset (at one stroke, when the new one is whole) or an unfinished one.
-        progress: told of every stage.
+        overwrite: replace an unfinished dataset, or a complete one in one step once the new one is complete.
+        progress: callback, called as `progress(stage, done, total)` in every stage.
 
     Raises:
-        PackerError: anything in the user's hands, in one line.
+        PackerError: anything that the user can fix, in one line.
     """
+    # Open the source, and watch its files for changes.
     source = expanded(source)
     opened = open_sources(source, options)
     watch = Watch.of(opened)
+
+    # Name the output, and describe what is requested of it.
     if options.pad_id is None:
         options = replace(options, pad_id=opened.pad_id or 0)
     out = output_path(output if output is not None else default_output(source, options))
     for each in source if isinstance(source, (list, tuple)) else [source]:
         refuse_inside(each, out)
     request = request_of(opened, options.to_dict())
+
     with system_errors(out, resumes=True):
+        # Return a complete dataset.
         restore(out, PACKED)
         if is_packed(out):
             if not overwrite:
                 return _find_complete(out, opened, request, progress)
-            read_manifest(out)  # only a readable manifest is replaced
+            read_manifest(out)  # only a dataset with a valid manifest is replaced
+
+        # Claim the folder, and start or resume the pack in it.
         with claim(out, PACKED, request, sync=sync, overwrite=overwrite) as folder:
             claimed = PackedOutput.of(folder)
             manifest = _pack_into(
@@ -103,21 +109,21 @@ def pack(
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
-def default_output(source: Given | Sequence[Given], options: PackOptions) -> Path:
+def default_output(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> Path:
     """Name the output after the source: rows.jsonl.gz -> rows-packed-4096."""
     return name_after(source, options, f"packed-{options.max_len}")
 
 
-def name_after(source: Given | Sequence[Given], options: PackOptions, what: str) -> Path:
-    """Name an output after the source, with the split between if one is given.
+def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, suffix: str) -> Path:
+    """Name an output after the source and, if there is one, its split: rows.jsonl.gz, "tokenized" -> rows-tokenized.
 
     Raises:
-        PackerError: the source has no name.
+        PackerError: the source is a mixture, a glob or a dataset in memory.
     """
     if isinstance(source, (list, tuple)):
-        raise PackerError("a mixture has no name: say where the packed one goes with --output")
+        raise PackerError("a mixture has no name: name the output with --output")
     if not isinstance(source, str | Path):
-        raise PackerError("a dataset in memory has no name: say where the output goes with output=...")
+        raise PackerError("a dataset in memory has no name: name the output with output=...")
     path = Path(source)
     if any(letter in str(source) for letter in "*?["):
         raise PackerError(f"{source} is a glob: name the output with --output")
@@ -125,12 +131,12 @@ def name_after(source: Given | Sequence[Given], options: PackOptions, what: str)
         path = path.resolve()
     name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
     split = f"-{options.split}" if options.split else ""
-    folder = path.parent if path.exists() else Path()  # a Hub id: here
-    return folder / f"{name}{split}-{what}"
+    folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
+    return folder / f"{name}{split}-{suffix}"
 
 
-def refuse_inside(source: Given, out: Path) -> None:
-    """Refuse an output that the same command, repeated, would read as part of the source."""
+def refuse_inside(source: SourceLike, out: Path) -> None:
+    """Raise a PackerError for an output inside the source, which the repeated command would read as source files."""
     if not isinstance(source, str | Path) or not Path(source).is_dir():
         return
     if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
@@ -138,33 +144,34 @@ def refuse_inside(source: Given, out: Path) -> None:
 
 
 def _find_complete(out: Path, opened: OpenDocuments, request: Request, progress: Progress) -> PackResult:
-    """Return what there is of a complete dataset of the same request.
+    """Return a complete dataset if it has this request and its files are intact.
 
-    Its source is known by names, sizes and lengths, and by its times; where these do not tell, by every token.
+    The source is compared by file names, sizes and lengths. If the times of its files do not prove that it is
+    unchanged, every token is compared.
 
     Raises:
-        PackerError: it is of another request or source, or damaged.
+        PackerError: the dataset is damaged, or has other options or another source.
     """
     manifest = read_manifest(out)
     files, texts = names_and_sizes(manifest.source.files), manifest.source.texts
-    there = Request(options=manifest.options.to_dict(), files=files, texts=texts)
-    asked = request.without_times
+    found = Request(options=manifest.options.to_dict(), files=files, texts=texts)
+    requested = request.without_times
     remedy = "choose another --output, or replace it with --overwrite"
-    same = there == asked
-    if same and opened.mapped:  # lengths are cheap to look at; what must be decoded is known by names and sizes
-        same = opened.survey(progress).identity == manifest.source
-    if not same:
-        raise PackerError(f"{out} is complete, packed {difference(there, asked)}: {remedy}")
+    is_same = found == requested
+    if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
+        is_same = opened.survey(progress).identity == manifest.source
+    if not is_same:
+        raise PackerError(f"{out} is complete, packed {difference(found, requested)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
-    paths = [given.path for given in opened.inputs if given.path is not None]
+    paths = [input_.path for input_ in opened.inputs if input_.path is not None]
     if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
-        checked = "its shards have their sizes, and no file of the source was written since"
+        checked = "its shards have the recorded sizes, and no source file was written since"
         return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
-    log.info("the times of the source do not tell whether it is the one that was packed: comparing every token")
+    log.info("the times of the source files do not prove that they are unchanged: comparing every token")
     fault = next(compare_opened(out, manifest, opened, progress), None)
     if fault is not None:
-        raise PackerError(f"{out} is complete, packed of a source that has changed since ({fault}): {remedy}")
-    checked = "its shards have their sizes, and every token of the source is in them"
+        raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")
+    checked = "its shards have the recorded sizes, and hold every token of the source"
     return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
 
 
@@ -178,20 +185,27 @@ def _pack_into(
     *,
     overwrite: bool,
 ) -> Manifest:
-    """Plan, going on from the notes that are there, write the shards that are not, and commit."""
+    """Pack into a claimed folder, and resume what an interrupted run has left there."""
+    # Decode the files that cannot be mapped.
     mapped = opened
     if not opened.mapped:
         check_decoding(claimed, opened, options)
         mapped = opened.spill(claimed.spill, progress, workers=workers)
         watch.check()
         watch = watch.of_mapped(mapped)
+
+    # Check every document, and that an interrupted run had the same source.
     notes = NotesInFolder(claimed)
     is_grouped, is_in_order = options.group_by is not None, not makes_own_rows(options)
     documents = read_documents(mapped, progress, hold_lengths=is_grouped, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     check_mixture(claimed, documents.identity, options)
+
+    # Plan the rows.
     planned = plan_documents(documents, options, notes=notes, workers=workers, progress=progress)
     watch.check()
+
+    # Write the shards that are missing.
     check_writing(claimed, planned.totals.packs * planned.row_format.row_bytes)
     maker = ShardMaker(
         mapped=planned.mapped,
@@ -201,6 +215,8 @@ def _pack_into(
     )
     entries = write_shards(claimed, maker, watch, workers, progress)
     watch.check()
+
+    # Write the manifest, which completes the dataset.
     files = datasets_files(documents.identity, [entry.file for entry in entries])
     totals = Totals(
         **planned.totals.values(),
@@ -208,7 +224,7 @@ def _pack_into(
         segments_untrained=sum(entry.untrained_segments for entry in entries),
     )
     manifest = Manifest(
-        options=PackOptions.from_dict(options.to_dict()),  # as a reader of the file sees them: no path of a tokenizer
+        options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the path of the tokenizer
         source=documents.identity,
         totals=with_texts(totals, mapped),
         shards=tuple(entries),
@@ -219,14 +235,14 @@ def _pack_into(
 
 
 def _refuse_changed(claimed: PackedOutput, notes: NotesInFolder, identity: SourceIdentity, *, overwrite: bool) -> None:
-    """Refuse to go on with another source than that of the notes, or begin again."""
-    begun = notes.load("source")
-    if begun is not None and begun.facts != identity.to_dict():
+    """Note the identity of the source; if an interrupted run noted another, raise a PackerError or discard its plan."""
+    noted = notes.load("source")
+    if noted is not None and noted.facts != identity.to_dict():
         if not overwrite:
             raise PackerError(
-                f"{claimed.out} was begun from a source that has changed since: start afresh with --overwrite"
+                f"{claimed.out} was started from a source that has changed since: start again with --overwrite"
             )
         claimed.forget_plan()
-        begun = None
-    if begun is None:
+        noted = None
+    if noted is None:
         notes.save("source", Note(facts=identity.to_dict()), lasting=True)

@@ -1,4 +1,4 @@
-"""The plan in which partitions make their own rows: where the rows of every shard come from."""
+"""The plan of a histogram algorithm: a shard per partition, then shards of rows made of leftovers (the pool)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from packer.random_purposes import POOL_ROWS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionPlan:
-    """The shards of partitions, then those of the pool. Can be pickled: notes are read when a shard is made."""
+    """Shards of partitions, then those of the pool. Can be pickled: notes are read when a shard is made."""
 
     job: PartitionJob
-    """Makes the rows of a partition."""
+    """Job that makes the rows of a partition."""
 
     notes: Notes
     """Store of the notes with the rows of the pool."""
@@ -37,19 +37,19 @@ class PartitionPlan:
     """Names of the notes with rows made of leftovers, in order."""
 
     pool_rows: NDArray[np.int64]
-    """Shape (notes of the pool,): the rows in each."""
+    """Shape (notes of the pool,): rows in each note."""
 
     lower_bound: int
-    """Number of rows that no packing goes below."""
+    """Lower bound on the rows of any packing."""
 
     @property
     def pool_packs(self) -> int:
-        """Rows in the pool."""
+        """Number of rows in the pool."""
         return int(self.pool_rows.sum())
 
     @property
     def packs(self) -> int:
-        """All rows."""
+        """Number of rows."""
         return int(self.own_rows.sum()) + self.pool_packs
 
     @property

@@ -1,4 +1,4 @@
-"""Rows that a partition makes of its own documents.
+"""Pack a partition of the source: make rows of its own documents.
 
 `note_rows` and `take_share` are tasks: pure functions of a job and a number. A job can be pickled, so any process can
 run them, and running one twice does no harm.
@@ -25,10 +25,10 @@ from packer.plan.rows import PlacedRows, RowExtents, both_of_each, drawn_rows, p
 from packer.plan.shares import Share, even_share
 
 OWN_RESERVE = 1 / 256
-"""Share of its tokens that a partition leaves undrawn, so that its leftovers are like the corpus and not the dregs."""
+"""Share of its tokens that a partition does not draw, so that its leftovers have about the lengths of the corpus."""
 
 LAST_RESERVE = 0.02
-"""Share of the tokens that drawing leaves to the solver, which makes up for rows that drawing could not fill."""
+"""Share of the tokens that drawing leaves to the solver, which then makes up for rows with padding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +36,10 @@ class PartitionJob:
     """Everything that the rows of partitions depend on."""
 
     reader: SegmentReader
-    """The documents."""
+    """Reader of the documents."""
 
     partitions: Partitions
-    """The documents of each partition."""
+    """Documents of each partition."""
 
     options: PackOptions
     """Options of the pack."""
@@ -48,7 +48,7 @@ class PartitionJob:
     """Largest number of rows of a partition."""
 
     patterns: Patterns | None = None
-    """Global solution of which partitions take shares; None if they draw their rows."""
+    """Global solution that is shared out to partitions; None if they draw their rows."""
 
     def part(self, partition: int) -> Part:
         """Read the documents of a partition."""
@@ -62,8 +62,8 @@ class PartitionJob:
 
         Args:
             part: documents of the partition.
-            partition: its number.
-            share: packs that it takes of the patterns; None for all packs, or if rows are drawn.
+            partition: number of the partition.
+            share: packs that the partition takes of the patterns; None for all packs, or if rows are drawn.
         """
         options = self.options
         if self.patterns is not None:
@@ -96,13 +96,13 @@ class PartitionJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """The documents of a partition."""
+    """Documents of a partition."""
 
     ranges: NDArray[np.int64]
     """Shape (ranges, 2): first document of each range, and the one after its last."""
 
     segments: Segments
-    """Their segments, numbered within the partition."""
+    """Segments of the documents, numbered within the partition."""
 
     extents: NDArray[np.int32]
     """Shape (items,): extent of every segment, or pair of segments; 0 for a number without one."""
@@ -110,7 +110,7 @@ class Part:
     def locate(
         self, numbers: NDArray[np.unsignedinteger[Any]] | NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Look up (documents, starts, lengths) of segments by number; documents are numbered in the whole source."""
+        """Return (documents, starts, lengths) of segments by number; documents are numbered in the whole source."""
         local, starts, lengths = self.segments.locate(numbers)
         return documents_of(self.ranges, local), starts, lengths
 
@@ -126,7 +126,7 @@ class _OwnRows:
         return len(self.placed)
 
     def located(self, first_row: int, last_row: int) -> Located:
-        """Look up where the segments of rows first_row..last_row-1 are."""
+        """Locate the segments of rows first_row..last_row - 1 in the source."""
         row_starts = self.placed.row_starts[first_row : last_row + 1]
         documents, starts, lengths = self.part.locate(self.placed.slots[row_starts[0] : row_starts[-1]])
         return Located(documents=documents, starts=starts, lengths=lengths, row_starts=row_starts - row_starts[0])
@@ -136,7 +136,7 @@ def note_rows(job: PartitionJob, shares: Shares | None, partition: int) -> Note:
     """Count the rows that a partition makes, and note the pieces that it leaves over.
 
     Args:
-        job: what the rows depend on.
+        job: job that makes the rows.
         shares: packs that partitions take of the patterns; None if rows are drawn.
         partition: number of the partition.
     """

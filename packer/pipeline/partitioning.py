@@ -1,4 +1,4 @@
-"""Plan the rows of a histogram algorithm: every partition makes its own rows, and regions make rows of the leftovers.
+"""Plan the rows of a histogram algorithm: partitions pack their own documents, and regions pack the leftovers.
 
     partitions ──own rows──▶ leftovers ──regions──▶ leftovers ──regions of regions──▶ ... ──▶ solved as a whole
 
@@ -34,17 +34,17 @@ from packer.plan.pieces import extents_of_pieces
 from packer.progress import Progress, silent
 
 REGION = 256
-"""Partitions of a region, and regions of a region above: a task reads the notes of at most so many others."""
+"""Partitions per region, and regions per region of the level above: a task reads at most this many notes."""
 
-WORTH = 1e-5
-"""Share of the solver's rows that drawing may add; one row is always allowed."""
+MOST_ADDED = 1e-5
+"""Largest share of the solver's rows that drawing may add; one row is always allowed."""
 
 MOST_SEGMENTS = 1 << 20
-"""Largest number of segments of a partition, about: a worker holds some 20 bytes for each. If documents have a few
-tokens, shards are smaller than `shard_size` allows."""
+"""Approximate limit on the segments of a partition, of which a worker holds about 20 bytes each. With very short
+documents, it makes shards smaller than `shard_size`."""
 
-HOPELESS = 0.005
-"""Share of the rows of the first partition that drawing may add there; above it, drawing is given up at once."""
+MOST_ADDED_FIRST = 0.005
+"""Largest share of rows that drawing may add in the first partition; if it adds more, drawing stops there."""
 
 
 def plan_partitions(
@@ -60,11 +60,11 @@ def plan_partitions(
     """Plan the rows of all documents by a histogram algorithm.
 
     Args:
-        reader: the documents.
-        surveyed: what `survey` said of them.
+        reader: reader of the documents.
+        surveyed: survey of the documents.
         options: options of the pack.
-        rows_per_shard: largest number of rows of a shard; fewer if these had more than MOST_SEGMENTS segments.
-        notes: store of the notes that tasks leave; a task whose note is there does not run again.
+        rows_per_shard: largest number of rows of a shard; it is reduced to keep to MOST_SEGMENTS.
+        notes: store of the notes that tasks leave; a task with a note does not run again.
         workers: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
     """
@@ -89,7 +89,7 @@ def plan_partitions(
         lower_bound=bound,
     )
     if algorithm.draws:
-        drawn = planner.drawn(packs, None if patterns is None else max(packs + 1, int(packs * (1 + WORTH))))
+        drawn = planner.drawn(packs, None if patterns is None else max(packs + 1, int(packs * (1 + MOST_ADDED))))
         if drawn is not None:
             return drawn
     assert patterns is not None
@@ -97,7 +97,7 @@ def plan_partitions(
 
 
 def _solved(surveyed: Survey, options: PackOptions, notes: Notes) -> Patterns:
-    """Solve the histogram of all documents, and keep the solution: with a time limit, the next one may differ."""
+    """Solve the histogram of all documents once; with a time limit, a second solution may differ."""
     note = notes.load("solved")
     if note is None:
         patterns = solve_histogram(options, surveyed.histogram)
@@ -130,7 +130,7 @@ class _Planner:
     lower_bound: int
 
     def job(self, partitions: int, patterns: Patterns | None) -> PartitionJob:
-        """Make the job of so many partitions."""
+        """Return the job for this number of partitions."""
         return PartitionJob(
             reader=self.reader,
             partitions=make_partitions(self.surveyed.blocks, partitions, seed=self.options.seed),
@@ -142,7 +142,7 @@ class _Planner:
     def run(
         self, stage: str, count: int, task: Callable[[int], Note], *, first: int = 0, silently: bool = False
     ) -> NDArray[np.int64]:
-        """Run tasks first..count-1 of a stage; return the rows that each made, int64, shape (count - first,)."""
+        """Run tasks first..count - 1 of a stage; return the number of rows of each: int64, shape (count - first,)."""
         progress = silent if silently else self.progress
         rows = np.zeros(count - first, np.int64)
         numbers = range(first, count)
@@ -163,7 +163,7 @@ class _Planner:
         own = self.run(stage, 1, task, silently=count > 1)
         if count == 1 and own[0] > self.rows_per_shard:
             return self.drawn(int(own[0]), allowed)
-        if count > 1 and allowed is not None and self._is_hopeless(job, load(self.notes, f"{stage}-0")):
+        if count > 1 and allowed is not None and self._adds_too_many(job, load(self.notes, f"{stage}-0")):
             return None
         own = np.concatenate([own, self.run(stage, count, task, first=1)])
         plan = self._plan(job, own, None, self._drawn_pool(stage, count) if count > 1 else _Pool())
@@ -191,8 +191,8 @@ class _Planner:
         pool.add(stage, self.run(stage, 1, task, silently=True))
         return pool
 
-    def _is_hopeless(self, job: PartitionJob, note: Note) -> bool:
-        """Return whether the first partition alone needs many more rows if they are drawn than if they are solved."""
+    def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
+        """Whether drawing needs many more rows than solving in the first partition alone."""
         extents = job.part(0).extents
         histogram = np.bincount(extents, minlength=self.options.max_len + 1)
         histogram[0] = 0
@@ -202,12 +202,12 @@ class _Planner:
             rows += solve_histogram(self.options, np.bincount(left, minlength=self.options.max_len + 1)).packs
         least = lower_bound(histogram, self.options.max_items)
         return (
-            rows > least * (1 + HOPELESS) + 1
-            and rows > solve_histogram(self.options, histogram).packs * (1 + HOPELESS) + 1
+            rows > least * (1 + MOST_ADDED_FIRST) + 1
+            and rows > solve_histogram(self.options, histogram).packs * (1 + MOST_ADDED_FIRST) + 1
         )
 
     def by_patterns(self, patterns: Patterns) -> PartitionPlan:
-        """Share out the packs of patterns to partitions; regions take those that no partition can fill."""
+        """Share out the packs of patterns to partitions, and those that no partition can fill to regions."""
         job = self.job(-(-patterns.packs // self.rows_per_shard), patterns)
         count, max_len = len(job.partitions), self.options.max_len
         if count == 1:

@@ -1,7 +1,7 @@
-"""Packs of the solver's patterns that partitions take beside their even shares, and then regions of partitions.
+"""Share out the packs of the solver's patterns that remain after the even shares: to partitions, then to regions.
 
-Packs are given out one partition after the other, as no pack may be taken twice. That needs histograms only, and shares
-are noted, so nothing is held for each partition.
+Partitions take packs one after the other, so that no pack is taken twice. This needs only histograms, and shares are
+noted, so nothing is held per partition.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _ANY_NUMBER = 1 << 62  # of rows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """Packs that each partition takes: its even share, and others that its segments fill."""
+    """Packs that each partition takes: its even share, and further packs that its segments can fill."""
 
     even: Regions
-    """Stage that noted the even shares, with one task for each partition."""
+    """Stage that noted the even shares, with a task per partition."""
 
     further: str
-    """Stage of the other packs, with one note for each region; see `share_further`."""
+    """Stage of the further packs, with a note per region; see `share_further`."""
 
     def share(self, partition: int) -> Share:
-        """Join both shares of a partition; the histogram of its leftovers is not loaded."""
+        """Return all packs of a partition, without the histogram of its leftovers."""
         even = load(self.even.notes, f"{self.even.stage}-{partition}")
         region, number = divmod(partition, self.even.size)
         further = load(self.even.notes, f"{self.further}-{region}")
@@ -43,14 +43,14 @@ class Shares:
 
 
 def share_further(shares: Shares, patterns: Patterns, *, max_len: int, most_rows: int) -> NDArray[np.int64]:
-    """Give every partition, in turn, the packs that it can fill beside its even share, and note them by region.
+    """Give every partition, in turn, further packs that it can fill, and note them by region.
 
-    In the note of a region, its partition p has given[offsets[p]:offsets[p + 1]], and packs[...] alike.
+    In the note of a region, its partition p has given[offsets[p]:offsets[p + 1]] and packs[offsets[p]:offsets[p + 1]].
 
     Args:
-        shares: stages of the shares; those that are even have been noted.
+        shares: stages of the shares; the even ones have been noted.
         patterns: global solution.
-        max_len: tokens of a row.
+        max_len: length of a row.
         most_rows: largest number of rows of a partition.
 
     Returns:
@@ -80,13 +80,13 @@ def share_further(shares: Shares, patterns: Patterns, *, max_len: int, most_rows
 def share_with_regions(
     below: Regions, patterns: Patterns, out_left: NDArray[np.int64], *, max_len: int, stage: str
 ) -> None:
-    """Give every region, in turn, the packs that the leftovers in it can fill, and note them.
+    """Give every region, in turn, the packs that its leftovers can fill, and note them.
 
     Args:
         below: stage that noted the shares below, with histograms of their leftovers.
         patterns: global solution.
         out_left: (patterns,) packs of each pattern that are not taken yet; packs that regions take are subtracted.
-        max_len: tokens of a row.
+        max_len: length of a row.
         stage: name of the stage of these shares.
     """
     for region in range(len(below)):

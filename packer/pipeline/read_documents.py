@@ -1,4 +1,4 @@
-"""One source or a mixture of several: opened, and read as one sequence of documents."""
+"""Open a source or a mixture of several, and read it as one sequence of documents."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from packer.sources.origins import Origins
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-Given = Union[str, Path, "Dataset", "DatasetDict"]
+SourceLike = Union[str, Path, "Dataset", "DatasetDict"]
 """A path, glob or Hub id, or a `datasets` object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Documents:
-    """The documents to be packed, in order."""
+    """Documents to be packed, in order."""
 
     source: Source
-    """The source of all lists; of a mixture, its sources one after the other."""
+    """Source of all lists; for a mixture, its sources one after the other."""
 
     identity: SourceIdentity
-    """The source, or the mixture and what is taken of each source; for the manifest."""
+    """Identity of the source or mixture, for the manifest."""
 
     lengths: NDArray[np.int32] | None
-    """(documents,) tokens of each; None if they are looked up when needed."""
+    """(documents,) tokens of each document; None if they are looked up when needed."""
 
     origins: Origins | None
-    """Which document of which source each document of a mixture is; None for one source."""
+    """Source, document and copy that each document of a mixture comes from; None for a single source."""
 
     def table(self) -> TokenTable:
-        """The columns of all documents by address, for a mapped source; `lengths` is empty."""
+        """Return the columns of all documents of a mapped source, by address; `lengths` is empty."""
         table = self.source.table(np.zeros(0, np.int32))
-        return table if self.origins is None else replace(table, rows=self.origins)
+        return table if self.origins is None else replace(table, lists=self.origins)
 
     def describe(self, document: int) -> str:
         """Name a document for a message: "document 17 (rows.jsonl line 18)", with " of code" in a mixture."""
@@ -58,11 +58,13 @@ class Documents:
         return self.origins.describe(int(sources[0]), int(ids[0]))
 
 
-def split_weights(source: Given | Sequence[tuple[Given, float]]) -> tuple[Given | list[Given], tuple[float, ...]]:
-    """Split pairs into (sources, weights); a single source is returned as it is, without weights.
+def split_weights(
+    source: SourceLike | Sequence[tuple[SourceLike, float]],
+) -> tuple[SourceLike | list[SourceLike], tuple[float, ...]]:
+    """Split a list of (source, weight) into (sources, weights); return a single source unchanged, without weights.
 
     Raises:
-        PackerError: the list is empty, or holds something else than pairs.
+        PackerError: the list is empty, or an element is not a pair.
     """
     if not isinstance(source, (list, tuple)):
         return source, ()
@@ -70,14 +72,18 @@ def split_weights(source: Given | Sequence[tuple[Given, float]]) -> tuple[Given 
     if len(pairs) != len(source) or not pairs:
         raise PackerError("a mixture is a list of (source, weight), as in [('web', 0.7), ('code', 0.3)]")
     weights = tuple(float(weight) if type(weight) is int else weight for _, weight in pairs)
-    return [given for given, _ in pairs], weights
+    return [each for each, _ in pairs], weights
 
 
-def open_sources(source: Given | Sequence[Given], options: PackOptions) -> OpenDocuments:
-    """Open a source, or the sources of a mixture, as the options say.
+def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> OpenDocuments:
+    """Open a source, or the sources of a mixture.
+
+    Args:
+        source: a source, or a list of as many sources as the options have weights.
+        options: options of the pack; those for reading and mixing are used.
 
     Raises:
-        PackerError: a source is missing, unreadable or lacks a column; or the number of sources is not that of weights.
+        PackerError: a source is missing, unreadable or lacks a column; or the number of sources is wrong.
     """
     if not isinstance(source, (list, tuple)):
         if options.weights:
@@ -109,11 +115,10 @@ def read_documents(
     """Check every document, and decide which documents of a mixture are taken how often.
 
     Args:
-        opened: a source or a mixture.
+        opened: source or mixture.
         progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
-        hold_lengths: keep the length of every document.
-        interleaved: put the documents of a mixture in an order in which every stretch has the shares of the whole. The
-            order is held.
+        hold_lengths: hold the length of every document in memory.
+        interleaved: interleave the sources of a mixture evenly; the order is held in memory.
 
     Raises:
         SourceError: a source holds no document, or a document or file is wrong.
@@ -127,7 +132,8 @@ def read_documents(
     return Documents(source=survey.source, identity=survey.identity, lengths=lengths, origins=survey.origins(order))
 
 
-def _refuse_twice(sources: Sequence[Given]) -> None:
+def _refuse_twice(sources: Sequence[SourceLike]) -> None:
+    """Raise a PackerError if a source occurs twice."""
     seen = set()
     for source in sources:
         key = os.path.realpath(source) if isinstance(source, (str, Path)) else id(source)
@@ -137,7 +143,7 @@ def _refuse_twice(sources: Sequence[Given]) -> None:
 
 
 def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
-    """Refuse options for text that apply to no source."""
+    """Raise a PackerError for options for text that apply to no source."""
     texts = [part.tokenized.identity for part in parts if part.tokenized is not None]
     if options.tokenizer is not None and not texts:
         raise PackerError(
@@ -153,8 +159,8 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
         )
 
 
-def _name(source: Given) -> str:
-    """Name a source: the last part of its path, or its Hub id."""
+def _name(source: SourceLike) -> str:
+    """Return the name of a source: the last part of its path, or its Hub id."""
     if not isinstance(source, (str, Path)):
         return "dataset"
     path = Path(source)

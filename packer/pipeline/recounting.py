@@ -1,4 +1,4 @@
-"""The figures of a manifest, counted again from the source."""
+"""Count the totals of a manifest again from the source, and compare the identity of the source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from packer.sources.documents import DocumentError
 
 
 class _Grouped(NamedTuple):
-    """Segments of the rows, whose rows are looked at when their groups are known; shape (segments,)."""
+    """Segments of the rows, held until the groups of all documents are known; shape (segments,)."""
 
     documents: NDArray[np.int64]
     lengths: NDArray[np.int32]
@@ -38,11 +38,11 @@ class _Grouped(NamedTuple):
 
 
 class SourceCounts:
-    """What the tables of a source come to, one after the other.
+    """Totals of a source, added up table by table.
 
     Args:
-        options: those of the pack.
-        keeps_whole: its algorithm cuts documents only where max_len demands it.
+        options: options of the pack.
+        keeps_whole: whether the algorithm cuts only documents longer than max_len.
     """
 
     def __init__(self, options: PackOptions, *, keeps_whole: bool) -> None:
@@ -50,8 +50,8 @@ class SourceCounts:
         self._keeps_whole = keeps_whole
         self._account: Account | None = None
         self._policy = np.zeros(options.max_len + 1, np.int64)
-        self._groups: list[pa.DictionaryArray] = []  # the values of each table's documents
-        self._grouped: list[_Grouped] = []  # the segments of each table
+        self._groups: list[pa.DictionaryArray] = []  # values of the documents of each table
+        self._grouped: list[_Grouped] = []  # segments of each table
 
     def add(
         self, table: TokenTable, policy: Segments, segments: Segments, packed: PackedSegments, numbers: slice
@@ -59,11 +59,11 @@ class SourceCounts:
         """Count a table.
 
         Args:
-            table: the documents.
-            policy: what the long-document policy makes of them, untrained segments removed.
-            segments: the same as it is in the rows; a wrapped document is cut elsewhere there.
+            table: documents of the source.
+            policy: segments that the long-document policy makes of them, untrained ones left out.
+            segments: the same documents as cut in the rows; wrapping cuts them elsewhere.
             packed: segments of the rows.
-            numbers: which of them are those of the table.
+            numbers: slice of `packed` with the segments of the table.
         """
         account = account_of(segments, self._options)
         self._account = account if self._account is None else self._account + account
@@ -73,7 +73,7 @@ class SourceCounts:
             lists = lists_of(table, np.arange(len(table.lengths)))
             values = KeptValues.of({name: table.extra[name]}, lists).column(name, lists, np.zeros(len(lists), bool))
             self._groups.append(group_values(values, name))
-            self._grouped.append(  # copies, as views would hold the whole bucket
+            self._grouped.append(  # copies, because views would hold the whole bucket
                 _Grouped(
                     documents=packed.documents[numbers].copy(),
                     lengths=packed.lengths[numbers].copy(),
@@ -82,19 +82,19 @@ class SourceCounts:
             )
 
     def faults(self, manifest: Manifest, describe: Callable[[int], str]) -> Iterator[str]:
-        """Yield each total that the source does not come to, and a row that has not the groups it should.
+        """Yield a sentence for each total that the source contradicts, and for the first row with wrong groups.
 
         Args:
-            manifest: of the dataset.
-            describe: names a document for a message.
+            manifest: manifest of the dataset.
+            describe: function that names a document in messages.
         """
         totals, counted = manifest.totals, {"documents": 0, "tokens": 0}
         if self._account is not None:
             counted = self._account.to_dict()
         others = [
-            f"the source has {counted[what]:,} {what}, the manifest says {told:,}"
-            for what, told in (("documents", totals.documents), ("tokens", totals.tokens))
-            if counted[what] != told
+            f"the source has {counted[what]:,} {what}, the manifest says {recorded:,}"
+            for what, recorded in (("documents", totals.documents), ("tokens", totals.tokens))
+            if counted[what] != recorded
         ]
         yield from others or differences(totals, counted, "the source")
         if self._groups:
@@ -116,7 +116,7 @@ class SourceCounts:
         items = cut_documents(extents.reshape(-1, step).sum(axis=1, dtype=np.int32), options.max_len, "error")
         least = lower_bound(items.histogram, options.max_items)
         ungrouped = totals.groups.packs_ungrouped if totals.groups is not None else 0
-        is_possible = least <= ungrouped <= len(documents) // step  # the algorithm decides how many
+        is_possible = least <= ungrouped <= len(documents) // step  # the exact number depends on the algorithm
         counted = group_totals(group_codes(groups), ungrouped if is_possible else least)
         yield from differences(totals, {"groups": counted.to_dict()}, "the source")
         if options.group_mode == "together":
@@ -124,25 +124,25 @@ class SourceCounts:
             yield from differences(totals, {"lower_bound": bound}, "the source")
 
 
-def identity_faults(told: SourceIdentity, found: SourceIdentity) -> Iterator[str]:
-    """Yield in what a source is not the one that the manifest tells of, a sentence each.
+def identity_faults(recorded: SourceIdentity, found: SourceIdentity) -> Iterator[str]:
+    """Yield a sentence for each difference between a source and the identity in the manifest.
 
-    Versions of libraries that made tokens of text do not count: the tokens are compared. Nor do the names and sizes of
-    files: the same documents in other files, or compressed, are the same source. Files of the same names must have the
-    same documents and tokens.
+    Versions of the libraries that tokenize text may differ, since tokens are compared, and so may the names and sizes
+    of files: the same documents in other files, or compressed, are the same source. Only if all names are equal must
+    each file have the same documents and tokens.
 
     Args:
-        told: `source` of the manifest.
-        found: the same of the source that is there.
+        recorded: identity in the manifest.
+        found: identity of the source.
     """
-    one, other = _compared(told), _compared(found)
+    one, other = _compared(recorded), _compared(found)
     if [file["name"] for file in one["files"]] != [file["name"] for file in other["files"]]:
         del one["files"], other["files"]
     yield from _faults(one, other)
 
 
 def _compared(identity: SourceIdentity | MixturePart) -> dict[str, Any]:
-    """The facts that count."""
+    """Return the facts that must be equal."""
     content = identity.to_dict()
     if identity.text is not None:
         content["text"] = identity.text.without_versions()
@@ -152,22 +152,22 @@ def _compared(identity: SourceIdentity | MixturePart) -> dict[str, Any]:
     return content
 
 
-def _faults(told: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    for name in dict.fromkeys([*told, *found]):
-        one, other = told.get(name), found.get(name)
+def _faults(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys([*recorded, *found]):
+        one, other = recorded.get(name), found.get(name)
         if name in ("files", "mixture") and isinstance(one, list) and len(one) == len(other or ()):
             for number, parts in enumerate(zip(one, other or (), strict=True)):
                 for fault in _faults(*parts):
                     yield f"{fault} ({name}, number {number})"
         elif one != other:
-            yield f"the source is not as it was packed: {name} is {other}, the manifest says {one}"
+            yield f"the source differs from the packed one: {name} is {other}, the manifest says {one}"
 
 
 def _joined(groups: list[pa.DictionaryArray]) -> pa.DictionaryArray:
-    """Join the groups of the parts of a source, whose values may be of different types.
+    """Join the groups of the parts of a source, whose values may have different types.
 
     Raises:
-        SourceError: no type holds all of them.
+        SourceError: no type holds all values.
     """
     try:
         values = alike([part.dictionary for part in groups], "group_by")

@@ -1,4 +1,4 @@
-"""Regions: some hundred tasks of a stage together, so that a task of the next stage reads the notes of these only."""
+"""Regions: groups of some hundred tasks of a stage, whose notes one task of the next stage reads."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Regions:
     """Name of the stage."""
 
     count: int
-    """Number of its tasks."""
+    """Number of tasks of the stage."""
 
     size: int
-    """Tasks of a region; the last region may have fewer."""
+    """Tasks per region; the last region may have fewer."""
 
     def __len__(self) -> int:
-        """The number of regions."""
+        """Return the number of regions."""
         return -(-self.count // self.size)
 
     def notes_of(self, region: int) -> Iterator[Note]:

@@ -1,4 +1,4 @@
-"""Records of segments distributed to buckets of consecutive documents: in memory where they are few, else on disk."""
+"""Distribute records of segments to buckets of consecutive documents, in memory if they are few and on disk if not."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 
-_RANGES = 1 << 16  # ranges of documents, at most, whose segments are counted
-_WRITTEN = 1 << 18  # records, about, that are written at once
+_MOST_RANGES = 1 << 16  # ranges of documents whose segments are counted
+_WRITTEN_TOGETHER = 1 << 18  # approximate number of records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """Which bucket the segments of each document belong to. Buckets consist of ranges of 2**shift documents."""
+    """Division of documents into buckets, which consist of ranges of 2**shift documents."""
 
     shift: int
-    """At least 1: ranges begin at even documents, so that pairs stay together."""
+    """Logarithm of the documents per range, at least 1: ranges begin at even documents, so that pairs stay together."""
 
     of_range: NDArray[np.int64]
-    """Shape (ranges,): the bucket of each range, ascending; documents beyond the last range belong to it."""
+    """Shape (ranges,): bucket of each range, ascending; documents beyond the last range belong to it."""
 
     sizes: NDArray[np.int64]
-    """Shape (buckets,): segments of each."""
+    """Shape (buckets,): segments of each bucket."""
 
     @classmethod
     def balanced(cls, parts: Iterable[NDArray[np.int64]], documents: int, size: int) -> Buckets:
-        """Cut documents into buckets of about equally many segments.
+        """Divide documents into buckets of about equally many segments.
 
-        Ranges of [3, 1, 2, 0, 4] segments have 0, 3, 4, 6 and 6 before them: at 3 a bucket they make buckets of 3, 3
-        and 4. A range with more segments than that is a bucket of its own.
+        Ranges of [3, 1, 2, 0, 4] segments have 0, 3, 4, 6 and 6 segments before them: with size 3, they make buckets of
+        3, 3 and 4. A range with more segments is a bucket of its own.
 
         Args:
-            parts: the document of every segment, in any order.
-            documents: about how many there are.
-            size: segments of a bucket.
+            parts: document of every segment, in any order.
+            documents: approximate number of documents.
+            size: segments per bucket.
         """
-        shift = max(1, documents.bit_length() - _RANGES.bit_length() + 1)
+        shift = max(1, documents.bit_length() - _MOST_RANGES.bit_length() + 1)
         counts = np.zeros((documents >> shift) + 1, np.int64)
         for part in parts:
             counts += np.bincount(_ranges_of(part, shift, len(counts)), minlength=len(counts))
@@ -51,35 +51,35 @@ class Buckets:
 
     @property
     def borders(self) -> NDArray[np.int64]:
-        """Shape (buckets - 1,): the first document of every bucket but the first."""
+        """First document of every bucket but the first: shape (buckets - 1,)."""
         borders: NDArray[np.int64] = (np.flatnonzero(np.diff(self.of_range)) + 1) << self.shift
         return borders
 
     def of(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The bucket of each document."""
+        """Return the bucket of each document."""
         buckets: NDArray[np.int64] = self.of_range[_ranges_of(documents, self.shift, len(self.of_range))]
         return buckets
 
 
 def _ranges_of(documents: NDArray[np.int64], shift: int, ranges: int) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = np.clip(documents >> shift, 0, ranges - 1)
-    return found
+    numbers: NDArray[np.int64] = np.clip(documents >> shift, 0, ranges - 1)
+    return numbers
 
 
 @contextmanager
 def distributed(
     parts: Iterable[NDArray[Any]], dtype: np.dtype[Any], buckets: Buckets
 ) -> Iterator[Callable[[int], NDArray[Any]]]:
-    """Distribute records to their buckets, and give a function that reads the records of one, in the order they came.
+    """Distribute records to their buckets; yield a function that reads the records of a bucket in their order.
 
-    One bucket stays in memory. More of them lie one after the other in a temporary file without a name, in the folder
-    for temporary files (`TMPDIR`), which takes the bytes of all records and is gone when the context is left, even if
-    the process is killed.
+    A single bucket stays in memory. Several are stored one after the other in an unnamed temporary file, in the folder
+    for temporary files (`TMPDIR`). It has the size of all records, and disappears when the context is left, even if the
+    process is killed.
 
     Args:
         parts: structured arrays of `dtype`, which has a field `document`.
-        dtype: the type of a record.
-        buckets: counted from the same records.
+        dtype: type of a record.
+        buckets: buckets balanced by the same records.
 
     Raises:
         PackerError: the file cannot be written.
@@ -107,12 +107,12 @@ def distributed(
 
 
 def _write(file: Any, parts: Iterable[NDArray[Any]], buckets: Buckets, ends: NDArray[np.int64]) -> None:
-    """Write records behind those that their buckets have already; `ends` says where, in records, and is moved on."""
+    """Append records to their buckets, which end at `ends`, in records; `ends` is updated."""
 
     def write(records: NDArray[Any]) -> None:
-        of = buckets.of(records["document"])
-        records = records[np.argsort(of, kind="stable")]
-        counts = np.bincount(of, minlength=len(ends))
+        numbers = buckets.of(records["document"])
+        records = records[np.argsort(numbers, kind="stable")]
+        counts = np.bincount(numbers, minlength=len(ends))
         first = 0
         for bucket in np.flatnonzero(counts):
             file.seek(int(ends[bucket]) * records.itemsize)
@@ -127,7 +127,7 @@ def _write(file: Any, parts: Iterable[NDArray[Any]], buckets: Buckets, ends: NDA
     for part in parts:
         gathered.append(part)
         held += len(part)
-        if held >= _WRITTEN:
+        if held >= _WRITTEN_TOGETHER:
             write(np.concatenate(gathered))
             gathered, held = [], 0
     if gathered:
@@ -138,5 +138,5 @@ def _cannot_write(error: OSError, buckets: Buckets, dtype: np.dtype[Any]) -> Pac
     count = int(buckets.sizes.sum())
     return PackerError(
         f"{gettempdir()}: {error.strerror or error}: a comparison of {count:,} segments with their source "
-        f"takes {count * dtype.itemsize / 1e9:,.1f} GB there: free some space, or name another folder by TMPDIR"
+        f"needs {count * dtype.itemsize / 1e9:,.1f} GB there: free some space, or set TMPDIR to another folder"
     )

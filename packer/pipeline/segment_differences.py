@@ -1,4 +1,4 @@
-"""What differs first between the documents of a source and the segments of the rows."""
+"""Find the first differences between the documents of a source and the segments of the rows."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _COMPARED_TOGETHER = 4 << 20  # tokens
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedSegments:
-    """The segments of some documents of the source, ordered by document and start; each int64, shape (segments,)."""
+    """Segments of consecutive documents of the source, by document and start; int64 arrays of shape (segments,)."""
 
     documents: NDArray[np.int64]
-    """Counted from the first of these documents."""
+    """Documents of the segments, counted from the first of these documents."""
 
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
     context: NDArray[np.int64]
-    """Tokens without loss at the head."""
+    """Tokens at the start of the segments that have no loss."""
 
     @classmethod
     def of(cls, segments: Segments) -> ExpectedSegments:
-        """Put segments in order."""
+        """Sort segments by document and start."""
         documents, starts, lengths = segments.locate(segments.numbers())
         order = np.lexsort((starts, documents))
         documents, starts, lengths = documents[order], starts[order], lengths[order]
@@ -50,24 +50,24 @@ class ExpectedSegments:
 
 
 class TableDifferences:
-    """The first differences between a table of the source and the rows, wherever the parts end that are compared.
+    """First differences between a table of the source, which is compared part by part, and the rows.
 
-    Where segments differ, only the first of them is reported: the first of another document, else the first with
-    another start, else the first of another length. Otherwise the first difference of every kept column is, and that of
-    the tokens, or of the labels if the tokens are the same.
+    If segments differ, one is reported: the first with another document, else the first with another start, else the
+    first with another length. Otherwise, the first difference in each kept column is reported, and the first in the
+    tokens, or in the labels if the tokens are equal.
     """
 
     def __init__(self, options: PackOptions, source: SourceOrder) -> None:
         self._max_len = options.max_len
         self._kept_names = (*options.keep_tokens, *options.kept)
         self._describe = source.describe
-        self._structure: dict[str, str] = {}  # a sentence by what differs
+        self._structure: dict[str, str] = {}  # a sentence per attribute that differs
         self._kept: dict[str, str] = {}
         self._tokens: dict[str, str] = {}
 
     @property
     def in_documents(self) -> bool:
-        """Whether a segment is of another document than it should be."""
+        """Whether a segment belongs to another document than it should."""
         return "documents" in self._structure
 
     @property
@@ -76,7 +76,7 @@ class TableDifferences:
         return bool(self._structure)
 
     def faults(self) -> Iterator[str]:
-        """Yield what differs, a sentence each."""
+        """Yield a sentence for each difference to report."""
         if not self._structure:
             yield from (self._kept[name] for name in self._kept_names if name in self._kept)
         found = self._structure or self._tokens
@@ -87,10 +87,10 @@ class TableDifferences:
         """Compare the next part of the table.
 
         Args:
-            expected: its segments.
-            packed: a bucket that has all segments of its documents.
-            first: number in `packed` of the segment that should be the first; below 0 if others stand before it.
-            part: the documents.
+            expected: segments of the part.
+            packed: bucket with all segments of the documents of the part.
+            first: number in `packed` of the first expected segment; below 0 if earlier buckets have too many segments.
+            part: documents of the part.
         """
         self._compare_structure(expected, packed, first, part)
         if self._structure:
@@ -134,7 +134,7 @@ class TableDifferences:
             differ = np.flatnonzero(one[:short] != other[:short])
             if len(differ) or len(one) != len(other):
                 which = self._describe(int(wanted[differ[0] if len(differ) else short]))
-                fault = f"{which} is not in the rows as the source has it: missing, doubled or cut elsewhere"
+                fault = f"{which} is in the source, but missing from the rows, repeated or cut elsewhere there"
                 self._structure.setdefault(name, fault)
                 return
 
@@ -189,43 +189,43 @@ class _Pieces:
     packed: PackedSegments
     part: TokenTable
     documents: NDArray[np.int64]
-    """Numbered as in the source."""
+    """Documents of the segments, numbered as in the source."""
 
     numbers: slice
-    """Of the segments in `packed`."""
+    """Positions of the segments in `packed`."""
 
     lists: NDArray[np.int64]
-    """The list of the source's columns that each comes from."""
+    """Lists of the source that the segments come from."""
 
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     context: NDArray[np.int64]
     places: NDArray[np.int64]
-    """Where each goes among the values that are compared."""
+    """Positions of the segments among the compared values."""
 
     rows: NDArray[np.int64]
-    """The row of each."""
+    """Rows of the segments."""
 
     offsets: NDArray[np.int64]
-    """Where in the row it begins."""
+    """Positions of the segments in their rows."""
 
     @property
     def size(self) -> int:
-        """Values that are compared."""
+        """Number of compared values."""
         return int(self.lengths.sum())
 
     @property
     def in_source(self) -> Spans:
-        """Where the values are in the source's columns, and where they go."""
+        """Spans that copy the values from columns of the source."""
         return Spans(self.lists, self.starts, self.lengths, self.places)
 
     @property
     def in_rows(self) -> Spans:
-        """Where the values are in the rows, and where they go."""
+        """Spans that copy the values from the rows."""
         return Spans(self.rows, self.offsets, self.lengths, self.places)
 
     def kept(self, name: str) -> tuple[pa.Array, pa.Array]:
-        """The values of a kept column: those of the source, and those of the rows."""
+        """Return the values of a kept column in the source and in the rows."""
         column = self.part.extra[name]
         if name in self.packed.kept:
             values = KeptValues.of({name: column}, self.lists)
@@ -240,15 +240,15 @@ class _Pieces:
 
 
 def _difference(expected: pa.Array, found: pa.Array) -> int | None:
-    """The first position at which the values of two arrays differ, or None; 1 and 1.0 are the same value.
+    """Return the first position where the values of two arrays differ, or None; 1 and 1.0 are equal.
 
-    The source is read a part at a time: the values of a part may have a narrower type than those of the whole.
+    Types may differ: the values of a part of the source may have a narrower type than those of the whole.
     """
     kind = join(expected.type, found.type)
     if kind is not None:
         try:
             return same_values(cast(expected, kind), cast(found, kind))
-        except pa.ArrowInvalid:  # the type does not hold some value of one of them: find it
+        except pa.ArrowInvalid:  # some value does not fit the joint type: compare one by one
             if len(expected) == 1:
                 return 0
     elif len(expected) == 1:

@@ -1,4 +1,4 @@
-"""Documents by number: lengths and segments of any part of a source, without holding those of the whole."""
+"""Read lengths and segments of any range of documents, without holding those of the whole source."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from packer.plan import Segments
 from packer.sources import TokenTable
 
 CHUNK = 1 << 19
-"""Documents that a pass over all of them looks at together; even, so that pairs are not separated."""
+"""Documents cut together in a pass over all of them; even, so that pairs are not separated."""
 
-_LOOKED_UP = 1 << 18  # documents
+_READ_TOGETHER = 1 << 18  # documents whose lengths are looked up together
 
 
 class SegmentReader(Protocol):
-    """Cuts the documents of a source, which are known by their numbers. Can be pickled."""
+    """Cuts ranges of documents into segments. Can be pickled."""
 
     @property
     def documents(self) -> int:
-        """The number of documents."""
+        """Number of documents."""
 
     def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
-        """Cut the documents of some ranges, one after the other, as the options say.
+        """Cut the documents of some ranges, one range after the other.
 
         Args:
-            ranges: (ranges, 2) the first document of each and the one after its last, ascending.
-            threads: to look through the lengths with.
+            ranges: (ranges, 2) first document of each range and the one after its last, ascending.
+            threads: number of threads that read the lengths.
         """
 
 
 def chunks(reader: SegmentReader) -> range:
-    """The first document of every chunk."""
+    """Return the first document of every chunk."""
     return range(0, reader.documents, CHUNK)
 
 
@@ -52,17 +52,17 @@ def read_chunk(reader: SegmentReader, first: int) -> Segments:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LengthsReader:
-    """Documents known by their lengths alone: an array, in memory or mapped from a file."""
+    """Reader of documents of which only the lengths are known."""
 
     lengths: NDArray[np.int32]
-    """(documents,) tokens of each."""
+    """(documents,) tokens of each document, in memory or mapped from a file."""
 
     options: PackOptions
-    """How they are cut."""
+    """Options of the pack, which say how documents are cut."""
 
     @property
     def documents(self) -> int:
-        """The number of documents."""
+        """Number of documents."""
         return len(self.lengths)
 
     def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
@@ -76,14 +76,14 @@ class LengthsReader:
 
 @dataclass(frozen=True, kw_only=True)
 class MappedDocuments:
-    """Documents of a mapped source and their columns by address; addresses hold in one process and are not pickled."""
+    """Documents of a mapped source and the addresses of their columns, which are not pickled but made anew."""
 
     documents: Documents
-    """Every document, checked."""
+    """All documents, checked."""
 
     @cached_property
     def table(self) -> TokenTable:
-        """The columns of all documents, made on first use; `lengths` is empty."""
+        """Columns of all documents, by address; `lengths` is empty."""
         return self.documents.table()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,25 +92,25 @@ class MappedDocuments:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceReader:
-    """The documents of a mapped source, whose lengths are looked up where they lie."""
+    """Reader of a mapped source, whose lengths are looked up in the mapped files."""
 
     mapped: MappedDocuments
-    """The documents."""
+    """Documents of the source."""
 
     options: PackOptions
-    """How they are cut."""
+    """Options of the pack, which say how documents are cut."""
 
     @property
     def documents(self) -> int:
-        """The number of documents."""
+        """Number of documents."""
         return self.mapped.documents.identity.documents
 
     def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
         """Cut the documents of some ranges; see `SegmentReader`.
 
         Raises:
-            SourceError: a document is longer than max_len, cannot be split at turns, or has nothing to train, and the
-                options make that an error.
+            SourceError: a document is too long, cannot be split at turns, or has an untrained segment, and the options
+                make that an error.
         """
         lengths = self._lengths(ranges)
         first = int(ranges[0, 0]) if len(ranges) else 0
@@ -119,7 +119,7 @@ class SourceReader:
             return segments
         documents = documents_of(ranges, np.arange(len(lengths)))
         table = self.mapped.table
-        part = replace(table, lengths=lengths, rows=lists_of(table, documents), first_document=0)
+        part = replace(table, lengths=lengths, lists=lists_of(table, documents), first_document=0)
 
         def describe(local: int) -> str:
             return self.mapped.documents.describe(int(documents[local]))
@@ -128,13 +128,13 @@ class SourceReader:
         return without_untrained(segments, part, self.options, describe)
 
     def _lengths(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Look up the lengths of documents, some at a time: 4 bytes each are held, and not their 8-byte numbers."""
+        """Look up the lengths of documents, a part at a time, because their numbers take twice as many bytes."""
         table = self.mapped.table
         lengths = np.empty(int(np.diff(ranges).sum()), np.int32)
         done = 0
         for begin, end in ranges.tolist():
-            for first in range(begin, end, _LOOKED_UP):
-                documents = np.arange(first, min(first + _LOOKED_UP, end))
+            for first in range(begin, end, _READ_TOGETHER):
+                documents = np.arange(first, min(first + _READ_TOGETHER, end))
                 out = lengths[done : done + len(documents)]
                 lengths_of(table.input_ids.addresses, lists_of(table, documents), out)
                 done += len(documents)
@@ -142,14 +142,14 @@ class SourceReader:
 
 
 def documents_of(ranges: NDArray[np.int64], local: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Number documents of some ranges in the whole source: ranges [[3, 5], [9, 11]], local [0, 2, 3] -> [3, 9, 10]."""
+    """Convert numbers within ranges to documents: ranges [[3, 5], [9, 11]], local [0, 2, 3] -> [3, 9, 10]."""
     counts = np.diff(ranges).reshape(-1)
     ends = np.cumsum(counts)
-    at = np.searchsorted(ends, local, side="right")
-    found: NDArray[np.int64] = ranges[:, 0][at] + local - (ends - counts)[at]
-    return found
+    of_range = np.searchsorted(ends, local, side="right")
+    documents: NDArray[np.int64] = ranges[:, 0][of_range] + local - (ends - counts)[of_range]
+    return documents
 
 
 def lists_of(table: TokenTable, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The list of the table's columns that each of these documents is."""
-    return documents if table.rows is None else table.rows[documents].astype(np.int64)
+    """Return the list in the columns of the table that each of these documents is."""
+    return documents if table.lists is None else table.lists[documents].astype(np.int64)

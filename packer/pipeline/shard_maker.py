@@ -1,4 +1,4 @@
-"""Plan to shards: each shard a pure function of the source, the plan and its number."""
+"""Write the shards of a plan; the bytes of a shard depend only on the source, the plan and its number."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ from packer.sources import TokenTable, value_message
 from packer.sources.origins import Origins
 
 Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
-"""Record batches, and what is in each."""
+"""Record batches and their counts."""
 
 
 class Shards(Protocol):
-    """A plan, as the rows of each shard. Can be pickled."""
+    """A plan: the rows of each shard. Can be pickled."""
 
     @property
     def shard_rows(self) -> list[int]:
-        """Rows of each shard; none is empty."""
+        """Number of rows of each shard; none is empty."""
 
     def shard(self, number: int) -> ShardRows:
-        """The rows of a shard."""
+        """Return the rows of a shard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardMaker:
-    """All that the bytes of the shards depend on. Can be pickled, and makes the same bytes in any process."""
+    """Everything that the bytes of the shards depend on. Can be pickled; makes the same bytes in any process."""
 
     mapped: MappedDocuments
-    """The documents."""
+    """Documents that are packed."""
 
     shards: Shards
-    """Which segment stands where."""
+    """Segments of the rows of each shard."""
 
     row_format: RowFormat
-    """What a row looks like."""
+    """Format of the rows."""
 
     overlap: int
-    """Tokens with which a piece of a document repeats the end of the piece before it."""
+    """Tokens that each piece of a split document repeats from the end of the piece before it."""
 
     @property
     def table(self) -> TokenTable:
-        """The columns of all documents, by address."""
+        """Columns of all documents, by address."""
         return self.mapped.table
 
     @property
     def origins(self) -> Origins | None:
-        """Which document of which source each document is; None where there is one source."""
+        """Source, document and copy that each document of a mixture comes from; None for a single source."""
         return self.mapped.documents.origins
 
     def batches(self, shard: int) -> Batches:
-        """Yield (record batch, what is in it) of a shard, in order.
+        """Yield (record batch, its counts) of a shard, in order.
 
         Raises:
             SourceError: a token or label of the source is out of range.
@@ -83,7 +83,7 @@ class ShardMaker:
                 raise SourceError(self._explain(bad, block)) from bad
 
     def block(self, rows: Located) -> RowBlock:
-        """Say what stands where in some rows."""
+        """Return the segments of some rows with everything that the writer needs."""
         sources, ids, copies = (None, rows.documents, None)
         if self.origins is not None:
             sources, ids, copies = self.origins.of(rows.documents)
@@ -105,14 +105,14 @@ class ShardMaker:
         return SourceColumns(input_ids=self.table.input_ids, labels=self.table.labels, kept_tokens=kept)
 
     def _kept(self, rows: ShardRows) -> KeptValues:
-        """Look up the kept columns of the documents of a shard."""
+        """Return the values that the documents of a shard have in kept columns."""
         if not self.row_format.kept:
             return KeptValues(lists=np.empty(0, np.int64), values={})
         lists = lists_of(self.table, rows.located(0, len(rows)).documents)
         return KeptValues.of({name: self.table.extra[name] for name in self.row_format.kept}, lists)
 
     def _explain(self, bad: BadTokenError, block: RowBlock) -> str:
-        """Name the document, position and value that is no token id."""
+        """Return a message that names the document, position and value that is not a token id."""
         column = self.table.input_ids if bad.column == "input_ids" else self.table.labels
         assert column is not None
         start = int(block.starts[bad.segment])
@@ -135,35 +135,35 @@ class ShardMaker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardTask:
-    """Writes any shard by itself, and commits it. Can be pickled, so any process can write it, twice if need be."""
+    """Writes and commits any shard by itself. Can be pickled: any process can write a shard, even a second time."""
 
     claimed: PackedOutput
-    """The output."""
+    """Unfinished output."""
 
     maker: ShardMaker
-    """Makes the rows."""
+    """Maker of the shards."""
 
     watch: Watch
-    """Files that must stay as they are."""
+    """Source files, which must not change."""
 
     shards: int
-    """The number of shards, which is part of their names."""
+    """Number of shards, which is part of their names."""
 
-    def __call__(self, shard: int, seen: Callable[[Batches], Batches] = iter) -> ShardEntry:
-        """Write a shard.
+    def __call__(self, shard: int, observe: Callable[[Batches], Batches] = iter) -> ShardEntry:
+        """Write a shard, and return its entry.
 
         Args:
-            shard: its number.
-            seen: takes the record batches, and yields them as they are.
+            shard: number of the shard.
+            observe: function through which all record batches pass, unchanged.
 
         Raises:
-            SourceError: a token or label of the source is out of range, or a file changed.
-            OSError: the disk is full, or anything else that the system refuses.
+            SourceError: a token or label of the source is out of range, or a source file changed.
+            OSError: the disk is full, or writing fails.
         """
         self.watch.check()
         name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
         with self.claimed.temporary(name) as temporary:
-            batches = seen(self.maker.batches(shard))
+            batches = observe(self.maker.batches(shard))
             entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.sync)
             self.claimed.commit(temporary, entry)
         return entry
@@ -172,7 +172,10 @@ class ShardTask:
 def write_shards(
     claimed: PackedOutput, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
 ) -> list[ShardEntry]:
-    """Write the shards that are not there yet, while the watched files stay as they are; return the entries of all."""
+    """Write the shards that an interrupted run has not written; return the entries of all shards.
+
+    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens.
+    """
     shard_rows = maker.shards.shard_rows
     task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(shard_rows))
     names = [shard_name(shard, len(shard_rows)) for shard in range(len(shard_rows))]
@@ -201,15 +204,15 @@ def write_shards(
 
 
 def _intact_shards(claimed: PackedOutput, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
-    """The entries of the shards that were committed before and still match their hash, by name."""
-    noted = [entry for name in names if (entry := claimed.committed(name)) is not None]
-    done, total = 0, sum(entry.bytes for entry in noted)
+    """Return the entries of shards that were committed before and still match their hash, by name."""
+    committed = [entry for name in names if (entry := claimed.committed(name)) is not None]
+    done, total = 0, sum(entry.bytes for entry in committed)
     intact = {}
 
     def check(entry: ShardEntry, go_on: Callable[[], None]) -> tuple[ShardEntry, bool]:
         return entry, claimed.is_intact(entry)
 
-    for entry, is_intact in run_tasks(check, noted, workers):
+    for entry, is_intact in run_tasks(check, committed, workers):
         done += entry.bytes
         progress("check", done, total)
         if is_intact:

@@ -1,4 +1,4 @@
-"""The way without tokens: lengths to numbers about a dataset, or about one that is packed."""
+"""Statistics of a dataset or a packed dataset, from lengths without tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.make_plan import PlannedLengths, plan_lengths
 from packer.pipeline.measure_source import Measured, measure
-from packer.pipeline.read_documents import Given
+from packer.pipeline.read_documents import SourceLike
 from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
@@ -24,21 +24,19 @@ from packer.stats import DatasetStats, PackedStats, RowArrays, dataset_stats, pa
 
 
 def dataset_statistics(
-    source: Given | Sequence[Given],
+    source: SourceLike | Sequence[SourceLike],
     *,
     options: PackOptions,
     documents_per_step: int = 64,
     progress: Progress = silent,
 ) -> DatasetStats:
-    """Describe a dataset, or a mixture, and what packing would make of it; nothing is written.
-
-    The rows are as many as `pack` makes with the same options: of pairs, where they stay together, and of groups.
+    """Describe a dataset or a mixture, and the rows that `pack` would make with the same options; write nothing.
 
     Args:
-        source: a path, glob, Hub id, or a `datasets` object; or a list of these, to be mixed by `options.weights`.
-        options: those of the pack.
+        source: a path, glob, Hub id, or a `datasets` object; or a list of these, mixed by `options.weights`.
+        options: options of the pack.
         documents_per_step: documents per optimizer step in unpacked training.
-        progress: told of reading, and of "plan" where documents are grouped.
+        progress: callback, called in bytes while files are read, and as `progress("plan", done, total)` in tasks.
 
     Raises:
         PackerError: the source cannot be read, or there is nothing in it to pack.
@@ -66,17 +64,17 @@ def planned_statistics(
 
 
 def tokens_of_segments(segments: Segments) -> NDArray[np.int64]:
-    """Segments of every number of tokens: int64, shape (max_len + 1,); the histogram has what they take, aligned."""
+    """Count segments by their tokens, without alignment: int64, shape (max_len + 1,)."""
     if segments.align == 1:
         return segments.histogram
     return np.bincount(segments.locate(segments.numbers())[2], minlength=segments.max_len + 1)
 
 
 def packed_statistics(packed: str | Path) -> PackedStats:
-    """Describe a packed dataset from its manifest and the boundaries in its shards; no token is read.
+    """Describe a packed dataset from its manifest and the segment boundaries of its rows, without reading tokens.
 
     Raises:
-        PackerError: it is not a packed dataset, or a shard was changed.
+        PackerError: the folder is not a packed dataset, or a shard was changed.
     """
     folder = Path(expanded(packed))
     manifest = read_manifest(folder)

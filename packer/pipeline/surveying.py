@@ -22,32 +22,32 @@ class Survey:
     """Counts of all documents, with nothing for each of them."""
 
     account: Account
-    """What becomes of every document and token."""
+    """Counts of documents and tokens by what becomes of them."""
 
     segments: int
-    """Segments that are placed in rows."""
+    """Number of segments, which are all placed in rows."""
 
     histogram: NDArray[np.int64]
-    """(max_len + 1,) items of every extent: segments, or pairs of them."""
+    """(max_len + 1,) items, segments or pairs of segments, of every extent."""
 
     blocks: Blocks
-    """The documents in runs of about equal place."""
+    """Runs of consecutive documents that take about the same place in rows."""
 
 
 class ChunkSurvey(NamedTuple):
     """Counts of a chunk of documents."""
 
     account: Account
-    """What becomes of them."""
+    """Counts of documents and tokens by what becomes of them."""
 
     segments: int
-    """Their segments."""
+    """Number of segments."""
 
     histogram: NDArray[np.int64]
-    """(max_len + 1,) their items of every extent."""
+    """(max_len + 1,) items of every extent."""
 
     places: NDArray[np.int64]
-    """(items,) the tokens that each document, or pair, takes in rows; 0 for those without a segment."""
+    """(items,) tokens that each document, or pair, takes in rows; 0 for those without a segment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class Surveyor:
     """Surveys any chunk by itself: a pure function of the number of its first document. Can be pickled."""
 
     reader: SegmentReader
-    """The documents."""
+    """Reader of the documents."""
 
     options: PackOptions
     """Options of the pack."""
@@ -76,9 +76,9 @@ def survey(reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, 
     """Survey all documents.
 
     Args:
-        reader: the documents.
+        reader: reader of the documents.
         options: options of the pack.
-        rows_per_shard: largest number of rows of a shard; a block is a fraction of it.
+        rows_per_shard: largest number of rows of a shard; a block takes a fraction of a shard.
         threads: number of chunks surveyed at a time; the survey does not depend on it.
 
     Raises:

@@ -84,10 +84,10 @@ def tokenize(
         progress: callback, called as `progress("tokenize", done, total)` in bytes of the source.
 
     Raises:
-        PackerError: anything that the user can mend, in one line.
+        PackerError: anything that the user can fix, in one line.
     """
     if options.tokenizer is None:
-        raise PackerError("nothing to tokenize with: give a tokenizer by --tokenizer")
+        raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
     source = expanded(source)
     opened = open_with(source, options, turns_of_chats=True)
     watch = Watch.of(opened)
@@ -142,8 +142,8 @@ def _check_complete(out: Path, report: TokenizeReport, opened: Source) -> str:
             "choose another --output, or replace it with --overwrite"
         )
     if len(paths) < len(opened.inputs):
-        return "its shards have their sizes, and the source its name and size"
-    return "its shards have their sizes, and no file of the source was written since"
+        return "its shards and its source have the recorded sizes"
+    return "its shards have the recorded sizes, and no source file was written since"
 
 
 def _write(
@@ -194,7 +194,7 @@ def _write(
 
 
 def _take_back(building: Path, spill: Path, pieces: list[Piece], names: list[str]) -> None:
-    """Undo the end of a run that was killed there: streams go back to `spill`; files that are not of this source go."""
+    """Undo the last step of a killed run: move streams back to `spill`, and delete files of another source."""
     for piece, name in zip(pieces, names, strict=True):
         if piece.note_path.exists() and (building / name).is_file():
             (building / name).replace(piece.stream)

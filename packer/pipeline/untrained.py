@@ -1,4 +1,4 @@
-"""Segments of which nothing is trained: found by their labels, before anything is planned."""
+"""Find segments without trained tokens by their labels, and leave them out of the plan."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from packer.options import PackOptions
 from packer.plan import Segments
 from packer.sources import TokenTable
 
-_TOGETHER = 4 << 20  # labels looked at together
+_CHECKED_TOGETHER = 4 << 20  # labels
 
 
 def without_untrained(
     segments: Segments, table: TokenTable, options: PackOptions, describe: Callable[[int], str]
 ) -> Segments:
-    """Leave out the segments of which nothing is trained, where the options say so.
+    """Leave out segments without trained tokens, if `untrained` in the options says so.
 
-    Where an algorithm cuts documents wherever a row ends, pieces are not known beforehand: documents are left out of
-    which nothing is trained.
+    If the algorithm cuts documents wherever a row ends, its segments are not known yet, so that only whole documents
+    without trained tokens are left out.
 
     Args:
-        segments: what the long-document policy made of the table's documents.
-        table: the documents.
-        options: `untrained` is what happens to them.
-        describe: names a document for a message.
+        segments: segments that the long-document policy makes of the documents.
+        table: documents with their labels.
+        options: options of the pack.
+        describe: function that names a document in messages.
 
     Raises:
-        SourceError: there are such segments, and they are an error.
+        SourceError: `untrained` is "error" and there are such segments.
     """
     if options.untrained == "keep":
         return segments
     algorithm = get_algorithm(options.algorithm)
     if isinstance(algorithm, OrderAlgorithm) and not algorithm.keeps_whole:
         documents = np.flatnonzero(segments.tails)
-        starts = np.zeros(len(documents), np.int64)
+        starts = segments.kept_starts(documents).astype(np.int64)
         lengths = segments.kept_lengths(0, segments.documents)[documents].astype(np.int64)
-        gone = documents[~_trained(table, documents, starts, lengths, np.ones_like(starts))]
+        gone = documents[~_trained(table, documents, starts, lengths, np.ones_like(lengths))]
         heads = np.flatnonzero(np.isin(segments.head_documents, gone)) + segments.documents
         numbers = np.concatenate([gone, heads])
     else:
@@ -53,7 +53,7 @@ def without_untrained(
         where = describe(int(segments.locate(numbers[:1])[0][0]) + table.first_document)
         raise SourceError(
             f"{len(numbers):,} segments have no trained token, the first of them in {where}: "
-            "mend their labels, or leave them out with --untrained drop"
+            "correct their labels, or leave them out with --untrained drop"
         )
     return segments.without(numbers) if len(numbers) else segments
 
@@ -65,22 +65,22 @@ def _trained(
     lengths: NDArray[np.int64],
     context: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Whether anything is trained of each segment, of its first `context` tokens nothing: bool, shape (segments,)."""
+    """Return whether each segment has a trained token after its first `context` tokens: bool, shape (segments,)."""
     trained = lengths > context
     if table.labels is None:
         return trained
-    lists = documents if table.rows is None else table.rows[documents].astype(np.int64)
+    lists = documents if table.lists is None else table.lists[documents].astype(np.int64)
     ends = np.cumsum(lengths)
     first = 0
     while first < len(lists):
         before = ends[first] - lengths[first]
-        last = max(first + 1, int(np.searchsorted(ends, before + _TOGETHER, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, before + _CHECKED_TOGETHER, side="right")))
         part = slice(first, last)
         places = ends[part] - lengths[part] - before
         labels = np.empty(int(ends[last - 1] - before), np.int32)
         spans = Spans(lists[part], starts[part], lengths[part], places)
         bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
-        if bad < 0:  # else a label is out of range, which is told when it is written
+        if bad < 0:  # a label out of range is reported when its row is written
             mask_context(places, np.minimum(context[part], lengths[part]), NO_LOSS, labels)
             any_trained(places, lengths[part], labels, trained[part])
         first = last

@@ -1,4 +1,4 @@
-"""Check a packed dataset: by itself, and against its source."""
+"""Check a packed dataset by itself, and against its source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.open_inputs import with_texts
-from packer.pipeline.read_documents import Given, open_sources
+from packer.pipeline.read_documents import SourceLike, open_sources
 from packer.pipeline.recounting import identity_faults
 from packer.progress import Progress, silent
 from packer.shards.check_shards import verify_packed
@@ -24,26 +24,29 @@ from packer.sources import OpenDocuments, Source
 
 def verify(
     packed: str | Path,
-    source: Given | Sequence[Given] | None = None,
+    source: SourceLike | Sequence[SourceLike] | None = None,
     *,
     tokenizer: str | None = None,
     progress: Progress = silent,
 ) -> Iterator[str]:
-    """Yield what is wrong with a packed dataset, a sentence each; nothing when it is right.
+    """Yield a sentence for each fault of a packed dataset; yield nothing if it is verified.
 
-    Without `source`: hashes and structure, that pairs stand side by side, and groups, if their column is kept. With it,
-    groups in any case, and every token of the source, too: it stands at the place that doc_ids and doc_starts say,
-    once, with its label; or the long-document policy leaves it out. Text is tokenized again, as the manifest says;
-    `tokenizer` is where its tokenizer is, if the name in the manifest does not tell. Of a mixture, give all sources in
-    their order: every token stands there once for each copy, and nothing else does.
+    Without `source`, checks hashes, structure, the position of pairs, and groups if their column is kept. With
+    `source`, also checks all groups, and that every token that the long-document policy keeps is in the rows once (in a
+    mixture, once per copy), with its label, at the place that doc_ids and doc_starts give.
 
-    The figures of the manifest are counted again: those of the rows without `source`, with it also what became of
-    documents and tokens, and the facts about the source. Three are only held to their limits, as the planner alone
-    knows them: `pool_packs`, `packs_ungrouped`, and `lower_bound` where the algorithm or `apart` may improve on the
-    bounds of `packer.algorithms.bounds`.
+    Totals of the manifest are counted again: from the rows, and with `source` also those of its documents and tokens.
+    Three that only the planner knows are checked for their limits: `pool_packs`, `packs_ungrouped`, and `lower_bound`
+    if the algorithm or `apart` may improve on the bounds of `packer.algorithms.bounds`.
+
+    Args:
+        packed: folder of the packed dataset.
+        source: source that was packed; for a mixture, all sources in order. Text is tokenized again.
+        tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
+        progress: callback, called with "verify" in bytes of the shards and "compare" in tokens.
 
     Raises:
-        PackerError: there is no packed dataset or no source to read.
+        PackerError: the packed dataset or the source cannot be read.
     """
     folder, source = Path(expanded(packed)), expanded(source)
     faults = 0
@@ -54,13 +57,13 @@ def verify(
         return
     manifest = read_manifest(folder)
     names = [part.name for part in manifest.source.mixture]
-    given = source if isinstance(source, (list, tuple)) else [source]
-    if len(given) != max(len(names), 1):
-        of = f"a mixture of {', '.join(names)}" if names else "packed from one source"
-        raise PackerError(f"{folder} is {of}, and {len(given)} source(s) are given: give each one, in this order")
+    sources = source if isinstance(source, (list, tuple)) else [source]
+    if len(sources) != max(len(names), 1):
+        kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"
+        raise PackerError(f"{folder} is {kind}, and {len(sources)} source(s) are given: give each one, in this order")
     options = _options(folder, manifest, tokenizer)
     try:
-        opened = open_sources(list(given) if names else given[0], options)
+        opened = open_sources(list(sources) if names else sources[0], options)
     except OtherSourceError as error:
         of_split = f" of the split {options.split}" if options.split is not None else ""
         raise PackerError(
@@ -72,19 +75,19 @@ def verify(
 
 
 def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, progress: Progress) -> Iterator[str]:
-    """Yield in what the rows differ from an open source, or a mixture of as many as were packed, a sentence each."""
+    """Yield a sentence for each difference between the rows and an open source, or a mixture of as many as packed."""
     packed = manifest.source
     parts: tuple[SourceIdentity | MixturePart, ...] = packed.mixture or (packed,)
     faults = [
         f"the source {part.name}: {fault}" if isinstance(part, MixturePart) else fault
         for part, source in zip(parts, opened.sources.values(), strict=True)
-        if (fault := _other_text(part, source))
+        if (fault := _text_fault(part, source))
     ]
     if faults:
         yield from faults
         return
     order = opened.in_source_order()
-    faults = [fault for pair in zip(order.mixture, packed.mixture, strict=True) if (fault := _other(*pair))]
+    faults = [fault for pair in zip(order.mixture, packed.mixture, strict=True) if (fault := _part_fault(*pair))]
     if faults:
         yield from faults
         return
@@ -94,36 +97,36 @@ def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, prog
         yield from differences(manifest.totals, with_texts(manifest.totals, opened).to_dict(), "the source")
 
 
-def _other(found: MixturePart, told: MixturePart) -> str | None:
-    """Say in what a source of a mixture is not the one that was packed."""
+def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:
+    """Return the first difference between a source of a mixture and the one that was packed, or None."""
     others = found.to_dict()
-    for name, value in told.to_dict().items():
+    for name, value in recorded.to_dict().items():
         if name != "text" and others.get(name) != value:
-            was = f"{name} is {others.get(name)}, the manifest says {value}"
-            return f"the source {told.name} is not as it was packed: {was}"
+            difference = f"{name} is {others.get(name)}, the manifest says {value}"
+            return f"the source {recorded.name} differs from the packed one: {difference}"
     return None
 
 
 def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOptions:
-    """The options of the pack, with the tokenizer at its place.
+    """Return the options of the pack, with the path or Hub id of the tokenizer.
 
     Raises:
-        PackerError: it is not known, or there was none.
+        PackerError: the tokenizer is not known, or the source was not text.
     """
     options = manifest.options
     if tokenizer is None:
         name = options.tokenizer
         if name is not None and "/" not in name and not Path(name).exists():
-            raise PackerError(f"{folder} was packed with the tokenizer {name}: say where it is by --tokenizer")
+            raise PackerError(f"{folder} was packed with the tokenizer {name}: give its path with --tokenizer")
         return options
     if options.tokenizer is None:
         raise PackerError(f"{folder} was packed from tokens: leave --tokenizer {tokenizer} out")
     return replace(options, tokenizer=tokenizer)
 
 
-def _other_text(told: SourceIdentity | MixturePart, opened: Source) -> str | None:
-    """Say in what the text is tokenized otherwise than it was; versions of libraries are no matter here."""
-    packed = told.text.without_versions() if told.text is not None else {}
+def _text_fault(recorded: SourceIdentity | MixturePart, opened: Source) -> str | None:
+    """Return the first difference in how text is tokenized, versions of libraries aside, or None."""
+    packed = recorded.text.without_versions() if recorded.text is not None else {}
     found = opened.tokenized.identity.without_versions() if opened.tokenized is not None else {}
     if bool(packed) != bool(found):
         kinds = ("text" if text else "tokens" for text in (packed, found))

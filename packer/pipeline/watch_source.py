@@ -15,28 +15,29 @@ State = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watch:
-    """Source files and the state that they had when the source was opened."""
+    """Source files and their state when the source was opened."""
 
     states: Mapping[Path, tuple[str, State]]
-    """By path: the file's name in the source, and its state (bytes, time of the last write in ns, inode)."""
+    """Name of each file in the source and its state (bytes, time of the last write in ns, inode), by path."""
 
     @classmethod
     def of(cls, opened: OpenDocuments) -> Watch:
-        """Watch all files of a source. A dataset in memory has none.
+        """Watch all files of a source; a dataset in memory has none.
 
         Raises:
             SourceError: a file is gone.
         """
-        named = [(each.path, each.file.name) for each in opened.inputs if each.path is not None]
+        named = [(input_.path, input_.file.name) for input_ in opened.inputs if input_.path is not None]
         return cls(states={path: (name, _state(path, name)) for path, name in named})
 
     def of_mapped(self, spilled: OpenDocuments) -> Watch:
         """Watch only files that are still read, not those that have been decoded."""
-        read = {each.path for each in spilled.inputs if not isinstance(each, MappedLists) or each.origin is None}
+        inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
+        read = {input_.path for input_ in inputs}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:
-        """Check that every file has the state that it had; one `stat` call per file.
+        """Check that no file has changed, by one `stat` call per file.
 
         Raises:
             SourceError: a file was written to, replaced or removed.
@@ -55,6 +56,6 @@ def _state(path: Path, name: str) -> State:
         found = path.stat()
     except OSError as error:
         raise SourceError(
-            f"{name}: the file is gone while it is read ({error.strerror}); repeat the command when it is there"
+            f"{name}: the file disappeared while it was read ({error.strerror}); restore it and repeat the command"
         ) from error
     return found.st_size, found.st_mtime_ns, found.st_ino

@@ -1,14 +1,15 @@
 """The plan: from document lengths to the segments of every row of every shard.
 
-- `cutting`, `segments`: documents cut at max_len; `items`: preference pairs as one item each
-- `partitions`: documents in blocks, dealt at random to partitions of a shard's size
-- `rows`: rows drawn at random or after patterns, filled with segments; `shares`: patterns dealt to partitions
-- `ordered`: rows in the order of the source, made again from where they begin
-- `deal`: plans that are held in memory as a whole, for groups
-- `groups`, `apart`: rows of one group only, and rows without two segments of a group
-- `mixture_shares`: how much a mixture takes of its sources; `hash_sample`: samples of them that are not stored
+- `cutting`, `segments`: cut documents at max_len; `items`: treat a preference pair as one item
+- `partitions`: deal blocks of documents at random to partitions of a shard's size
+- `rows`: draw rows or follow patterns, and fill them with segments; `shares`: deal patterns to partitions
+- `pieces`: segments located in the source, as shards and leftovers store them
+- `ordered`: make rows in the order of the source again, from where they begin
+- `whole_plan`: hold a whole plan in memory, for groups
+- `groups`, `apart`: make rows of one group only, or without two segments of a group
+- `mixture_shares`: decide how much a mixture takes of its sources; `hash_sample`: sample them without storing members
 - `extents`, `row_kernels`, `group_kernels`, `apart_kernels`: compiled kernels; `permute`: their random draws
-- `account`: every document and token counted
+- `account`: count every document and token; `threads`: run kernels in threads
 """
 
 from packer.plan.account import count_documents

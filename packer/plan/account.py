@@ -1,4 +1,4 @@
-"""What becomes of every document and token of a source."""
+"""Count documents and tokens by what becomes of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def count_documents(segments: Segments, *, pairs: bool, drops_untrained: bool) -
     """Count documents and tokens by outcome.
 
     Args:
-        segments: the segments that are placed in rows.
+        segments: segments that are placed in rows.
         pairs: whether documents are preference pairs, which adds the reason "unpaired".
         drops_untrained: whether segments without trained tokens were removed, which adds the reason "untrained".
     """

@@ -1,4 +1,4 @@
-"""Numba kernels that keep the segments of a group in different rows: rows with a clash, and segments packed anew."""
+"""Numba kernels that keep the segments of a group in different rows: find rows with a clash, and pack them again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = -1
 """No row."""
 
 FILL, DEPTH, ABOVE, BELOW = range(4)
-"""Columns of rows: tokens and segments in it, and its neighbours in the stack of its fill."""
+"""Columns of rows: tokens and segments in a row, and its neighbors in the stack of rows with as many tokens."""
 
 
 @jit
@@ -29,12 +29,12 @@ def mark_clashes(
 
     Args:
         slots: (segments,) segment numbers, row by row.
-        row_starts: (packs + 1,) where each row begins in `slots`.
-        groups: (numbers,) the group of each segment, -1 for none.
-        count: groups.
-        out: (packs,) all False; True is written.
+        row_starts: (packs + 1,) start of each row in `slots`.
+        groups: (numbers,) group of each segment, -1 for none.
+        count: number of groups.
+        out: (packs,) all False; rows with a clash become True.
     """
-    last_rows = np.full(count, NONE)  # of each group: the row that held it last
+    last_rows = np.full(count, NONE)  # last row that held each group
     for row in range(len(row_starts) - 1):
         for slot in range(row_starts[row], row_starts[row + 1]):
             group = groups[slots[slot]]
@@ -45,12 +45,12 @@ def mark_clashes(
 
 @jit
 def find_runs(grouped: GroupedSegments, classes: NDArray[np.int64], out_runs: NDArray[Any]) -> Any:
-    """Cut groups into runs of segments of a class; write where each begins, by class and then by group.
+    """Divide groups into runs of segments of one class; write where runs begin, by class and then by group.
 
     Args:
-        grouped: the segments; each one without a group is a run of its own.
-        classes: (max_len + 1,) the class of each extent, 0, 1, ... from the longest on.
-        out_runs: (segments,) of which the first are written.
+        grouped: segments by group; each one without a group is a run of its own.
+        classes: (max_len + 1,) class of each extent, 0, 1, ... from the longest on.
+        out_runs: (segments,) first segment of each run; only the first elements are written.
 
     Returns:
         The number of runs.
@@ -61,20 +61,20 @@ def find_runs(grouped: GroupedSegments, classes: NDArray[np.int64], out_runs: ND
     for group in range(none + 1):
         last = np.int64(-1)
         for i in range(starts[group], starts[group + 1]):
-            of = classes[extents[numbers[i]]]
-            ends[of + 1] += of != last or group == none
-            last = of
-    for of in range(1, len(ends)):
-        ends[of] += ends[of - 1]
+            segment_class = classes[extents[numbers[i]]]
+            ends[segment_class + 1] += segment_class != last or group == none
+            last = segment_class
+    for segment_class in range(1, len(ends)):
+        ends[segment_class] += ends[segment_class - 1]
     runs = ends[len(ends) - 1]
     for group in range(none + 1):
         last = np.int64(-1)
         for i in range(starts[group], starts[group + 1]):
-            of = classes[extents[numbers[i]]]
-            if of != last or group == none:
-                out_runs[ends[of]] = i
-                ends[of] += 1
-                last = of
+            segment_class = classes[extents[numbers[i]]]
+            if segment_class != last or group == none:
+                out_runs[ends[segment_class]] = i
+                ends[segment_class] += 1
+                last = segment_class
     return runs
 
 
@@ -88,23 +88,22 @@ def spread_runs(
     least: int,
     out_rows: NDArray[Any],
 ) -> Any:
-    """Give every segment the emptiest row that has room and holds nothing of its group, or a new one.
+    """Give every segment the emptiest row that has room and holds no segment of its group, or a new one.
 
-    While a run is placed, the rows that hold its group are set aside, so that whatever is left may be taken and none
-    is looked at in vain. Rows of the same fill lie in a stack. The stacks are kept here and not in `OpenPacks`, whose
-    calls take several times as long as what they do.
+    While a run is placed, rows that hold its group are set aside, so that every other row may be taken. Rows with the
+    same number of tokens form a stack. `OpenPacks` is not used, because its calls take several times as long.
 
     Args:
-        grouped: the segments.
-        classes: (max_len + 1,) the class of each extent.
-        runs: (runs,) where each begins in `grouped.numbers`, as of `find_runs`.
-        max_len: tokens of a row.
-        limit: the most segments in a row.
-        least: rows to begin with, at most as many as segments.
-        out_rows: (segments,) the row of each segment, from 0 on.
+        grouped: segments by group.
+        classes: (max_len + 1,) class of each extent.
+        runs: (runs,) first segment of each run in `grouped.numbers`, from `find_runs`.
+        max_len: length of a row.
+        limit: largest number of segments in a row.
+        least: number of rows to begin with, at most the number of segments.
+        out_rows: (segments,) row of each segment, from 0 on.
 
     Returns:
-        How many rows there are.
+        The number of rows.
     """
     numbers, starts, groups, extents = grouped
     tops = np.full(max_len + 1, NONE)
@@ -114,12 +113,12 @@ def spread_runs(
         rows[row, FILL], rows[row, DEPTH] = 0, 0
         rows[row, ABOVE], rows[row, BELOW] = row + 1 if row + 1 < count else NONE, row - 1
     tops[0] = count - 1
-    lowest = np.int64(0)  # no stack below it holds a row
+    lowest = np.int64(0)  # stacks below it are empty
     for run in range(len(runs)):
         begin = np.int64(runs[run])
         group = groups[numbers[begin]]
         first, last = (starts[group], starts[group + 1]) if group >= 0 else (begin, begin + 1)
-        of = classes[extents[numbers[begin]]]
+        segment_class = classes[extents[numbers[begin]]]
         for i in range(first, begin):
             row = np.int64(out_rows[i])
             if rows[row, FILL] == max_len or rows[row, DEPTH] == limit:
@@ -134,7 +133,7 @@ def spread_runs(
         end = begin
         while end < last:
             extent = np.int64(extents[numbers[end]])
-            if classes[extent] != of:
+            if classes[extent] != segment_class:
                 break
             while lowest < max_len and tops[lowest] == NONE:
                 lowest += 1

@@ -1,4 +1,4 @@
-"""The long-document policy: it cuts documents into segments of at most max_len tokens."""
+"""Apply the long-document policy: cut documents into segments of at most max_len tokens."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def cut_documents(
 
     Args:
         lengths: (documents,) tokens of each document.
-        max_len: tokens of a row.
-        long: the policy.
+        max_len: length of a row.
+        long: long-document policy.
         overlap: tokens that a piece repeats, 0 to max_len - 1.
         truncate_side: left or right.
         align: extents are rounded up to a multiple of this divisor of max_len.
@@ -124,19 +124,19 @@ def cut_documents(
 def cuts_between(
     lengths: NDArray[np.int32], offsets: NDArray[np.int64], starts: NDArray[np.int32], max_len: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Cut documents at allowed places only, each piece as long as max_len allows.
+    """Cut documents at allowed positions only, each piece as long as max_len allows.
 
-    Example: length 9, allowed places [2, 3, 6], max_len 4 -> cuts at 3 and 6.
+    Example: length 9, allowed positions [2, 3, 6], max_len 4 -> cuts at 3 and 6.
 
     Args:
-        lengths: (documents,) tokens of each.
-        offsets: (documents + 1,) the places of document i are starts[offsets[i]:offsets[i + 1]].
-        starts: (places,) tokens before which a document may be cut, ascending within a document, 0 to its length.
-        max_len: the most tokens in a piece.
+        lengths: (documents,) tokens of each document.
+        offsets: (documents + 1,) document i may be cut at starts[offsets[i]:offsets[i + 1]].
+        starts: (positions,) tokens before which a document may be cut, ascending within a document, 0 to its length.
+        max_len: largest number of tokens in a piece.
 
     Returns:
-        The number of cuts of each document, int64; where they are, int32; and the first document whose places are not
-        ascending or are too far apart, or -1.
+        The number of cuts of each document, int64; the positions of the cuts, int32; and the first document whose
+        allowed positions do not ascend or are too far apart, or -1.
     """
     counts = np.zeros(len(lengths), np.int64)
     cuts = np.empty(len(starts), np.int32)

@@ -1,4 +1,4 @@
-"""Numba kernels of the long-document policy: the segments of documents, counted, cut and numbered."""
+"""Numba kernels of the long-document policy: count, cut and number the segments of documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPLIT, TRUNCATE, DROP = range(3)
 
 
 class Cutting(NamedTuple):
-    """What happens to documents longer than a row."""
+    """Treatment of documents longer than a row."""
 
     max_len: int  # tokens of a row, and of a head
     policy: int  # SPLIT, TRUNCATE or DROP
@@ -25,18 +25,18 @@ class Cutting(NamedTuple):
 
 
 class SplitDocuments(NamedTuple):
-    """The pieces of documents that are split, as `Segments` has them."""
+    """Pieces of split documents, as in the fields of `Segments`."""
 
-    tails: NDArray[np.int32]  # (documents,) tokens in the tail of each
-    cut_documents: NDArray[np.int64]  # (documents cut,) the documents whose tail does not start at 0
-    tail_starts: NDArray[np.int32]  # (documents cut,) where their tails start
-    head_documents: NDArray[np.int64]  # (heads,) the document of each head
-    head_starts: NDArray[np.int32]  # (heads,) where it starts
+    tails: NDArray[np.int32]  # (documents,) tokens in the tail of each document
+    cut_documents: NDArray[np.int64]  # (documents cut,) documents whose tail does not start at 0
+    tail_starts: NDArray[np.int32]  # (documents cut,) first tokens of these tails
+    head_documents: NDArray[np.int64]  # (heads,) document of each head
+    head_starts: NDArray[np.int32]  # (heads,) first token of each head
 
 
 @jit
 def extent_of(tokens: int, align: int) -> Any:
-    """The extent of a segment: its tokens, rounded up to a multiple of `align`."""
+    """Return the extent of a segment: its tokens, rounded up to a multiple of `align`."""
     if align == 1:  # a division takes as long as the rest of a pass over lengths
         return np.int64(tokens)
     return (np.int64(tokens) + align - 1) // align * align
@@ -44,7 +44,7 @@ def extent_of(tokens: int, align: int) -> Any:
 
 @jit
 def heads_of_length(length: int, max_len: int, stride: int) -> Any:
-    """The number of heads of a split document: 9 tokens at max_len 4 have 2 with stride 4, and 5 with stride 1."""
+    """Return the number of heads of a split document: of 9 tokens with max_len 4, 2 at stride 4 and 5 at stride 1."""
     return (np.int64(length) - max_len + stride - 1) // stride if length > max_len else np.int64(0)
 
 
@@ -60,12 +60,12 @@ def survey(
     """Count the segments of the documents in blocks first_block to last_block - 1.
 
     Args:
-        lengths: (documents,)
-        first_block: the first block of BLOCK documents.
-        last_block: the block to end before.
-        cutting: what happens to documents longer than a row.
-        out_histogram: (max_len + 1,) the tails of every length are added, and empty documents at 0.
-        out_heads: (blocks,) the heads in each of these blocks are set.
+        lengths: (documents,) tokens of each document.
+        first_block: first block of BLOCK documents.
+        last_block: block after the last.
+        cutting: treatment of documents longer than a row.
+        out_histogram: (max_len + 1,) tails of every length are added, and empty documents at 0.
+        out_heads: (blocks,) the number of heads in each of these blocks is written.
 
     Returns:
         The numbers of long documents, of tokens in them, and of empty documents.
@@ -101,13 +101,13 @@ def fill_pieces(
     cutting: Cutting,
     out: SplitDocuments,
 ) -> None:
-    """Write the pieces of the documents that are split: a head every `stride` tokens, and the tail after them.
+    """Write the pieces of split documents: a head every `stride` tokens, then the tail.
 
     Args:
-        lengths: (documents,)
+        lengths: (documents,) tokens of each document.
         block_heads: (blocks,) heads in each block.
         cutting: how documents are split.
-        out: its tails are the lengths, and set to the tail's where a document is cut.
+        out: pieces; `tails` equals `lengths` at first, and is changed for documents that are cut.
     """
     max_len, _, stride = cutting
     tails, cut_documents, tail_starts, head_documents, head_starts = out
@@ -138,7 +138,7 @@ def piece_extents(
     align: int,
     out: NDArray[np.int32],
 ) -> None:
-    """Write the extent of every piece in source order: the heads of a document, then its tail, 0 if it has none."""
+    """Write the extent of every piece in source order: the heads of a document, then its tail, 0 for an empty tail."""
     piece = 0
     head = 0
     for document in range(len(tails)):
@@ -174,11 +174,11 @@ def choose_cuts(
     out_counts: NDArray[np.int64],
     out_cuts: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Kernel of `cutting.cuts_between`; returns the number of cuts, and the first document with wrong places, or -1."""
+    """Kernel of `cutting.cuts_between`; return the number of cuts and the first document that cannot be cut, or -1."""
     used = 0
     for document in range(len(lengths)):
         begin = np.int64(0)
-        last = np.int64(0)  # the latest place that fits
+        last = np.int64(0)  # last position that fits
         before = np.int64(0)
         for i in range(offsets[document], offsets[document + 1] + 1):
             place = np.int64(starts[i]) if i < offsets[document + 1] else np.int64(lengths[document])

@@ -1,4 +1,4 @@
-"""Numba kernels of groups: segments sorted by group, packed group by group, and collected row by row."""
+"""Numba kernels of groups: sort segments by group, pack them group by group, and collect them row by row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 class GroupedSegments(NamedTuple):
     """Segments sorted by group, within a group the longest first; a named tuple of arrays, as the kernels take it.
 
-    Groups [1, 0, -1, 1] and extents [3, 5, 2, 4] of segments 0 to 3: numbers [1, 3, 0, 2], starts [0, 1, 3, 4].
+    Groups [1, 0, -1, 1] and extents [3, 5, 2, 4] of segments 0 to 3 give numbers [1, 3, 0, 2] and starts [0, 1, 3, 4].
     """
 
     numbers: NDArray[Any]  # (segments,) segment numbers, uint32 or int64
-    starts: NDArray[
-        np.int64
-    ]  # (groups + 2,) group g is numbers[starts[g]:starts[g + 1]]; the last one: without a group
-    groups: NDArray[np.int32]  # (segment numbers,) the group of each, -1 for none
-    extents: NDArray[np.int32]  # (segment numbers,) the extent of each, 0 where it is not among `numbers`
+    starts: NDArray[np.int64]  # (groups + 2,) group g is numbers[starts[g]:starts[g + 1]]; the last one is no group
+    groups: NDArray[np.int32]  # (segment numbers,) group of each segment, -1 for none
+    extents: NDArray[np.int32]  # (segment numbers,) extent of each segment, 0 if it is not in `numbers`
 
 
 @jit
@@ -36,16 +34,16 @@ def sort_by_group(
     out_starts: NDArray[np.int64],
     out_numbers: NDArray[np.uint32],
 ) -> None:
-    """Sort segments by group, within a group the longest first; those of equal extent are permuted.
+    """Sort segments by group, within a group the longest first, and those of equal extent at random.
 
     Args:
-        by_extent: (max_len + 2,) where each extent begins in `out_grouped`.
-        out_grouped: (segments,) segment numbers by extent; permuted within each.
-        groups: (numbers,) the group of each segment, -1 for none.
+        by_extent: (max_len + 2,) start of each extent in `out_grouped`.
+        out_grouped: (segments,) segment numbers by extent; permuted within each extent.
+        groups: (numbers,) group of each segment, -1 for none.
         seed: seed of all permutations.
-        out_starts: (groups + 2,) all zero; then group g is out_numbers[out_starts[g]:out_starts[g + 1]], and the last
-            one holds the segments without a group.
-        out_numbers: (segments,) the numbers.
+        out_starts: (groups + 2,) all zero; afterwards, group g is out_numbers[out_starts[g]:out_starts[g + 1]], and the
+            last one holds the segments without a group.
+        out_numbers: (segments,) segment numbers by group.
     """
     count = len(out_starts) - 2
     for extent in range(1, len(by_extent) - 1):
@@ -57,7 +55,7 @@ def sort_by_group(
         out_starts[group if group >= 0 else count] += 1
     for group in range(1, count + 2):
         out_starts[group] += out_starts[group - 1]
-    # from the back of each group and the shortest, so that an end becomes a begin
+    # Each group is filled from its end, the shortest first, so that its end becomes its start.
     for i in range(last):
         group = np.int64(groups[out_grouped[i]])
         group = group if group >= 0 else count
@@ -69,14 +67,14 @@ def sort_by_group(
 def pack_groups(
     grouped: GroupedSegments, is_left_out: NDArray[np.bool_], max_len: int, limit: int, out_rows: NDArray[Any]
 ) -> Any:
-    """Pack every group on its own by best-fit decreasing; returns how many rows that makes.
+    """Pack every group on its own by best-fit decreasing; return the number of rows.
 
     Args:
-        grouped: the segments; those without a group are packed as one more group.
-        is_left_out: (groups + 1,) the groups that are packed elsewhere.
-        max_len: tokens of a row.
-        limit: the most segments in a row.
-        out_rows: (segments,) the row of each segment, from 0 on.
+        grouped: segments by group; those without a group are packed as one more group.
+        is_left_out: (groups + 1,) groups that are packed elsewhere.
+        max_len: length of a row.
+        limit: largest number of segments in a row.
+        out_rows: (segments,) row of each segment, from 0 on.
     """
     numbers, starts, _, extents = grouped
     most = np.int64(0)
@@ -120,15 +118,15 @@ def follow_patterns(
     first_row: int,
     out_rows: NDArray[np.uint32],
 ) -> None:
-    """Give each segment its row as the patterns say.
+    """Give each segment a row of the patterns, which pack exactly these segments.
 
     Args:
-        segment_extents: (segments,) descending.
-        offsets: (patterns + 1,) see `Patterns`, which packs exactly these segments.
-        extents: (offsets[-1],)
-        counts: (patterns,)
+        segment_extents: (segments,) extents of the segments, descending.
+        offsets: (patterns + 1,) field of `Patterns`.
+        extents: (offsets[-1],) field of `Patterns`.
+        counts: (patterns,) field of `Patterns`.
         first_row: number of the first row.
-        out_rows: (segments,) the row of each segment.
+        out_rows: (segments,) row of each segment.
     """
     taken = np.zeros(segment_extents[0] + 1, np.int64)
     for i in range(len(segment_extents) - 1, -1, -1):
@@ -144,7 +142,7 @@ def follow_patterns(
 
 @jit
 def permuted_ranks(out: NDArray[np.uint32], seed: np.uint64) -> NDArray[np.uint32]:
-    """The numbers 0..len(out) - 1 in random order, in `out`."""
+    """Write the numbers 0..len(out) - 1 in random order, and return `out`."""
     for rank in range(len(out)):
         out[rank] = rank
     permute(out, 0, len(out), stream_key(seed, ROWS, 0))
@@ -163,12 +161,12 @@ def collect_rows(
     """Write the segments of every row, in random order: row `ranks[row]` on disk is `row` in `rows`.
 
     Args:
-        numbers: (segments,)
-        rows: (segments,) the row of each.
-        ranks: (packs,)
+        numbers: (segments,) segment numbers.
+        rows: (segments,) row of each segment.
+        ranks: (packs,) position of each row on disk.
         seed: seed of all permutations.
-        out_row_starts: (packs + 1,) all zero.
-        out_slots: (segments,)
+        out_row_starts: (packs + 1,) all zero; afterwards, start of each row in `out_slots`, then the end.
+        out_slots: (segments,) segment numbers, row by row.
     """
     for i in range(len(rows)):
         out_row_starts[ranks[rows[i]]] += 1
@@ -186,13 +184,13 @@ def collect_rows(
 def bound_of_groups(
     extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int, out: NDArray[np.int64]
 ) -> None:
-    """Add up the place, the segments and the segments above half a row of every group.
+    """Sum up extents, segments, and segments above half a row for every group.
 
     Args:
-        extents: (segment numbers,) 0 for a number without a segment.
-        groups: (segment numbers,) -1 for none.
-        max_len: tokens of a row.
-        out: (groups + 1, 3) all zero; the last line is of segments without a group.
+        extents: (segment numbers,) extent of each segment, 0 for a number without a segment.
+        groups: (segment numbers,) group of each segment, -1 for none.
+        max_len: length of a row.
+        out: (groups + 1, 3) all zero; the last line is for segments without a group.
     """
     for number in range(len(extents)):
         extent = np.int64(extents[number])

@@ -23,10 +23,10 @@ from packer.plan.segments import Segments
 from packer.plan.whole_plan import Plan, even_cuts
 
 NO_GROUP = -1
-"""The group of documents that belong to none."""
+"""Group number of documents without a group."""
 
 MOST_SOLVED = 64
-"""Number of groups, the largest, that the chosen algorithm packs; one compiled pass packs the others by best fit."""
+"""Number of the largest groups, which the chosen algorithm packs; one compiled pass packs the others by best fit."""
 
 
 def deal_together(
@@ -41,14 +41,14 @@ def deal_together(
     """Pack every group on its own, so that no row holds segments of two groups.
 
     Documents without a group share rows with each other only. The rows of all groups are put in random order and dealt
-    to shards; all rows are of the pool.
+    to shards; all rows belong to the pool.
 
     Args:
-        segments: the segments to place.
-        groups: (documents,) the group of each, 0 to groups - 1, or NO_GROUP.
+        segments: segments to place.
+        groups: (documents,) group of each document, 0 to groups - 1, or NO_GROUP.
         solve: function that packs the histogram of one of the MOST_SOLVED largest groups.
-        max_segments: the most segments in a row; None for no limit.
-        rows_per_shard: the most rows of a shard.
+        max_segments: largest number of segments in a row; None for no limit.
+        rows_per_shard: largest number of rows of a shard.
         seed: seed of all permutations, 0 to 2**64 - 1.
     """
     grouped = by_group(segments.extents_of_numbers(), groups_of_numbers(segments, groups), segments.max_len, seed)
@@ -71,14 +71,14 @@ def deal_together(
 
 
 def collected(numbers: NDArray[Any], rows: NDArray[Any], packs: int, *, rows_per_shard: int, seed: int) -> Plan:
-    """Make a plan of rows in random order, and of segments in random order within each; all rows are of the pool.
+    """Make a plan of rows in random order, with segments in random order within each; all rows belong to the pool.
 
     Args:
         numbers: (segments,) segment numbers.
-        rows: (segments,) the row of each, 0 to packs - 1.
-        packs: rows.
-        rows_per_shard: the most rows of a shard.
-        seed: of the permutations.
+        rows: (segments,) row of each segment, 0 to packs - 1.
+        packs: number of rows.
+        rows_per_shard: largest number of rows of a shard.
+        seed: seed of the permutations.
     """
     ranks = permuted_ranks(np.empty(packs, numbers.dtype), np.uint64(seed))
     row_starts, slots = np.zeros(packs + 1, np.int64), np.empty_like(numbers)
@@ -92,13 +92,13 @@ def collected(numbers: NDArray[Any], rows: NDArray[Any], packs: int, *, rows_per
 
 
 def by_group(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int, seed: int) -> GroupedSegments:
-    """Sort segments by group, in each the longest first, those of equal extent permuted.
+    """Sort segments by group, within a group the longest first, and those of equal extent at random.
 
     Args:
-        extents: (segment numbers,) 0 for a number that is left out.
-        groups: (segment numbers,) the group of each, 0 to groups - 1, or NO_GROUP.
-        max_len: tokens of a row.
-        seed: of the permutation.
+        extents: (segment numbers,) extent of each segment, 0 for a number to leave out.
+        groups: (segment numbers,) group of each segment, 0 to groups - 1, or NO_GROUP.
+        max_len: length of a row.
+        seed: seed of the permutations.
     """
     number_type = np.uint32 if len(extents) < 2**32 else np.int64
     by_extent = np.zeros(max_len + 2, np.int64)
@@ -132,14 +132,14 @@ def apart_bound(segments: Segments, groups: NDArray[np.int32]) -> int:
     """Return a lower bound on rows with groups kept apart, from the largest group.
 
     Each segment of this group has a row of its own. A long segment of the others can share a row only with one of these
-    that is short enough; the long ones left over have rows of their own, too. With a group of [4, 4, 1] and others of
-    [8, 8, 8] at max_len 9: 3 rows, one of which takes an 8 beside the 1, and 2 more.
+    that is short enough; the long ones left over have rows of their own, too. For max_len 9, a group of [4, 4, 1] and
+    others of [8, 8, 8] need 3 rows for the group, one of which also takes an 8, and 2 more.
     """
     return apart_bound_of_extents(segments.extents_of_numbers(), groups_of_numbers(segments, groups), segments.max_len)
 
 
 def apart_bound_of_extents(extents: NDArray[np.int32], groups: NDArray[np.int32], max_len: int) -> int:
-    """`apart_bound` of segments as the extent and the group of each segment number; those of extent 0 do not count."""
+    """Return `apart_bound` from the extent and the group of each segment number; those of extent 0 do not count."""
     sizes = np.bincount(groups[(groups != NO_GROUP) & (extents > 0)])
     if not len(sizes):
         return 0
@@ -147,7 +147,7 @@ def apart_bound_of_extents(extents: NDArray[np.int32], groups: NDArray[np.int32]
     own = np.bincount(extents[groups == largest], minlength=max_len + 1)
     others = np.bincount(extents, minlength=max_len + 1) - own
     own[0] = 0
-    # for k below half a row: other segments at most k tokens short of a row, and the group's of at most k tokens
+    # For k below half a row, count other segments of at least max_len - k tokens, and the group's of at most k tokens.
     long = np.cumsum(others[::-1])
     short = np.cumsum(own)
     half = (max_len + 1) // 2

@@ -1,8 +1,8 @@
 """Random samples that are not stored: a number belongs to the sample if its hash is below a threshold.
 
-The hash maps numbers one to one to 64 bits, so no two of them tie, and taking the numbers in ascending order of their
-hash is drawing without replacement. It depends on a key and the number alone: any worker can tell whether a number
-belongs to the sample. What is stored is one count for every BLOCK numbers.
+The hash maps numbers one to one to 64 bits, so no two hashes are equal, and taking numbers in ascending order of their
+hash is drawing without replacement. It depends only on a key and the number, so that any worker can compute whether a
+number belongs to the sample. Only one count per BLOCK numbers is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from packer.algorithms.jit import jit
 from packer.plan.permute import draw_bits
 
 BLOCK = 1 << 10
-"""Numbers whose members are counted together. Finding a member hashes the numbers of its block."""
+"""Numbers per count of members. Finding a member hashes the numbers of its block."""
 
 _BUCKET_BITS = 12
 _BUCKET_SHIFT = np.uint64(64 - _BUCKET_BITS)
@@ -27,23 +27,23 @@ _CHUNK = 1 << 18  # numbers hashed together
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HashSample:
-    """The numbers 0 to population - 1 whose hash is below a threshold."""
+    """Sample of the numbers 0 to population - 1: those whose hash is below a threshold."""
 
     population: int
-    """Numbers that the sample is drawn from."""
+    """Number of numbers that the sample is drawn from."""
 
     key: np.uint64
     """Key of the hash; see `packer.plan.permute.key_of`."""
 
     threshold: np.uint64
-    """Numbers with a hash below it are members; 0 for an empty sample."""
+    """Threshold below which the hashes of members are; 0 for an empty sample."""
 
     before: NDArray[np.int64]
     """Shape (blocks + 1,): members before each block of BLOCK numbers, then the number of members."""
 
     @classmethod
     def of(cls, population: int, key: np.uint64, threshold: np.uint64) -> HashSample:
-        """Count the members of every block, in one pass over the numbers."""
+        """Create a sample; counts the members of every block in one pass over the numbers."""
         before = np.zeros(-(-population // BLOCK) + 1, np.int64)
         if threshold:
             _count_members(population, key, threshold, before)
@@ -53,21 +53,23 @@ class HashSample:
         return int(self.before[-1])
 
     def contains(self, first: int, last: int) -> NDArray[np.bool_]:
-        """Tell which of the numbers first..last-1 are members: bool, shape (last - first,)."""
+        """Return which of the numbers first..last - 1 are members: bool, shape (last - first,)."""
         is_member = np.zeros(last - first, np.bool_)
         if len(self):
             _mark_members(first, self.key, self.threshold, is_member)
         return is_member
 
     def members(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Look up members by rank: of members 3, 7 and 8, ranks [2, 0] are [8, 3]. Ranks may be in any order."""
+        """Return members by rank, in any order of ranks: of members 3, 7 and 8, ranks [2, 0] are [8, 3]."""
         order = _ascending_order(ranks)
         found = np.empty(len(ranks), np.int64)
         _find_members(ranks if order is None else ranks[order], self.before, self.key, self.threshold, found)
         return found if order is None else _put_back(found, order)
 
     def ranks(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """(members below each number, whether it is one): with members 3, 7 and 8, for 7 (1, True), for 5 (1, False).
+        """Return (members below each number, whether it is a member).
+
+        With members 3, 7 and 8, the result for 7 is (1, True), and for 5 (1, False).
 
         Args:
             numbers: int64, from 0 to population - 1, in any order.
@@ -82,7 +84,7 @@ class HashSample:
 
 
 class WeightCounter:
-    """Adds up the weights of numbers by the highest bits of their hash: enough to find a sample of any total weight.
+    """Adds up the weights of numbers by the highest bits of their hash, to find a sample of any total weight.
 
     Args:
         key: key of the hash.
@@ -91,32 +93,32 @@ class WeightCounter:
     def __init__(self, key: np.uint64) -> None:
         self.key = key
         self.population = 0
-        """Numbers that have been added."""
+        """Number of numbers that have been added."""
         self._buckets = np.zeros(1 << _BUCKET_BITS, np.int64)
 
     @property
     def total(self) -> int:
-        """The sum of all weights."""
+        """Sum of all weights."""
         return int(self._buckets.sum())
 
     def add(self, weights: NDArray[np.int32]) -> None:
-        """Add the next numbers, with these weights of 0 or more: int32, shape (numbers,)."""
+        """Add the next numbers; their weights are at least 0: int32, shape (numbers,)."""
         _add_weights(self.population, weights, self.key, self._buckets)
         self.population += len(weights)
 
     def nearest(
         self, target: int, weights_of: Callable[[NDArray[np.int64]], NDArray[np.int32]]
     ) -> tuple[np.uint64, int]:
-        """Find the threshold of the sample whose weight is nearest to a target; the smaller sample if two are.
+        """Find the threshold of the sample whose weight is nearest to a target, the smaller one if two are.
 
-        The numbers of one bucket only, about one in 4,096, are looked at again.
+        Only the numbers of one bucket, about one in 4,096, are weighed again.
 
         Args:
             target: weight of the sample, from 1 to `total`.
-            weights_of: callback, called with ascending numbers; returns their weights.
+            weights_of: function that returns the weights of ascending numbers.
 
         Returns:
-            The threshold, and the weight of the numbers with a hash below it.
+            The threshold, and the weight of the sample.
         """
         after = np.cumsum(self._buckets)
         bucket = int(np.searchsorted(after, target))
@@ -130,12 +132,12 @@ class WeightCounter:
         with_last = int(sums[last])
         without = with_last - int(weights[last])
         is_nearer = with_last - target < target - without
-        # the next hash is no overflow: a sample with the largest of all hashes is everything
+        # Adding 1 overflows only if the sample is the whole population, which is taken as a copy instead.
         threshold = hashes[order[last]] + np.uint64(1) if is_nearer else hashes[order[last]]
         return np.uint64(threshold), with_last if is_nearer else without
 
     def _numbers_in(self, bucket: int) -> NDArray[np.int64]:
-        """The numbers whose hash falls into a bucket, ascending: int64."""
+        """Return the numbers whose hash falls into a bucket, ascending: int64."""
         found, room = [], np.empty(_CHUNK, np.int64)
         for first in range(0, self.population, _CHUNK):
             count = _find_in_bucket(first, min(first + _CHUNK, self.population), self.key, bucket, room)
@@ -144,12 +146,12 @@ class WeightCounter:
 
 
 def _ascending_order(values: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """The order that makes values ascend; None where they do."""
+    """Return the order that sorts values; None if they ascend already."""
     return None if (values[1:] >= values[:-1]).all() else np.argsort(values)
 
 
 def _put_back(values: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
-    """Undo a reordering: value i goes to place order[i]."""
+    """Undo a reordering: move value i to position order[i]."""
     out = np.empty_like(values)
     out[order] = values
     return out
@@ -170,7 +172,7 @@ def _add_weights(first: int, weights: NDArray[np.int32], key: np.uint64, out: ND
 
 @jit
 def _find_in_bucket(first: int, last: int, key: np.uint64, bucket: int, out: NDArray[np.int64]) -> int:
-    """Write the numbers of first..last-1 whose hash falls into a bucket; returns how many there are."""
+    """Write the numbers of first..last - 1 whose hash falls into a bucket; return how many there are."""
     count = 0
     for number in range(first, last):
         if draw_bits(key, number) >> _BUCKET_SHIFT == np.uint64(bucket):
@@ -181,7 +183,7 @@ def _find_in_bucket(first: int, last: int, key: np.uint64, bucket: int, out: NDA
 
 @jit
 def _count_members(population: int, key: np.uint64, threshold: np.uint64, out: NDArray[np.int64]) -> None:
-    """Write the members before each block of BLOCK numbers, and of all at the end."""
+    """Write the number of members before each block of BLOCK numbers, then that of all members."""
     members = 0
     for block in range(len(out) - 1):
         out[block] = members
@@ -205,13 +207,13 @@ def _find_members(
     threshold: np.uint64,
     out: NDArray[np.int64],
 ) -> None:
-    """Write the members of ascending ranks; a block is hashed once for all that are in it."""
+    """Write the members of ascending ranks; each block is hashed once."""
     block, number, passed = np.int64(-1), np.int64(0), np.int64(0)
     for i in range(len(ranks)):
         if block < 0 or ranks[i] >= before[block + 1]:
             block = _block_of(ranks[i], before)
             number, passed = block * BLOCK, before[block]
-        while passed <= ranks[i]:  # one branch, which is nearly always predicted
+        while passed <= ranks[i]:  # a single branch, which the processor predicts well
             passed += draw_bits(key, number) < threshold
             number += 1
         out[i] = number - 1
@@ -219,8 +221,8 @@ def _find_members(
 
 @jit
 def _block_of(rank: int, before: NDArray[np.int64]) -> Any:
-    """The block of the member with this rank."""
-    block, end = np.int64(0), np.int64(len(before) - 1)  # by hand: np.searchsorted takes a second to compile
+    """Return the block of the member with this rank."""
+    block, end = np.int64(0), np.int64(len(before) - 1)  # no np.searchsorted, which takes a second to compile
     while end - block > 1:
         middle = (block + end) // 2
         if before[middle] <= rank:
@@ -239,7 +241,7 @@ def _rank_numbers(
     out_ranks: NDArray[np.int64],
     out_is_member: NDArray[np.bool_],
 ) -> None:
-    """Write the rank of ascending numbers, and whether they are members; a block is hashed once for all in it."""
+    """Write the ranks of ascending numbers, and whether they are members; each block is hashed once."""
     block, number, rank = np.int64(-1), np.int64(0), np.int64(0)
     for i in range(len(numbers)):
         if block != numbers[i] // BLOCK:

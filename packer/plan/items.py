@@ -1,4 +1,4 @@
-"""Preference pairs: documents 2i and 2i + 1 are one item, whose extent is the sum of both."""
+"""Preference pairs: documents 2i and 2i + 1 are one item, whose extent is the sum of both extents."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def cut_pairs(
     threads: int = 1,
     first_document: int = 0,
 ) -> Segments:
-    """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed a row.
+    """Apply the long-document policy to pairs; a pair is long if the extents of both sides together exceed max_len.
 
     `truncate` keeps up to half a row of each side, and more of the longer side if the shorter one leaves room; `drop`
     leaves both sides out. Every policy leaves out pairs with an empty side; the other side is counted as unpaired.
 
     Args:
         lengths: (2 * pairs,) tokens of each document; documents 2i and 2i + 1 are a pair.
-        max_len: tokens of a row, at least 2 * align.
+        max_len: length of a row, at least 2 * align.
         long: truncate, drop or error; pairs are not split.
         truncate_side: left or right, the side that is cut off.
         align: extents are rounded up to a multiple of this divisor of max_len.
@@ -69,7 +69,7 @@ def cut_pairs(
     was_long = is_cut if long == "truncate" else np.repeat(is_long, 2)
     unpaired = (lengths > 0) & np.repeat(~is_whole, 2)
     cut = np.flatnonzero(is_cut) if truncate_side == "left" else np.empty(0, np.int64)
-    # start from empty documents; `counted` counts the segments set below
+    # Start from empty documents; `counted` counts the segments set here.
     empty = cut_documents(np.zeros_like(lengths), max_len, "drop", align=align, threads=threads)
     return replace(
         empty,
@@ -88,13 +88,13 @@ def cut_pairs(
 
 
 def items_of(segments: Segments) -> Segments:
-    """Return the pairs as one segment each, whose extent is that of both sides; these are dealt to rows."""
+    """Return pairs as one segment each, with the extent of both sides; these are dealt to rows."""
     places = segments.extents_of(segments.tails.astype(np.int64)).reshape(-1, 2).sum(axis=1)
     return cut_documents(places.astype(np.int32), segments.max_len, "error")
 
 
 def with_both_of_each(plan: Plan, segments: Segments) -> Plan:
-    """Turn a plan of pairs into one of documents: pair i becomes documents 2i and 2i + 1, side by side."""
+    """Convert a plan of pairs to one of documents: pair i becomes documents 2i and 2i + 1, side by side."""
     slots: NDArray[Any] = np.repeat(plan.slots.astype(np.uint32 if segments.count < 2**32 else np.int64), 2)
     slots *= 2
     slots[1::2] += 1

@@ -1,4 +1,4 @@
-"""The shares of a mixture: how much is taken of each source, which documents, and how they are numbered and ordered."""
+"""Decide how much a mixture takes of each source, which documents, and in which order."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from packer.errors import PackerError
 from packer.options.choices import MixUnit
 from packer.plan.hash_sample import HashSample, WeightCounter
 
-_DOCUMENT_BYTES = 32  # of memory for each document that is put in order: its length, twice, its place, and the plan
+_DOCUMENT_BYTES = 32  # memory per document to order a mixture: its length, twice, its position, and the plan
 _MOST_DOCUMENTS = 2**53
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Take:
-    """What a mixture takes of one source: every document `copies` times, and a sample of them once more.
+    """Documents that a mixture takes of one source: all of them `copies` times, and a sample of them once more.
 
-    What is taken is numbered copy by copy, then the sample; each in the order of the source. A source of documents a, b
-    and c with 2 copies and the sample {b, c}: a, b, c, a, b, c, b, c are 0 to 7.
+    They are numbered copy by copy, then the sample, each in the order of the source: of documents a, b and c with 2
+    copies and the sample {b, c}, the numbers 0 to 7 are a, b, c, a, b, c, b, c.
     """
 
     copies: int
-    """How often all of its documents are taken."""
+    """Number of times that all documents are taken."""
 
     sample: HashSample
     """Documents that are taken once more, as copy number `copies`; not all of them."""
 
     @property
     def documents(self) -> int:
-        """Documents taken, every copy counted."""
+        """Number of documents taken, with every copy counted."""
         return self.copies * self.sample.population + len(self.sample)
 
     def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(documents of the source, copies) of what is taken, by number."""
+        """Return (documents of the source, copies) of taken documents by number."""
         copies, documents = np.divmod(numbers, self.sample.population)
         is_sampled = copies == self.copies
         if is_sampled.any():
@@ -49,21 +49,21 @@ class Take:
         return documents, copies
 
     def times(self, first: int, last: int) -> NDArray[np.int64]:
-        """How often each of the documents first..last-1 of the source is taken: shape (last - first,)."""
+        """Return how often each of the documents first..last - 1 of the source is taken: shape (last - first,)."""
         return self.copies + self.sample.contains(first, last).astype(np.int64)
 
 
 def mixture_targets(
     tokens: Sequence[int], weights: Sequence[float], *, unit: MixUnit, total: int | None
 ) -> list[Fraction]:
-    """Tokens to be taken of each source; exact, so that a weight of 0.1 means a tenth.
+    """Return the tokens to take of each source, as fractions, so that a weight of 0.1 is exactly a tenth.
 
     Example: of 600 and 100 tokens, weights 0.7 and 0.3 take 233.3 and 100; as epochs, 420 and 30.
 
     Args:
         tokens: tokens of each source, at least 1.
         weights: weight of each source, above 0.
-        unit: whether weights are shares of the mixture's tokens, or say how often a source is seen.
+        unit: whether weights are shares of the tokens of the mixture, or numbers of epochs of each source.
         total: tokens of the mixture; None for as many as possible without repeating a source. For shares only.
     """
     exact = [Fraction(repr(float(weight))) for weight in weights]
@@ -77,18 +77,18 @@ def mixture_targets(
 def take_documents(
     counter: WeightCounter, target: Fraction, kept_of: Callable[[NDArray[np.int64]], NDArray[np.int32]]
 ) -> tuple[Take, int]:
-    """Choose documents of a source that come to `target` tokens, within half a document.
+    """Choose documents of a source with `target` tokens, within half a document.
 
     All documents are taken as often as they fit, then a random sample without replacement: documents in the order of
-    their hash, up to where the target is nearest.
+    their hash, up to the number of tokens nearest to the target.
 
     Args:
-        counter: has counted the tokens of all documents that reach the rows; at least 1 token in all.
-        target: tokens to be taken.
-        kept_of: callback, called with ascending documents; returns the tokens of each that reach the rows.
+        counter: counter of the tokens that reach the rows, for all documents; at least 1 token.
+        target: tokens to take.
+        kept_of: function that returns the tokens of ascending documents that reach the rows.
 
     Returns:
-        What is taken, and the tokens of it that reach the rows.
+        The documents, and their tokens that reach the rows.
     """
     copies = int(target // counter.total)
     rest = round(target - copies * counter.total)
@@ -100,16 +100,16 @@ def take_documents(
 
 
 def refuse_too_many(takes: Sequence[Take], names: Sequence[str], unit: MixUnit, *, in_order: bool = False) -> None:
-    """Refuse a mixture of more documents than can be numbered, or than this machine's memory can put in order.
+    """Refuse a mixture of more documents than can be numbered, or than the memory of this machine can hold in order.
 
     Args:
-        takes: what is taken of each source.
+        takes: documents taken of each source.
         names: names of the sources, for messages.
-        unit: what the weights are.
-        in_order: whether every document of the mixture is held.
+        unit: unit of the weights, for messages.
+        in_order: whether the order of the documents is held in memory.
 
     Raises:
-        PackerError: there are too many.
+        PackerError: there are too many documents.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     most = memory // _DOCUMENT_BYTES if in_order else _MOST_DOCUMENTS
@@ -126,17 +126,17 @@ def refuse_too_many(takes: Sequence[Take], names: Sequence[str], unit: MixUnit, 
 
 
 def interleave(kept: NDArray[np.int32], firsts: NDArray[np.int64]) -> NDArray[Any]:
-    """Order what is taken so that every stretch of the mixture has the shares of the whole.
+    """Order the documents of a mixture so that every stretch has the shares of the whole.
 
-    The next document is of the source of which the least has come, as a share of what is taken of it. What is taken of
-    a source keeps its order, so a copy is complete before the next begins.
+    The next document comes from the source of which the smallest share has come so far. Documents of a source keep
+    their order, so that a copy is complete before the next begins.
 
     Args:
-        kept: (documents,) tokens that reach the rows, of what is taken of all sources, one source after the other.
+        kept: (documents,) tokens that reach the rows, of all documents taken, one source after the other.
         firsts: (sources + 1,) source s has the documents firsts[s]..firsts[s + 1] - 1.
 
     Returns:
-        Shape (documents,): the documents in order, by their index in `kept`, as narrow as they fit.
+        Documents in order, by their index in `kept`: shape (documents,), of the narrowest unsigned type.
     """
     order = np.empty(len(kept), np.min_scalar_type(len(kept)))
     tokens = [max(int(kept[first:last].sum(dtype=np.int64)), 1) for first, last in pairwise(firsts)]

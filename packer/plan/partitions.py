@@ -1,7 +1,7 @@
-"""Partitions: a shard's worth of documents each, drawn from the whole source in blocks.
+"""Deal the documents of a source, block by block, to partitions that fill about a shard each.
 
-A block is a run of contiguous documents, so that reading one is one sequential read; a partition is a random set of
-blocks, so that it is a sample of the corpus whatever order the source is in.
+A block is a run of consecutive documents, read at once. A partition is a random set of blocks, and so a sample of the
+corpus in whatever order the source is.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from packer.plan.permute import permute, stream_key
 from packer.random_purposes import BLOCKS
 
 BLOCK_PLACE = 1 << 18
-"""Tokens of a block: 1 MiB of int32."""
+"""Tokens per block: 1 MiB of int32."""
 
 BLOCKS_PER_PARTITION = 256
-"""Blocks of a partition at least, where it is small, so that it is a sample of the corpus even then."""
+"""Smallest number of blocks in a partition, so that even a small one is a sample of the corpus."""
 
 MOST_BLOCKS = 1 << 20
-"""Blocks at most; where there would be more, two neighbours become one."""
+"""Largest number of blocks; if there are more, neighbors are merged in pairs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blocks:
-    """Runs of contiguous documents, in the order of the source; made by `BlockMarker`."""
+    """Runs of consecutive documents, in the order of the source; made by `BlockMarker`."""
 
     starts: NDArray[np.int64]
     """Shape (blocks + 1,): block b has the documents starts[b] to starts[b + 1] - 1."""
@@ -37,9 +37,13 @@ class Blocks:
 
 
 class BlockMarker:
-    """Cuts a stream of documents into blocks of about equal place, at most `most` of them.
+    """Divides a stream of documents into blocks that take about the same place in rows.
 
-    Documents that belong together (the two of a preference pair) are added together and are never separated.
+    The two documents of a preference pair are added together and never separated.
+
+    Args:
+        target: tokens that the segments of a block take in rows; doubled whenever blocks are merged.
+        most: largest number of blocks.
     """
 
     def __init__(self, target: int, *, most: int = MOST_BLOCKS) -> None:
@@ -47,12 +51,12 @@ class BlockMarker:
         self._most = most
         self._starts = np.zeros(most + 1, np.int64)
         self._places = np.zeros(most, np.int64)
-        self._count = 0  # blocks that are whole
+        self._count = 0  # closed blocks
         self._documents = 0
         self._open_place = 0
 
     def add(self, places: NDArray[np.int64], *, documents_each: int = 1) -> None:
-        """Add documents, or items of `documents_each` documents, that take these places."""
+        """Add documents, or items of `documents_each` documents, by the tokens that each takes in rows."""
         done = 0
         while done < len(places):
             if self._count == self._most:
@@ -71,7 +75,7 @@ class BlockMarker:
             self._documents += step * documents_each
 
     def finish(self) -> Blocks:
-        """The blocks of all documents that were added."""
+        """Return the blocks of all documents that were added."""
         starts = self._starts[: self._count + 1].copy()
         places = self._places[: self._count].copy()
         if starts[-1] < self._documents:
@@ -79,7 +83,7 @@ class BlockMarker:
         return Blocks(starts=starts, places=places)
 
     def _merge(self) -> None:
-        """Make one block of two neighbours; blocks to come are twice as large."""
+        """Merge blocks in pairs; later blocks are twice as large."""
         half = self._most // 2
         self._places[:half] = self._places[0::2] + self._places[1::2]
         self._starts[: half + 1] = self._starts[::2].copy()
@@ -98,7 +102,7 @@ def _mark(
     first_document: int,
     documents_each: int,
 ) -> tuple[int, int, int]:
-    """Close blocks as they reach the target, until there is room for no more; (blocks, open place, items read)."""
+    """Close blocks as they reach the target, until the arrays are full; return (blocks, open place, items read)."""
     for i in range(len(places)):
         open_place += places[i]
         if open_place >= target:
@@ -113,13 +117,13 @@ def _mark(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partitions:
-    """Blocks that are dealt to partitions at random, about as many to each."""
+    """Blocks, dealt to partitions at random, about as many to each."""
 
     starts: NDArray[np.int64]
     """Shape (blocks + 1,): block b has the documents starts[b] to starts[b + 1] - 1."""
 
     order: NDArray[np.int64]
-    """Shape (blocks,): the blocks of the first partition, ascending, then those of the second, and so on."""
+    """Shape (blocks,): blocks of the first partition, ascending, then those of the second, and so on."""
 
     cuts: NDArray[np.int64]
     """Shape (partitions + 1,): partition p has the blocks order[cuts[p]:cuts[p + 1]]."""
@@ -128,9 +132,9 @@ class Partitions:
         return len(self.cuts) - 1
 
     def ranges(self, partition: int) -> NDArray[np.int64]:
-        """The documents of a partition, as ascending ranges (first, last + 1): int64, shape (ranges, 2).
+        """Return the documents of a partition as ascending ranges (first, last + 1): int64, shape (ranges, 2).
 
-        Blocks that follow each other in the source are one range.
+        Adjacent blocks are one range.
         """
         blocks = self.order[self.cuts[partition] : self.cuts[partition + 1]]
         is_first = np.diff(blocks, prepend=-2) > 1
@@ -141,13 +145,13 @@ class Partitions:
 def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions:
     """Deal blocks to partitions at random, so that each is a sample of the whole source.
 
-    Of every run of as many neighbouring blocks as there are partitions, each partition gets one: a source that is
-    sorted by length, date or origin makes partitions that are more alike than an arbitrary permutation would.
+    Of every run of as many adjacent blocks as there are partitions, each partition gets one. If the source is sorted by
+    length, date or origin, this makes partitions more alike than an arbitrary permutation.
 
     Args:
-        blocks: of all documents.
-        partitions: how many; some stay empty where there are fewer blocks.
-        seed: of the permutations.
+        blocks: blocks of all documents.
+        partitions: number of partitions; some stay empty if there are fewer blocks.
+        seed: seed of the permutations.
     """
     owners = np.empty(len(blocks.places), np.int64)
     _deal_blocks(partitions, np.uint64(seed), owners)
@@ -157,7 +161,7 @@ def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions
 
 @jit
 def _deal_blocks(partitions: int, seed: np.uint64, out: NDArray[np.int64]) -> None:
-    """Write the partition of each block: a permutation of all partitions for every run of so many blocks."""
+    """Write the partition of each block: a permutation of all partitions for every run of as many blocks."""
     turns = np.empty(partitions, np.int64)
     for first in range(0, len(out), partitions):
         for partition in range(partitions):

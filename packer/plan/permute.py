@@ -21,7 +21,7 @@ _UNIT = 2.0**-53
 
 @jit
 def mixed(value: Any) -> Any:
-    """Mix 64 bits, uint64 to uint64; the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Mix 64 bits, uint64 to uint64; the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
     value = (value ^ (value >> np.uint64(27))) * _FACTOR_2
     return value ^ (value >> np.uint64(31))
@@ -29,27 +29,27 @@ def mixed(value: Any) -> Any:
 
 @jit
 def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> Any:
-    """The key, uint64, of the draws for a purpose and one of its streams (a partition, an extent, ...)."""
+    """Return the key, uint64, of the draws for a purpose and one of its streams (a partition, an extent, ...)."""
     key = mixed(np.uint64(seed) + _GOLDEN)
     key = mixed(key ^ (np.uint64(purpose) * _GOLDEN))
     return mixed(key ^ (np.uint64(stream) * _FACTOR_1))
 
 
 def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
-    """The key of a stream as a kernel takes it: `stream_key` returns an int to Python, which may exceed an int64."""
+    """Return `stream_key` as the uint64 that kernels take; called from Python, `stream_key` returns an int."""
     key: np.uint64 = np.uint64(stream_key(np.uint64(seed), purpose, stream))
     return key
 
 
 @jit
 def draw_bits(key: Any, index: int | np.int64) -> Any:
-    """Draw number `index` of a stream: 64 bits, uint64; no two draws of a stream are equal."""
+    """Return draw number `index` of a stream: 64 bits, uint64; no two draws of a stream are equal."""
     return mixed(key + np.uint64(index) * _GOLDEN)
 
 
 @jit
 def draw_below(key: Any, index: int, limit: int) -> Any:
-    """Draw number `index` of a stream: an integer from 0 to limit - 1, uniform up to 2**-53 * limit."""
+    """Return draw number `index` of a stream as an integer from 0 to limit - 1, uniform up to 2**-53 * limit."""
     bits = draw_bits(key, index)
     return np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
 

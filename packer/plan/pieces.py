@@ -1,4 +1,4 @@
-"""Segments by themselves, apart from the documents around them: what partitions leave over."""
+"""Segments located in the source: in the rows of a shard, and as pieces that partitions leave over."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 PIECE = np.dtype([("document", "<i8"), ("start", "<i4"), ("length", "<i4")])
-"""A segment: the number of its document, the token it starts at, its tokens. 16 bytes."""
+"""A segment in 16 bytes: its document, first token and number of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Located:
-    """Consecutive rows, as where each of their segments is in the source."""
+    """Segments of consecutive rows, by their place in the source."""
 
     documents: NDArray[np.int64]
-    """Shape (segments,): the document of each, in the order that is packed."""
+    """Shape (segments,): document of each segment, numbered in the order that is packed."""
 
     starts: NDArray[np.int64]
-    """Shape (segments,): the token it starts at."""
+    """Shape (segments,): first token of each segment in its document."""
 
     lengths: NDArray[np.int64]
-    """Shape (segments,): its tokens."""
+    """Shape (segments,): tokens of each segment."""
 
     row_starts: NDArray[np.int64]
     """Shape (rows + 1,): row r holds the segments row_starts[r] to row_starts[r + 1] - 1; begins at 0."""
 
 
 class ShardRows(Protocol):
-    """The rows of a shard, in the order in which they are written."""
+    """Rows of a shard, in the order in which they are written."""
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
 
     def located(self, first_row: int, last_row: int) -> Located:
-        """Look up where the segments of rows first_row..last_row-1 are."""
+        """Locate the segments of rows first_row..last_row - 1 in the source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceRows:
-    """Rows of pieces, in an order of their own."""
+    """Rows of pieces, written in any order."""
 
     pieces: NDArray[Any]
-    """(segments,) an array of PIECE."""
+    """(segments,) array of PIECE."""
 
     starts: NDArray[np.int64]
     """(rows + 1,) row r holds pieces[starts[r]:starts[r + 1]]."""
 
     order: NDArray[np.int64]
-    """(rows,) the row that is written first, the one after it, and so on."""
+    """(rows,) rows in the order in which they are written."""
 
     def __len__(self) -> int:
         return len(self.order)
 
     def located(self, first_row: int, last_row: int) -> Located:
-        """Look up where the segments of rows first_row..last_row-1 are."""
+        """Locate the segments of rows first_row..last_row - 1 in the source."""
         rows = self.order[first_row:last_row]
         depths = self.starts[rows + 1] - self.starts[rows]
         row_starts = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
-        # piece i of all is the i-th behind the start of its row
+        # Piece i of these rows is as far behind the start of its row in `pieces` as in the result.
         found = self.pieces[np.arange(row_starts[-1]) + np.repeat(self.starts[rows] - row_starts[:-1], depths)]
         return Located(
             documents=found["document"].astype(np.int64),
@@ -71,13 +71,13 @@ class PieceRows:
 
 
 def pieces_of(documents: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """Segments as an array of PIECE."""
+    """Return segments as an array of PIECE."""
     pieces = np.empty(len(documents), PIECE)
     pieces["document"], pieces["start"], pieces["length"] = documents, starts, lengths
     return pieces
 
 
 def extents_of_pieces(pieces: NDArray[Any], align: int, *, paired: bool) -> NDArray[np.int32]:
-    """The place that each piece takes, or where they are pairs each two of them: int32."""
+    """Return the extent of each piece, or of each two adjacent pieces if they are paired: int32."""
     extents: NDArray[np.int32] = -(-pieces["length"] // align) * align if align > 1 else pieces["length"].copy()
     return extents.reshape(-1, 2).sum(axis=1, dtype=np.int32) if paired else extents

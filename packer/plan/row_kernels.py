@@ -1,4 +1,4 @@
-"""Numba kernels that fill rows with segments, given the extents that each row asks for.
+"""Numba kernels that fill rows with segments of given extents.
 
 They use loops instead of slices: a slice assignment takes seconds to compile and runs no faster.
 """
@@ -22,17 +22,17 @@ def sort_by_extent(extents: NDArray[np.int32], out_groups: NDArray[np.int64], ou
     Extents [2, 0, 1, 2] give groups [0, 0, 1, 3] and numbers [2, 0, 3].
 
     Args:
-        extents: (segments,)
-        out_groups: (max_len + 2,) all zero; then the segments of an extent stand in
+        extents: (segments,) extent of each segment.
+        out_groups: (max_len + 2,) all zero; afterwards, the segments of an extent are
             out_numbers[out_groups[extent]:out_groups[extent + 1]].
-        out_numbers: (at least segments with an extent,) their numbers, ascending within an extent.
+        out_numbers: (at least segments with an extent,) segment numbers, ascending within an extent.
     """
     for extent in extents:
         out_groups[extent] += 1
     out_groups[0] = 0
     for extent in range(1, len(out_groups)):
         out_groups[extent] += out_groups[extent - 1]
-    # from the back, so that an extent's end becomes its begin
+    # Each extent is filled from its end, so that its end becomes its start.
     for number in range(len(extents) - 1, -1, -1):
         extent = extents[number]
         if extent > 0:
@@ -42,7 +42,7 @@ def sort_by_extent(extents: NDArray[np.int32], out_groups: NDArray[np.int64], ou
 
 @jit
 def permute_equal(groups: NDArray[np.int64], stream: int, seed: np.uint64, out_numbers: NDArray[np.uint32]) -> None:
-    """Permute the segments of each extent; `groups` and `out_numbers` as `sort_by_extent` wrote them."""
+    """Permute the segments of each extent; `groups` and `out_numbers` are written by `sort_by_extent`."""
     for extent in range(1, len(groups) - 1):
         if groups[extent + 1] - groups[extent] > 1:
             key = stream_key(seed, EQUAL_LENGTHS, stream * (np.int64(1) << 32) + extent)
@@ -51,27 +51,27 @@ def permute_equal(groups: NDArray[np.int64], stream: int, seed: np.uint64, out_n
 
 @jit
 def expand_patterns(
-    given: NDArray[np.int32],
+    numbers: NDArray[np.int32],
     packs: NDArray[np.int64],
     offsets: NDArray[np.int64],
     extents: NDArray[np.int32],
     out_row_extents: NDArray[np.int32],
     out_row_starts: NDArray[np.int64],
 ) -> None:
-    """Write down the rows of patterns, one by one.
+    """Write the extents of all rows that follow patterns, one row after the other.
 
     Args:
-        given: (patterns given,) the patterns that rows follow.
-        packs: (patterns given,) how many rows follow each.
-        offsets: (patterns + 1,) see `Patterns`.
-        extents: (offsets[-1],)
-        out_row_extents: (segments in rows,) the extents of each row.
-        out_row_starts: (rows + 1,) where each row begins, then the end.
+        numbers: (entries,) numbers of the patterns that rows follow.
+        packs: (entries,) number of rows that follow each.
+        offsets: (patterns + 1,) field of `Patterns`.
+        extents: (offsets[-1],) field of `Patterns`.
+        out_row_extents: (segments in rows,) extents, row by row.
+        out_row_starts: (rows + 1,) start of each row, then the end.
     """
     row, size = 0, 0
-    for i in range(len(given)):
+    for i in range(len(numbers)):
         for _ in range(packs[i]):
-            for e in range(offsets[given[i]], offsets[given[i] + 1]):
+            for e in range(offsets[numbers[i]], offsets[numbers[i] + 1]):
                 out_row_extents[size] = extents[e]
                 size += 1
             row += 1
@@ -89,17 +89,17 @@ def fill_rows(
     out_row_starts: NDArray[np.int64],
     out_slots: NDArray[np.uint32],
 ) -> None:
-    """Fill rows with the next segment of every extent that they ask for, in random order within each.
+    """Fill rows with the next segment of each of their extents, in random order within each row.
 
     Args:
-        row_extents: (segments in rows,) the extents that each row asks for.
-        row_starts: (rows + 1,) row r asks for row_extents[row_starts[r]:row_starts[r + 1]].
-        row_order: (rows,) the order in which rows are filled and written.
-        out_groups: (max_len + 2,) where the segments of each extent begin in `numbers`; then the first that is left.
+        row_extents: (segments in rows,) extents, row by row.
+        row_starts: (rows + 1,) row r takes the extents row_extents[row_starts[r]:row_starts[r + 1]].
+        row_order: (rows,) order in which rows are filled and written.
+        out_groups: (max_len + 2,) start of each extent in `numbers`; afterwards, the first segment that is left.
         numbers: (segments,) segment numbers by extent, in the order in which they are taken.
         key: key of the draws for the order within rows.
-        out_row_starts: (rows + 1,) where each row begins in `out_slots`, then the end.
-        out_slots: (segments in rows,) segment numbers.
+        out_row_starts: (rows + 1,) start of each row in `out_slots`, then the end.
+        out_slots: (segments in rows,) segment numbers, row by row.
     """
     slot = 0
     for row in range(len(row_order)):
@@ -120,10 +120,10 @@ def collect_left(
     """Write the numbers of the segments that no row took, by extent.
 
     Args:
-        groups: (max_len + 2,) where each extent begins in `numbers`.
-        taken: (max_len + 2,) the first of each extent that is left, as `fill_rows` wrote it.
+        groups: (max_len + 2,) start of each extent in `numbers`.
+        taken: (max_len + 2,) first segment of each extent that is left, as written by `fill_rows`.
         numbers: (segments,) segment numbers by extent.
-        out: (segments left,)
+        out: (segments left,) numbers of the segments that are left.
     """
     end = 0
     for extent in range(1, len(groups) - 1):

@@ -1,4 +1,4 @@
-"""Rows of extents to rows of segments: segments of equal extent are interchangeable, and a permutation decides."""
+"""Make rows of extents, and fill them with segments; a permutation decides between segments of equal extent."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from packer.random_purposes import DRAWING, ROWS, SEGMENTS_IN_ROW
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowExtents:
-    """Rows as the extents that they ask for; rows [3, 1] and [4]: extents [3, 1, 4], starts [0, 2, 3]."""
+    """Extents of rows, to be filled with segments; rows [3, 1] and [4] have extents [3, 1, 4] and starts [0, 2, 3]."""
 
     extents: NDArray[np.int32]
-    """Shape (segments in rows,)."""
+    """Shape (segments in rows,): extents, row by row."""
 
     starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r asks for extents[starts[r]:starts[r + 1]]."""
+    """Shape (rows + 1,): row r takes extents[starts[r]:starts[r + 1]]."""
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     @classmethod
     def of_patterns(
-        cls, patterns: Patterns, given: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None
+        cls, patterns: Patterns, numbers: NDArray[np.int32] | None = None, packs: NDArray[np.int64] | None = None
     ) -> RowExtents:
-        """The rows that follow patterns: all of them, or `packs` rows of those that are given."""
-        if given is None or packs is None:
-            given, packs = np.arange(len(patterns.counts), dtype=np.int32), patterns.counts
-        depths = np.diff(patterns.offsets)[given]
+        """Return the rows that follow patterns: all of them, or `packs` rows of the patterns with these numbers."""
+        if numbers is None or packs is None:
+            numbers, packs = np.arange(len(patterns.counts), dtype=np.int32), patterns.counts
+        depths = np.diff(patterns.offsets)[numbers]
         extents = np.empty(int(packs @ depths), np.int32)
         starts = np.zeros(int(packs.sum()) + 1, np.int64)
-        expand_patterns(given, packs, patterns.offsets, patterns.extents, extents, starts)
+        expand_patterns(numbers, packs, patterns.offsets, patterns.extents, extents, starts)
         return cls(extents=extents, starts=starts)
 
     def __add__(self, other: RowExtents) -> RowExtents:
@@ -48,22 +48,22 @@ class RowExtents:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedRows:
-    """Rows of segments given by number, in random order, and the segments that no row took."""
+    """Rows of segment numbers, in random order, and the segments that no row took."""
 
     row_starts: NDArray[np.int64]
     """Shape (rows + 1,): row r holds slots[row_starts[r]:row_starts[r + 1]]."""
 
     slots: NDArray[np.uint32] | NDArray[np.int64]
-    """Shape (segments in rows,): segment numbers."""
+    """Shape (segments in rows,): segment numbers, row by row."""
 
     left: NDArray[np.uint32] | NDArray[np.int64]
-    """Shape (segments left,): the numbers of the others, by extent."""
+    """Shape (segments left,): numbers of the other segments, by extent."""
 
     def __len__(self) -> int:
         return len(self.row_starts) - 1
 
     def of_pairs(self) -> PlacedRows:
-        """The same where number i stands for the two segments 2i and 2i + 1, which stand side by side."""
+        """Return the rows with each number i replaced by the two segments 2i and 2i + 1, side by side."""
         return replace(
             self, row_starts=self.row_starts * 2, slots=both_of_each(self.slots), left=both_of_each(self.left)
         )
@@ -82,16 +82,16 @@ def drawn_rows(
     """Draw rows that are exactly full from segments in random order; see `packer.algorithms.mixed`.
 
     Args:
-        extents: (segments,) 0 for a number without a segment.
-        max_len: the capacity of a row.
-        max_segments: the most segments in a row; None for no limit.
-        reserve: the share of the extents that is left over at least.
-        most_rows: rows to be drawn at most; None for no limit.
-        seed: of the pack.
-        stream: number of the partition, or of the level above.
+        extents: (segments,) extent of each segment, 0 for a number without a segment.
+        max_len: length of a row.
+        max_segments: largest number of segments in a row; None for no limit.
+        reserve: smallest share of the summed extents that is left over.
+        most_rows: largest number of rows to draw; None for no limit.
+        seed: seed of the pack.
+        stream: random stream, one per partition or region.
 
     Returns:
-        The rows, and the histogram of what is left, int64, shape (max_len + 1,).
+        The rows, and the histogram of the segments left over: int64, shape (max_len + 1,).
     """
     order = extents[extents > 0]
     total = int(order.sum(dtype=np.int64))
@@ -102,14 +102,14 @@ def drawn_rows(
 
 
 def place_rows(extents: NDArray[np.int32], rows: RowExtents, max_len: int, *, seed: int, stream: int) -> PlacedRows:
-    """Give every row the segments that it asks for, at random: which of equal extent, and the order of both.
+    """Fill rows with segments at random: choose among equal extents, and order the rows and the segments in each.
 
     Args:
-        extents: (numbers,) the extent of every segment number, 0 for a number without a segment.
-        rows: what is asked for; there must be as many segments.
-        max_len: the capacity of a row.
-        seed: of the pack.
-        stream: number of the partition, or of the level above.
+        extents: (numbers,) extent of each segment number, 0 for a number without a segment.
+        rows: extents of the rows; there must be a segment for each.
+        max_len: length of a row.
+        seed: seed of the pack.
+        stream: random stream, one per partition or region.
     """
     groups, numbers = _permuted(extents, max_len, seed, stream)
     order = np.arange(len(rows))
@@ -125,14 +125,14 @@ def place_rows(extents: NDArray[np.int32], rows: RowExtents, max_len: int, *, se
 def segments_left(
     extents: NDArray[np.int32], left: NDArray[np.int64], max_len: int, *, seed: int, stream: int
 ) -> NDArray[np.uint32] | NDArray[np.int64]:
-    """The numbers of the segments that `place_rows` would leave, from how many of each extent: without making the rows.
+    """Return the numbers of the segments that `place_rows` would leave, without making the rows.
 
     Args:
-        extents: as `place_rows`.
-        left: (max_len + 1,) segments of every extent that no row asks for.
-        max_len: as `place_rows`.
-        seed: as `place_rows`.
-        stream: as `place_rows`.
+        extents: (numbers,) extent of each segment number, 0 for a number without a segment.
+        left: (max_len + 1,) number of segments of every extent that are left.
+        max_len: length of a row.
+        seed: seed of the pack.
+        stream: random stream, one per partition or region.
     """
     groups, numbers = _permuted(extents, max_len, seed, stream)
     taken = groups.copy()
@@ -143,7 +143,7 @@ def segments_left(
 def _permuted(
     extents: NDArray[np.int32], max_len: int, seed: int, stream: int
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """(groups, numbers): the segments of each extent in random order, as `sort_by_extent` gives them."""
+    """Return (groups, numbers) of `sort_by_extent`, with the segments of each extent in random order."""
     groups = np.zeros(max_len + 2, np.int64)
     numbers = np.empty(int(np.count_nonzero(extents)), np.uint32 if len(extents) < 2**32 else np.int64)
     sort_by_extent(extents, groups, numbers)
@@ -158,7 +158,7 @@ def _collected(groups: NDArray[np.int64], taken: NDArray[np.int64], numbers: NDA
 
 
 def both_of_each(numbers: NDArray[Any]) -> NDArray[Any]:
-    """The numbers of both segments of pairs: [4, 0] -> [8, 9, 0, 1]."""
+    """Return the numbers of both segments of each pair: [4, 0] -> [8, 9, 0, 1]."""
     both = np.repeat(numbers, 2)
     both *= 2
     both[1::2] += 1

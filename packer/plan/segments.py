@@ -13,50 +13,50 @@ from packer.plan.extents import BLOCK, number_pieces, piece_extents
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segments:
-    """The segments of documents, numbered so that a document that is not cut needs no entry of its own.
+    """Segments of documents, numbered so that a document that is not cut needs no entry of its own.
 
     Segment d < documents is the tail of document d: the whole document, unless it is cut. A document that is cut has
     heads before its tail; the heads of all documents are segments documents, documents + 1, ... in source order.
 
-    Lengths [3, 9, 8] at max_len 4, split: tails 3, 1, 4 (segments 0, 1, 2), heads of document 1 at 0 and 4 and of
-    document 2 at 0 (segments 3, 4, 5).
+    Lengths [3, 9, 8] split at max_len 4 have tails of 3, 1 and 4 tokens (segments 0, 1, 2), heads of document 1 at 0
+    and 4, and a head of document 2 at 0 (segments 3, 4, 5).
     """
 
     lengths: NDArray[np.int32]
     """Shape (documents,): tokens of each document in the source."""
 
     max_len: int
-    """The capacity of a row, tokens."""
+    """Length of a row."""
 
     long: LongPolicy
-    """The policy for documents longer than max_len."""
+    """Policy for documents longer than max_len."""
 
     overlap: int
     """Tokens that a piece repeats from the end of the piece before it."""
 
     align: int
-    """Extents are multiples of this divisor of max_len."""
+    """Divisor of max_len that all extents are multiples of."""
 
     tails: NDArray[np.int32]
-    """Shape (documents,): tokens in each tail, 0 if it has none; `lengths` itself if no document is long."""
+    """Shape (documents,): tokens in each tail, 0 if it is empty; `lengths` itself if no document is long."""
 
     cut_documents: NDArray[np.int64]
-    """Shape (cut,): the documents whose tail does not start at 0, ascending."""
+    """Shape (cut,): documents whose tail does not start at 0, ascending."""
 
     tail_starts: NDArray[np.int32]
-    """Shape (cut,): the token at which their tails start."""
+    """Shape (cut,): first tokens of these tails."""
 
     head_documents: NDArray[np.int64]
-    """Shape (heads,): the document of each head, ascending."""
+    """Shape (heads,): document of each head, ascending."""
 
     head_starts: NDArray[np.int32]
-    """Shape (heads,): the token of its document at which each head starts."""
+    """Shape (heads,): first token of each head in its document."""
 
     head_lengths: NDArray[np.int32]
     """Shape (heads,): tokens in each head."""
 
     histogram: NDArray[np.int64]
-    """Shape (max_len + 1,): the number of segments of every extent; 0 at extent 0."""
+    """Shape (max_len + 1,): number of segments of every extent; 0 at extent 0."""
 
     tokens: int
     """Tokens in all segments."""
@@ -68,16 +68,16 @@ class Segments:
     """Documents longer than max_len, which are split, truncated or dropped according to `long`."""
 
     long_tokens: int
-    """Tokens in them."""
+    """Tokens in long documents."""
 
     empty_documents: int
-    """Documents without tokens; they have no segment."""
+    """Documents without tokens, which have no segment."""
 
     unpaired_documents: int = 0
     """Documents that are left out because the other side of their pair is empty."""
 
     unpaired_tokens: int = 0
-    """Tokens in them."""
+    """Tokens in unpaired documents."""
 
     truncated_tokens: int = 0
     """Tokens cut off by truncation."""
@@ -86,16 +86,16 @@ class Segments:
     """Documents of which `without` removed all segments."""
 
     untrained_tokens: int = 0
-    """Tokens in segments that `without` removed, and in no segment that is left; each is counted once."""
+    """Tokens in segments that `without` removed and in no remaining segment, each counted once."""
 
     @property
     def documents(self) -> int:
-        """The number of documents in the source, empty and dropped ones included."""
+        """Number of documents in the source, empty and dropped ones included."""
         return len(self.lengths)
 
     @property
     def count(self) -> int:
-        """The number of segment numbers: documents + heads; segments of length 0 are not placed in rows."""
+        """Number of segment numbers: documents + heads; segments of length 0 are not placed in rows."""
         return len(self.lengths) + len(self.head_documents)
 
     def kept_lengths(self, first: int, last: int) -> NDArray[np.int32]:
@@ -160,7 +160,7 @@ class Segments:
     def locate(
         self, numbers: NDArray[np.unsignedinteger] | NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Look segments up by number: (documents, starts, lengths), each int64 of the shape of `numbers`."""
+        """Return (documents, starts, lengths) of segments by number, each int64 of the shape of `numbers`."""
         documents = numbers.astype(np.int64)
         heads = np.flatnonzero(documents >= self.documents)
         head = documents[heads] - self.documents
@@ -176,18 +176,18 @@ class Segments:
         return documents, starts, lengths
 
     def cut_at(self, documents: NDArray[np.int64], starts: NDArray[np.int32]) -> Segments:
-        """Cut the kept tokens of the same documents elsewhere, and repeat none.
+        """Return the same documents with their kept tokens cut elsewhere, and none repeated.
 
         Args:
-            documents: (cuts,) the document of each cut, ascending.
-            starts: (cuts,) the kept token at which the segment after the cut starts, ascending within a document:
-                above 0, and below the number of kept tokens.
+            documents: (cuts,) document of each cut, ascending.
+            starts: (cuts,) kept token at which the segment after the cut starts, ascending within a document: above 0,
+                and below the number of kept tokens.
         """
         is_first = np.diff(documents, prepend=-1) > 0
         is_last = np.diff(documents, append=self.documents) > 0
         cut = documents[is_last]
         kept = self.kept_lengths(0, self.documents)
-        # documents that were cut and are no longer cut are whole again
+        # Documents that are no longer cut become whole again.
         firsts = np.zeros(len(self.cut_documents), np.int32) if self.long == "split" else self.tail_starts
         begins = self.kept_starts(documents)
         tails = kept.copy() if len(cut) else kept
@@ -212,7 +212,7 @@ class Segments:
         """Remove segments without trained tokens, and count the documents and tokens that are lost.
 
         Args:
-            numbers: (segments,) the segments to remove, each once.
+            numbers: (segments,) numbers of the segments to remove, each once.
         """
         gone = numbers[numbers >= self.documents] - self.documents
         tails = self.tails.copy()
@@ -233,21 +233,19 @@ class Segments:
         )
 
     def _losses(self, numbers: NDArray[np.int64]) -> tuple[int, int, int]:
-        """Count the documents and tokens that are lost without segments, and the tokens that the others repeat.
+        """Count the documents and tokens that are lost with these segments, and the tokens that the others repeat.
 
-        Pieces [0, 4), [1, 5) and [2, 6) of a document: without the first and the last, tokens 0 and 5 are lost and
-        none is repeated. Without the second, none is lost, and tokens 2 and 3 are repeated.
+        Example: of the pieces [0, 4), [1, 5) and [2, 6) of a document, removing the first and the last loses tokens 0
+        and 5, and none is repeated. Removing the second loses none, and tokens 2 and 3 are repeated.
         """
-        # all pieces of the documents that lose a piece or repeat tokens, in order
+        # Take all pieces of the documents that lose a piece or repeat tokens, in order.
         is_concerned = np.zeros(self.documents, np.bool_)
         is_concerned[self.locate(numbers)[0]] = is_concerned[self.head_documents] = True
         pieces = np.concatenate(
             [np.flatnonzero(is_concerned & (self.tails > 0)), np.arange(self.documents, self.count)]
         )
         documents, starts, lengths = self.locate(pieces)
-        starts += (
-            documents << 32
-        )  # documents end to end; within one, the starts of its pieces ascend, and the ends, too
+        starts += documents << 32  # place documents end to end; both starts and ends of their pieces ascend
         order = np.argsort(starts)
         documents, starts, ends = documents[order], starts[order], (starts + lengths)[order]
         is_gone = np.isin(pieces, numbers)[order]
@@ -270,7 +268,7 @@ class Segments:
         for lengths in (self.tails, self.head_lengths):
             for first in range(0, len(lengths), BLOCK):
                 extents = self.extents_of(lengths[first : first + BLOCK].astype(np.int64))
-                # extents above max_len occur only when `verify` cuts where a damaged row claims
+                # Extents above max_len occur only if `verify` cuts documents as a damaged row has them.
                 histogram += np.bincount(extents, minlength=self.max_len + 1)[: self.max_len + 1]
         histogram[0] = 0
         tokens = int(self.tails.sum(dtype=np.int64) + self.head_lengths.sum(dtype=np.int64))

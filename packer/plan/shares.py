@@ -1,7 +1,7 @@
-"""Patterns dealt to partitions: each takes packs of the global solution that its own segments can fill.
+"""Deal patterns to partitions: each takes packs of the global solution that its own segments can fill.
 
-First every partition takes an even share of each pattern; then each in turn takes what it can still fill of the packs
-that are left. The patterns and segments that remain are left to all partitions together.
+First every partition takes an even share of each pattern; then each in turn takes the remaining packs that it can still
+fill. The packs and segments left over are shared out among regions of partitions.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from packer.random_purposes import DEAL_ROTATION
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """The packs of a partition."""
+    """Packs of a partition."""
 
     given: NDArray[np.int32]
-    """Shape (entries,): the number of a pattern; a pattern may have two entries."""
+    """Shape (entries,): number of the pattern that is given; a pattern may have two entries."""
 
     packs: NDArray[np.int64]
-    """Shape (entries,): how many packs follow it."""
+    """Shape (entries,): number of packs of this pattern."""
 
     left: NDArray[np.int64]
-    """Shape (max_len + 1,): the segments of every extent that are in none of the packs."""
+    """Shape (max_len + 1,): number of segments of every extent that are in none of the packs."""
 
     @property
     def rows(self) -> int:
-        """The number of packs."""
+        """Number of packs."""
         return int(self.packs.sum())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The share as arrays of its size, for a note; `from_arrays` reads them back."""
+        """Return the share as compact arrays for a note; `from_arrays` reads them back."""
         kinds = np.flatnonzero(self.left)
         return {"given": self.given, "packs": self.packs, "left_extents": kinds, "left_counts": self.left[kinds]}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], max_len: int) -> Share:
-        """Read a share back."""
+        """Create a share from what `arrays` returns."""
         left = np.zeros(max_len + 1, np.int64)
         left[arrays["left_extents"]] = arrays["left_counts"]
         return cls(given=arrays["given"], packs=arrays["packs"], left=left)
@@ -53,17 +53,17 @@ class Share:
 def even_share(
     histogram: NDArray[np.int64], patterns: Patterns, *, partition: int, partitions: int, most_rows: int, seed: int
 ) -> Share:
-    """Give a partition its even share of every pattern, as far as its own segments can fill it.
+    """Give a partition its even share of every pattern, up to what its own segments can fill.
 
     Of 7 packs and 3 partitions, one partition takes 3 and two take 2. Which one takes more differs from pattern to
     pattern, so that no partition gets all the odd packs.
 
     Args:
-        histogram: (max_len + 1,) the segments of the partition, by extent.
-        patterns: the global solution.
-        partition: its number.
-        partitions: the number of partitions.
-        most_rows: the most rows of the partition.
+        histogram: (max_len + 1,) segments of the partition, by extent.
+        patterns: global solution.
+        partition: number of the partition.
+        partitions: number of partitions.
+        most_rows: largest number of rows of the partition.
         seed: seed of the rotation.
     """
     quotas = np.empty(len(patterns.counts), np.int64)
@@ -77,10 +77,10 @@ def further_share(share: Share, patterns: Patterns, out_left: NDArray[np.int64],
     """Give a partition the packs that it can still fill of those that no partition has, and take them from `out_left`.
 
     Args:
-        share: the packs that it has.
-        patterns: the global solution.
+        share: packs that the partition has.
+        patterns: global solution.
         out_left: (patterns,) packs of each pattern that no partition has.
-        most_rows: the most rows of the partition in all.
+        most_rows: largest number of rows of the partition in all.
     """
     left = share.left.copy()
     given, packs = _take(patterns.offsets, patterns.extents, out_left, most_rows - share.rows, left)
@@ -106,7 +106,7 @@ def _take(
     most_rows: int,
     out_histogram: NDArray[np.int64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Take packs of each pattern, up to its quota, while segments last; returns the patterns and their packs."""
+    """Take packs of each pattern, up to its quota, while segments last; return (pattern numbers, packs of each)."""
     given = np.empty(len(quotas), np.int32)
     given_packs = np.empty(len(quotas), np.int64)
     size = 0
@@ -129,7 +129,7 @@ def _take(
 
 @jit
 def _filled_packs(histogram: NDArray[np.int64], extents: NDArray[np.int32], first: int, last: int) -> Any:
-    """How often the segments of a partition fill the pattern extents[first:last], which is in descending order."""
+    """Return how often segments can fill the pattern extents[first:last], whose extents are in descending order."""
     packs = np.int64(1) << 62
     begin = first
     while begin < last:

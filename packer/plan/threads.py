@@ -1,4 +1,4 @@
-"""Threads for kernels, which release the interpreter's lock, and waiting for threads that is safe to interrupt.
+"""Run kernels, which release the interpreter's lock, in threads, and wait for them so that signals may interrupt.
 
 A signal handler may raise an exception anywhere in the Python code of the main thread. `Future.result`, `as_completed`
 and `Executor.map` wait in `threading.Condition`, where such an exception can release a lock that a worker holds; the
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AHEAD = 3
-"""Calls that are started per thread before their results are taken, including the one that it runs."""
+"""Calls that are submitted per thread before their results are taken, the running one included."""
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
@@ -25,7 +25,7 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item], thread
 
 
 def each_in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Like `in_threads`, but yield the results; only a few wait to be taken, however many items there are."""
+    """Like `in_threads`, but yield the results; only a few results are held, however many items there are."""
     if threads == 1:
         yield from map(function, items)
         return

@@ -1,7 +1,6 @@
 """A plan that is held in memory as a whole: which segment goes to which row of which shard.
 
-Only packings that no partition can make for itself are planned so: rows in the order of the source, and groups of
-documents that are kept together or apart. `partitions.py` and `rows.py` do the rest.
+Only groups of documents, kept together or apart, are planned like this, because no partition can plan them by itself.
 """
 
 from __future__ import annotations
@@ -31,39 +30,39 @@ class Plan:
     """Shape (packs + 1,): row r holds slots[row_starts[r]:row_starts[r + 1]]."""
 
     slots: NDArray[np.uint32] | NDArray[np.int64]
-    """Shape (segments,): segment numbers (see `Segments`); each number that has tokens stands here once."""
+    """Shape (segments,): segment numbers (see `Segments`), row by row; each number with tokens occurs once."""
 
     pool_packs: int
-    """Rows whose segments come from the common pool."""
+    """Rows whose segments come from the pool of leftovers."""
 
     @property
     def packs(self) -> int:
-        """All rows."""
+        """Number of rows."""
         return len(self.row_starts) - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedShards:
-    """The shards of a plan that is held as a whole."""
+    """Shards of a plan that is held as a whole."""
 
     plan: Plan
     segments: Segments
 
     @property
     def shard_rows(self) -> list[int]:
-        """Rows of each shard; none is empty."""
+        """Number of rows of each shard; none is empty."""
         rows: list[int] = np.diff(self.plan.shard_rows).tolist()
         return rows
 
     def shard(self, number: int) -> ShardRows:
-        """The rows of a shard."""
+        """Return the rows of a shard."""
         first, last = self.plan.shard_rows[number : number + 2]
         return _PlannedRows(plan=self.plan, segments=self.segments, first=int(first), last=int(last))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PlannedRows:
-    """Rows first..last-1 of a plan."""
+    """Rows first..last - 1 of a plan."""
 
     plan: Plan
     segments: Segments
@@ -74,20 +73,20 @@ class _PlannedRows:
         return self.last - self.first
 
     def located(self, first_row: int, last_row: int) -> Located:
-        """Look up where the segments of rows first_row..last_row-1 are."""
+        """Locate the segments of rows first_row..last_row - 1 in the source."""
         row_starts = self.plan.row_starts[self.first + first_row : self.first + last_row + 1]
         documents, starts, lengths = self.segments.locate(self.plan.slots[row_starts[0] : row_starts[-1]])
         return Located(documents=documents, starts=starts, lengths=lengths, row_starts=row_starts - row_starts[0])
 
 
 def deal(segments: Segments, patterns: Patterns, *, rows_per_shard: int, seed: int) -> Plan:
-    """Turn patterns into rows of all segments together. `patterns` packs exactly the histogram of `segments`.
+    """Fill the rows of patterns with all segments.
 
     Args:
-        segments: what is to be placed, as `cut_documents` made it.
-        patterns: the solution.
-        rows_per_shard: the most rows of a shard.
-        seed: 0..2^64-1; another seed is another packing of as many packs.
+        segments: segments to place, as made by `cut_documents`.
+        patterns: packs of exactly the histogram of `segments`.
+        rows_per_shard: largest number of rows of a shard.
+        seed: seed of all permutations, 0 to 2**64 - 1; another seed gives another packing with as many rows.
     """
     extents = segments.extents_of_numbers()
     placed = place_rows(extents, RowExtents.of_patterns(patterns), segments.max_len, seed=seed, stream=0)
@@ -100,6 +99,6 @@ def deal(segments: Segments, patterns: Patterns, *, rows_per_shard: int, seed: i
 
 
 def even_cuts(first_row: int, rows: int, rows_per_shard: int) -> list[int]:
-    """Where shards of about the same size begin, and where the last ends: 0, 7, 3 -> 0, 2, 4, 7."""
+    """Return where shards of about the same size begin, and where the last ends: 0, 7, 3 -> 0, 2, 4, 7."""
     shards = -(-rows // rows_per_shard)
     return [first_row, *(first_row + rows * (shard + 1) // shards for shard in range(shards))]

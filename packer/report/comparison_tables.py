@@ -7,7 +7,7 @@ from packer.report.dataset_report import render_advice
 from packer.report.plain_text import count_of, number, percent, render_table
 from packer.stats.algorithm_comparison import Comparison, Outcome
 
-WIDTH = 120
+WIDTH = 80
 """Largest number of columns in a line, unless a word is longer."""
 
 WANG = {
@@ -49,7 +49,7 @@ def _head(comparison: Comparison) -> str:
 
 def _packing_table(comparison: Comparison) -> str:
     """Show rows and time of each algorithm; those that could not run have dashes, and their reason below."""
-    table = [["  algorithm", "rows", "full", "padding", "gap", "documents/row", "speed-up", "seconds"]]
+    table = [["  algorithm", "rows", "full", "gap", "documents/row", "speed-up", "seconds"]]
     for outcome in comparison.outcomes:
         rows = outcome.rows
         efficiency = comparison.efficiency(rows)
@@ -58,7 +58,6 @@ def _packing_table(comparison: Comparison) -> str:
                 _marked(comparison, outcome),
                 f"{rows.packs:,}",
                 _share(efficiency),
-                _share(1 - efficiency),
                 _gap(comparison.gap(rows)),
                 number(comparison.packing_factor(rows)),
                 f"{comparison.speedup(rows):.4f}",
@@ -74,9 +73,8 @@ def _packing_table(comparison: Comparison) -> str:
     notes = [
         fewest,
         gap,
-        f"speed-up: rows of one segment, padded to {comparison.corpus.max_len:,} tokens, over rows; an upper limit "
-        "that leaves attention out",
-        "seconds: of the algorithm alone, already imported and compiled; of a second run if the first took under 2 s",
+        f"speed-up: rows of one segment, padded to {comparison.corpus.max_len:,} tokens, over rows; attention left out",
+        "seconds: of the algorithm alone, already compiled",
     ]
     for failure in comparison.failures:
         prefix = "" if failure.error.startswith(failure.algorithm) else f"{failure.algorithm}: "
@@ -86,8 +84,8 @@ def _packing_table(comparison: Comparison) -> str:
 
 def _cost_table(comparison: Comparison) -> str:
     table = [
-        ["", "padding", "segments/row", "", "", "attention", "", "", "documents", "tokens without"],
-        ["  algorithm", "tokens", "mean", "most", "mixed", "work", "spread", "peak", "cut", "their context"],
+        ["", "padding", "", "", "", "", "docs", "tokens"],
+        ["  algorithm", "tokens", "mixed", "work", "spread", "peak", "cut", "cut off"],
     ]
     for outcome in comparison.outcomes:
         rows = outcome.rows
@@ -95,8 +93,6 @@ def _cost_table(comparison: Comparison) -> str:
             [
                 _marked(comparison, outcome),
                 f"{comparison.padding_tokens(rows):,}",
-                number(rows.segments / rows.packs),
-                f"{rows.max_segments:,}",
                 f"{rows.mixing.within_row_share:.2f}",
                 percent(comparison.attention_share(rows), decimals=2),
                 f"{rows.mixing.attention_spread:.2f}",
@@ -106,11 +102,11 @@ def _cost_table(comparison: Comparison) -> str:
             ]
         )
     notes = [
-        "mixed: share of the variance of log length that lies within rows, by tokens; documents in random order would "
-        f"have {comparison.shuffled_share:.2f}",
-        "attention work: sum of squared segment lengths, relative to attention over whole rows; spread: standard "
-        "deviation over rows, relative to the mean; peak: largest row, relative to the mean",
-        "cut: in more than one segment; tokens of all but the first cannot attend to the beginning of their document",
+        "mixed: share of the variance of log length within rows; documents in random order have "
+        f"{comparison.shuffled_share:.2f}",
+        "work: attention, squared segment lengths relative to whole rows; spread and peak: its standard deviation and "
+        "largest row, relative to the mean",
+        "cut: in more than one segment; tokens cut off cannot attend to the beginning of their document",
     ]
     return _with_notes(table, notes)
 
@@ -131,8 +127,8 @@ def _published(comparison: Comparison) -> str:
     for name, (random, greedy) in WANG.items():
         table.append([f"  Wang et al.: {name}", f"{random:.2f}", "-", f"{greedy:.2f}"])
     note = (
-        "Wang et al., Packing Analysis (arXiv 2410.08081): training time of an 8B model, where random packing "
-        "concatenates and cuts. Here: number of rows, an upper limit."
+        "Wang et al. (arXiv 2410.08081): training time of an 8B model; random packing concatenates and cuts. "
+        "Here: number of rows, an upper limit."
     )
     return _with_notes(table, [note])
 

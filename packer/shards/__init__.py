@@ -1,10 +1,10 @@
-"""The bytes on disk: what a packed dataset consists of, written, read and checked.
+"""Files of a packed dataset: their format, and how they are written, read and checked.
 
-`manifest.py` is the commit; `packer.facts` and `option_kinds.py` say what each of its fields must hold. `row_format.py`
-has the columns of a shard, `writer.py` writes one, `reader.py` maps them, `files.py` hashes them, `structure.py` knows
-what makes rows of their lists, and `sharing.py` which segments may share one. `figures.py` counts what the manifest
-says again, and `check_shards.py` checks every byte.
-Reading needs numpy and pyarrow alone.
+`manifest.py` describes the whole dataset and is written last; `packer.facts` and `option_kinds.py` declare the type of
+each of its fields. `row_format.py` defines the columns of a shard, `writer.py` writes a shard, `reader.py` maps it into
+memory, and `files.py` hashes it. `structure.py` checks that the lists of a shard form rows, `sharing.py` that their
+segments may share a row, `figures.py` that the counts in the manifest are true, and `check_shards.py` every byte.
+Reading needs only numpy and pyarrow.
 """
 
 from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry

@@ -1,4 +1,4 @@
-"""Check a packed dataset by itself: every byte against the manifest, every row against the format."""
+"""Check a packed dataset without its source: every byte against the manifest, every row against the format."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from packer.errors import PackerError
 from packer.gather import count_trained
 from packer.labels import NO_LOSS
 from packer.progress import Progress
-from packer.shards.figures import manifest_faults, row_faults
+from packer.shards.figures import manifest_faults, totals_faults
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.row_format import PADDING
-from packer.shards.sharing import row_fault
+from packer.shards.sharing import sharing_fault
 from packer.shards.structure import rows_fault
 from packer.shards.writer import Counts
 
 
 def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
-    """Yield what is wrong with a packed dataset, a sentence each.
+    """Yield a sentence for each fault of a packed dataset; report progress in bytes of the shards.
 
     Raises:
-        PackerError: there is no manifest to check against, or it cannot be read.
+        PackerError: the manifest is missing or cannot be read.
     """
     manifest = read_manifest(folder)
     text = (folder / MANIFEST).read_bytes()
     content = json.loads(text)
-    canonical = is_canonical(text, content)  # a space more is no other content, but other bytes
+    canonical = is_canonical(text, content)  # the checksum does not cover whitespace
     if content.pop("checksum", None) != checksum(content) or not canonical:
         yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
-        return  # there is nothing to check against
+        return  # nothing else can be trusted
     for name, expected in manifest.files.items():
         path = folder / name
         if not path.is_file():
@@ -50,7 +50,7 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
     named = {entry.file for entry in manifest.shards}
     for path in sorted(folder.glob("*.arrow")):
         if path.name not in named:
-            yield f"{path.name} is not named in the manifest"
+            yield f"{path.name} is not listed in the manifest"
     yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)
     items, faults = np.zeros(manifest.max_len + 1, np.int64), 0
@@ -65,15 +65,15 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
         done += entry.bytes
         progress("verify", done, total)
     if not faults:
-        yield from row_faults(manifest, items)
+        yield from totals_faults(manifest, items)
 
 
 def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, out_items: NDArray[np.int64]) -> Iterator[str]:
-    """Yield what is wrong with a shard; add its segments, of pairs both sides as one, to the counts of each extent."""
+    """Yield a sentence for each fault of a shard, and add its segments (pairs as one) of each extent to `out_items`."""
     path = folder / entry.file
     if path.is_file() and path.stat().st_size == entry.bytes and hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
-        return  # what the rows hold is anybody's guess
+        return  # the rows may hold anything
     table = open_shard(folder, entry, manifest)
     found, row = Counts(), 0
     for batch in table.to_batches():
@@ -82,9 +82,9 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, out_items
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
             found = Counts(*map(sum, zip(found, _counts(batch, manifest), strict=True)))
-            shared = row_fault(batch, manifest.options)
-            if shared is not None:
-                yield f"{entry.file} row {row + shared[0]} {shared[1]}"
+            found_in = sharing_fault(batch, manifest.options)
+            if found_in is not None:
+                yield f"{entry.file} row {row + found_in[0]} {found_in[1]}"
             else:
                 extents = as_numpy(batch["seq_lengths"].values)[as_numpy(batch["doc_ids"].values) != PADDING]
                 np.add.at(out_items, extents[::2] + extents[1::2] if manifest.options.pairs else extents, 1)
@@ -92,14 +92,14 @@ def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, out_items
     if found.tokens != entry.tokens:
         yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
     if found.trained != entry.trained:
-        yield f"{entry.file} trains {found.trained:,} tokens, the manifest says {entry.trained:,}"
+        yield f"{entry.file} has {found.trained:,} trained tokens, the manifest says {entry.trained:,}"
     if found.untrained_segments != entry.untrained_segments:
-        untrained, told = found.untrained_segments, entry.untrained_segments
-        yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {told:,}"
+        untrained, expected = found.untrained_segments, entry.untrained_segments
+        yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
 
 
 def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:
-    """Count what a record batch holds in which nothing is wrong."""
+    """Count the tokens and labels of a record batch that has no faults."""
     layout = _Layout.of(batch, manifest)
     tokens = int(layout.lengths.sum())
     if "labels" not in batch.schema.names:
@@ -111,18 +111,18 @@ def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:
 
 
 def batch_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Return what is wrong with a record batch of rows, or None."""
+    """Return the first fault of a record batch of rows, tokens included, or None."""
     fault = rows_fault(batch, manifest)
     return fault if fault is not None else _tokens_fault(batch, manifest)
 
 
 class _Layout(NamedTuple):
-    """Where each segment of a batch stands, padding tails among them; int64, shape (segments,)."""
+    """Positions of the segments of a record batch, padding tails included; int64 arrays of shape (segments,)."""
 
-    places: NDArray[np.int64]
-    extents: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    context: NDArray[np.int64]
+    places: NDArray[np.int64]  # first token in the batch
+    extents: NDArray[np.int64]  # tokens and alignment
+    lengths: NDArray[np.int64]  # tokens; 0 for a padding tail
+    context: NDArray[np.int64]  # tokens at the start that have no loss
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, manifest: Manifest) -> _Layout:
@@ -133,7 +133,7 @@ class _Layout(NamedTuple):
         return cls(np.cumsum(extents) - extents, extents, lengths, np.minimum(context, extents))
 
     def within(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which tokens stand from begins[s] to ends[s] - 1 in some segment s, shape (tokens,)."""
+        """Return which tokens are at positions begins[s] to ends[s] - 1 of a segment s: bool, shape (tokens,)."""
         edges = np.zeros(int(self.extents.sum()) + 1, np.int32)
         np.add.at(edges, self.places + begins, 1)
         np.add.at(edges, self.places + ends, -1)
@@ -141,7 +141,7 @@ class _Layout(NamedTuple):
 
 
 def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Look at the token columns of a record batch whose structure is right."""
+    """Return the first fault in the token columns of a record batch whose structure is valid, or None."""
     layout = _Layout.of(batch, manifest)
     wanted = manifest.row_format.token_columns
     if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
@@ -155,7 +155,7 @@ def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     if "labels" in flat:
         untrained = padding | layout.within(np.zeros_like(layout.context), layout.context)
         if (flat["labels"][untrained] != NO_LOSS).any():
-            return f"a label of padding, of a segment's first token or of what it repeats is not {NO_LOSS}"
+            return f"a label of padding, of a segment's first token or of a repeated token is not {NO_LOSS}"
     if "position_ids" in flat:
         expected = np.arange(len(padding)) - np.repeat(layout.places, layout.extents)
         if not np.array_equal(flat["position_ids"], expected):

@@ -1,4 +1,4 @@
-"""The figures of a manifest: whether they agree with each other, with the small files, and with what the rows hold."""
+"""Check the counts in a manifest against each other, against the small files, and against the rows."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from packer.shards.files import hash_file
 from packer.shards.manifest import Manifest, datasets_files
 
 
-def differences(totals: Totals, counted: Mapping[str, object], by: str) -> Iterator[str]:
-    """Yield each total of a manifest that is not what was counted, a sentence each.
+def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> Iterator[str]:
+    """Yield a sentence for each total of a manifest that differs from a new count.
 
     Args:
-        totals: those of the manifest.
-        counted: what they should be, as in the file; totals that are not here are not looked at.
-        by: what was counted, as in "the rows".
+        totals: totals of the manifest.
+        counted: correct totals by name, as in the file; others are not compared.
+        origin: what was counted, as in "the rows".
     """
-    return _differences(totals.to_dict(), counted, by, "")
+    return _compare(totals.to_dict(), counted, origin, "")
 
 
-def _differences(told: Mapping[str, object], counted: Mapping[str, object], by: str, name: str) -> Iterator[str]:
+def _compare(totals: Mapping[str, object], counted: Mapping[str, object], origin: str, parent: str) -> Iterator[str]:
     for key, value in counted.items():
-        where, found = f"{name}{key}", told.get(key)
-        if isinstance(value, Mapping) and isinstance(found, Mapping):
-            yield from _differences(found, value, by, f"{where}.")
-        elif found != value:
-            yield f"{where} is {_shown(found)} in the manifest, {_shown(value)} by {by}"
+        name, recorded = f"{parent}{key}", totals.get(key)
+        if isinstance(value, Mapping) and isinstance(recorded, Mapping):
+            yield from _compare(recorded, value, origin, f"{name}.")
+        elif recorded != value:
+            yield f"{name} is {_formatted(recorded)} in the manifest, {_formatted(value)} computed from {origin}"
 
 
-def _shown(value: object) -> str:
+def _formatted(value: object) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) else str(value)[:60]
 
 
 def manifest_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield what does not agree in a manifest, and in the files for `datasets` beside it, a sentence each."""
+    """Yield a sentence for each contradiction within a manifest, or with the files for `datasets` beside it."""
     totals, shards = manifest.totals, manifest.shards
     rows, tokens, trained = (sum(getattr(entry, name) for entry in shards) for name in ("rows", "tokens", "trained"))
     if trained != totals.tokens_trained:
-        yield f"the shards train {trained:,} tokens, the manifest says {totals.tokens_trained:,}"
+        yield f"the shards have {trained:,} trained tokens, the manifest says {totals.tokens_trained:,}"
     if rows != totals.packs:
         yield f"the shards have {rows:,} rows, the manifest says {totals.packs:,}"
     if tokens != totals.tokens_packed:
@@ -61,47 +61,47 @@ def manifest_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
         yield from differences(totals, {"efficiency": tokens / (rows * manifest.max_len)}, "the shards")
     pools = list(accumulate((entry.rows for entry in reversed(shards)), initial=0))
     if totals.pool_packs not in pools:
-        yield f"pool_packs is {totals.pool_packs:,} in the manifest, which no number of last shards holds"
+        yield f"pool_packs is {totals.pool_packs:,} in the manifest, and no number of last shards has as many rows"
     for name, content in datasets_files(manifest.source, [entry.file for entry in shards]).items():
         path = folder / name
         if name not in manifest.files:
-            yield f"{name} is not named in the manifest"
+            yield f"{name} is not listed in the manifest"
         elif path.is_file() and path.read_bytes() != content and hash_file(path) == manifest.files[name]:
-            yield f"{name} does not name the shards of the manifest"  # else it was changed after packing
+            yield f"{name} does not list the shards of the manifest"  # with another hash, it was changed after packing
 
 
-def row_faults(manifest: Manifest, items: NDArray[np.int64]) -> Iterator[str]:
-    """Yield the figures that are not those of the rows, a sentence each.
+def totals_faults(manifest: Manifest, items: NDArray[np.int64]) -> Iterator[str]:
+    """Yield a sentence for each total that the rows contradict.
 
     Args:
-        manifest: of the dataset.
-        items: (max_len + 1,) segments of every extent that the rows hold; of pairs, both sides as one.
+        manifest: manifest of the dataset.
+        items: (max_len + 1,) segments of each extent in all rows; the two segments of a preference pair count as one.
     """
     segments = int(items.sum()) * (2 if manifest.options.pairs else 1)
     yield from differences(manifest.totals, {"segments": segments}, "the rows")
-    told, packs = manifest.totals.lower_bound, manifest.packs
-    if told > packs:
-        yield f"lower_bound is {told:,} in the manifest, and there are {packs:,} rows"
+    recorded, packs = manifest.totals.lower_bound, manifest.packs
+    if recorded > packs:
+        yield f"lower_bound is {recorded:,} in the manifest, and there are {packs:,} rows"
     try:
         least, is_exact = bound_of_rows(manifest.options, items)
     except PackerError as error:
         yield str(error)
         return
-    if told < least or (is_exact and told != least):
-        yield f"lower_bound is {told:,} in the manifest, {least:,} by the rows"
+    if recorded < least or (is_exact and recorded != least):
+        yield f"lower_bound is {recorded:,} in the manifest, {least:,} computed from the rows"
 
 
 def bound_of_rows(options: PackOptions, items: NDArray[np.int64]) -> tuple[int, bool]:
-    """Rows that items need at least, and whether the lower bound of a manifest is that one and no better one.
+    """Return the fewest rows that segments need, and whether the manifest must record exactly this lower bound.
 
-    Some algorithms prove a better bound, groups may need more rows, and a document that may be cut anywhere fewer.
+    It may record a higher one where an algorithm proves it or groups need more rows.
 
     Args:
-        options: those of the manifest.
-        items: as of `row_faults`.
+        options: options in the manifest.
+        items: (max_len + 1,) segments of each extent, as for `totals_faults`.
 
     Raises:
-        PackerError: there is no such algorithm.
+        PackerError: the algorithm is unknown.
     """
     algorithm = get_algorithm(options.algorithm)
     if isinstance(algorithm, OrderAlgorithm):

@@ -1,4 +1,4 @@
-"""Files that are hashed while they are written, and afterwards."""
+"""Hash files, while they are written or afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HASHED_TOGETHER = 16 << 20  # bytes
 
 
 class HashingFile:
-    """A binary file that hashes what is written to it; as much of a file object as pyarrow asks for."""
+    """Binary file that hashes everything written to it; has the methods of a file object that pyarrow calls."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=0)
@@ -31,11 +31,11 @@ class HashingFile:
         return written
 
     def flush(self) -> None:
-        """Write what is held back: nothing is."""
+        """Do nothing: writes are not buffered."""
         self._file.flush()
 
     def sync(self) -> None:
-        """Make the bytes last."""
+        """Flush the file to the disk (fsync)."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -44,12 +44,12 @@ class HashingFile:
         self.closed = True
 
     def hexdigest(self) -> str:
-        """xxh3-128 of what was written, hexadecimal."""
+        """Return the xxh3-128 of all bytes written, hexadecimal."""
         return self._hash.hexdigest()
 
 
 def hash_file(path: Path) -> str:
-    """Hash a file: xxh3-128, hexadecimal."""
+    """Return the xxh3-128 of a file, hexadecimal."""
     hashed = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
         while block := file.read(_HASHED_TOGETHER):

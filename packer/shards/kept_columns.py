@@ -1,4 +1,4 @@
-"""Columns of the source that are kept beside the tokens: a value per segment, or per token."""
+"""Look up source columns that the rows keep: one value per segment, or one per token."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from packer.arrow import as_arrow, as_numpy
 from packer.gather import Spans, TokenColumn, gather_bytes
 
 
-class ValuesByRow(Protocol):
-    """A column of values that are looked up where they lie."""
+class LookupColumn(Protocol):
+    """Column of a source whose values can be looked up by position."""
 
-    def at(self, rows: NDArray[np.int64]) -> pa.Array:
-        """The values at these rows, ascending."""
+    def at(self, positions: NDArray[np.int64]) -> pa.Array:
+        """Return the values at these positions, which ascend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptValues:
-    """The values of a shard's documents, looked up once: taking from the chunks of a source is slow row by row."""
+    """Values that the documents of a shard have in kept columns, looked up once for speed."""
 
     lists: NDArray[np.int64]
-    """Shape (lists,), ascending: the lists of the source that the shard has segments of."""
+    """Lists of the source that have a segment in the shard, ascending: shape (lists,)."""
 
     values: Mapping[str, pa.Array]
-    """The value of each, by column."""
+    """Values of these lists, by column."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, ValuesByRow], lists: NDArray[np.int64]) -> KeptValues:
-        """Look up the values of these lists, in any order and as often as they come."""
+    def of(cls, columns: Mapping[str, LookupColumn], lists: NDArray[np.int64]) -> KeptValues:
+        """Look up the values of lists, which may come in any order and repeat."""
         found = np.unique(lists)
         return cls(lists=found, values={name: column.at(found) for name, column in columns.items()})
 
     def column(self, name: str, lists: NDArray[np.int64], is_padding: NDArray[np.bool_]) -> pa.Array:
-        """The values of segments: at padding 0 where they are numbers, else null.
+        """Return a value per segment; padding has 0 in columns of numbers and booleans, null in others.
 
         Args:
-            name: the column.
-            lists: (segments,) the list that each segment comes from; whatever at padding.
-            is_padding: (segments,)
+            name: column.
+            lists: (segments,) list that each segment comes from; any value for padding.
+            is_padding: (segments,) whether each segment is padding.
         """
         positions = np.searchsorted(self.lists, lists)
         positions[is_padding] = 0
@@ -52,30 +52,30 @@ class KeptValues:
         if not is_padding.any():
             return taken
         numeric = pa.types.is_integer(taken.type) or pa.types.is_floating(taken.type) or pa.types.is_boolean(taken.type)
-        nothing = pa.scalar(0).cast(taken.type) if numeric else pa.scalar(None, taken.type)
-        return pc.if_else(pa.array(is_padding), nothing, taken)
+        filler = pa.scalar(0).cast(taken.type) if numeric else pa.scalar(None, taken.type)
+        return pc.if_else(pa.array(is_padding), filler, taken)
 
 
-def values_at(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> pa.Array:
-    """The values of a column at these rows, ascending; chunk by chunk, since taking from all copies all of them."""
+def values_at(column: pa.ChunkedArray, positions: NDArray[np.int64]) -> pa.Array:
+    """Return the values of a column at ascending positions; `ChunkedArray.take` would copy the whole column."""
     ends = np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64)
-    bounds = np.searchsorted(rows, np.concatenate([[0], ends]))
+    bounds = np.searchsorted(positions, np.concatenate([[0], ends]))
     parts = []
     for number, chunk in enumerate(column.chunks):
         first, last = bounds[number], bounds[number + 1]
         if first < last:
-            parts.append(chunk.take(as_arrow(rows[first:last] - (ends[number] - len(chunk)))))
+            parts.append(chunk.take(as_arrow(positions[first:last] - (ends[number] - len(chunk)))))
     return pa.concat_arrays(parts) if parts else pa.array([], column.type)
 
 
 def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:
-    """Gather values per token as they are, 0 where nothing goes: an Arrow array of `size` values.
+    """Copy values per token unchanged into an Arrow array; positions outside the spans are 0.
 
     Args:
         column: lists of `value_type`.
-        value_type: a number of whole bytes.
-        spans: the values of each segment, and where they go.
-        size: values in all.
+        value_type: numeric type of whole bytes.
+        spans: where the values of each segment come from and go to.
+        size: length of the array.
     """
     width = value_type.bit_width // 8
     out = np.zeros(size * width, np.uint8)
@@ -84,7 +84,7 @@ def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: 
 
 
 def same_values(one: pa.Array, other: pa.Array) -> int | None:
-    """The first position at which two arrays of a type differ, or None; a NaN is equal to itself."""
+    """Return the first position where two arrays of one type differ, or None; NaN equals NaN."""
     if one.equals(other):
         return None
     if one.type == other.type and pa.types.is_floating(one.type) and not one.null_count and not other.null_count:
@@ -92,14 +92,14 @@ def same_values(one: pa.Array, other: pa.Array) -> int | None:
         differ = np.flatnonzero(as_numpy(one).view(bits) != as_numpy(other).view(bits))
         return int(differ[0]) if len(differ) else None
     pairs = enumerate(zip(one, other, strict=True))
-    return next((at for at, (value, like) in pairs if not _is_same(value, like)), None)
+    return next((position for position, (a, b) in pairs if not _is_same(a, b)), None)
 
 
-def _is_same(value: pa.Scalar, like: pa.Scalar) -> bool:
-    """Whether two values of a type are the same; a NaN, also inside of a value, is equal to itself."""
-    if value.equals(like):
+def _is_same(one: pa.Scalar, other: pa.Scalar) -> bool:
+    """Whether two values of one type are equal; NaN equals NaN, also inside a nested value."""
+    if one.equals(other):
         return True
     try:
-        return repr(value.as_py()) == repr(like.as_py())
-    except (OverflowError, ValueError):  # a date that Python has not
+        return repr(one.as_py()) == repr(other.as_py())
+    except (OverflowError, ValueError):  # a date outside Python's range
         return False

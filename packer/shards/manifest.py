@@ -1,4 +1,4 @@
-"""The manifest: what a packed dataset is made of. Written last, it is the commit."""
+"""The manifest, a JSON description of a packed dataset. It is written last: a dataset with a manifest is complete."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardEntry(Facts):
-    """What the manifest says of one shard."""
+    """Entry of a shard in the manifest."""
 
     file: str
     """File name, in the folder of the manifest."""
 
     rows: Positive
-    """Packs in it."""
+    """Number of rows."""
 
     tokens: Count
-    """Real tokens in it, padding not counted."""
+    """Number of tokens, without padding."""
 
     trained: Count
-    """Labels in it that are not -100; 0 where no labels are written."""
+    """Labels that are not -100; 0 if no labels are written."""
 
     untrained_segments: Count
-    """Segments in it of which nothing is trained; 0 where no labels are written."""
+    """Segments without a trained token; 0 if no labels are written."""
 
     bytes: Count
     """Size of the file."""
@@ -59,41 +59,44 @@ _FIELDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a packed dataset is made of: no time, host or absolute path, so that equal packs have equal manifests."""
+    """Description of a packed dataset. It has no time, host or absolute path, so that equal packs have equal manifests.
+
+    The file contains `max_len`, and other options that differ from their defaults.
+    """
 
     options: PackOptions
-    """The options of the pack. The file names `max_len`, and the others where they differ from their default."""
+    """Options of the pack."""
 
     source: SourceIdentity
-    """The source: relative file names, sizes, rows, tokens, and a hash of all lengths."""
+    """Relative names, sizes, documents and tokens of the source files, and a hash of all lengths."""
 
     totals: Totals
-    """Documents, segments, packs, efficiency, lower bound; every token as packed, repeated, truncated or dropped."""
+    """Counts of documents, segments and rows, and of tokens packed, repeated, truncated and dropped."""
 
     shards: tuple[ShardEntry, ...]
-    """The shards in order; their rows follow each other."""
+    """Shards in order; the rows of each continue those of the one before."""
 
     files: Mapping[str, str]
     """xxh3-128 of the small files beside the shards, by name."""
 
     @property
     def packs(self) -> int:
-        """Rows in all shards."""
+        """Number of rows in all shards."""
         return self.totals.packs
 
     @property
     def max_len(self) -> int:
-        """Tokens and padding of a row."""
+        """Length of a row, padding included."""
         return self.options.max_len
 
     @property
     def row_format(self) -> RowFormat:
-        """What the rows look like."""
+        """Columns and layout of the rows."""
         return RowFormat.of(self.options)
 
     @property
     def efficiency(self) -> float:
-        """Real tokens / (packs * max_len)."""
+        """Tokens / (rows * max_len), padding not counted as tokens."""
         return self.totals.efficiency
 
     def __repr__(self) -> str:
@@ -126,7 +129,7 @@ class Manifest:
         return facts
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the manifest as it stands in the file, checksum apart."""
+        """Return the content of the file without its checksum."""
         return {
             "format_version": FORMAT_VERSION,
             "options": self.options.to_dict(),
@@ -137,17 +140,17 @@ class Manifest:
         }
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of manifest.json: the same for the same content, with a checksum of itself."""
+        """Return the bytes of manifest.json, checksum included; equal manifests give equal bytes."""
         content = self.to_dict()
         return _to_bytes({**content, "checksum": checksum(content)})
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Manifest:
-        """Read what `to_dict` gives; unknown keys are ignored, as later minor additions are.
+        """Create a manifest from what `to_dict` returns; unknown fields, which later versions may add, are ignored.
 
         Raises:
             KeyError: a field is missing.
-            TypeError: a value is of the wrong kind or size, or a file is not named as those of a packed dataset are.
+            TypeError: a field holds a value of the wrong type or out of range, or a file has an unexpected name.
         """
         check_fields(content, _FIELDS)
         _check_together(content)
@@ -162,26 +165,26 @@ class Manifest:
 
 
 def _check_together(content: Mapping[str, Any]) -> None:
-    """Check that the source and the totals hold what the options promise.
+    """Check that the source and the totals agree with the options.
 
     Raises:
-        TypeError: they do not.
+        TypeError: they contradict each other.
     """
     options, source = content["options"], content["source"]
     weights, mixture = options.get("weights", []), source.get("mixture", [])
     if len(weights) != len(mixture):
-        raise TypeError(f"options.weights are {len(weights)}, the sources of the mixture {len(mixture)}")
+        raise TypeError(f"options.weights has {len(weights)} values, source.mixture has {len(mixture)}")
     if "groups" in content["totals"] and options.get("group_by") is None:
-        raise TypeError("totals.groups are there, options.group_by is not")
+        raise TypeError("there is totals.groups, but no options.group_by")
     if any("text" in part for part in (source, *mixture)) and options.get("tokenizer") is None:
-        raise TypeError("the source is text, and there is no options.tokenizer")
+        raise TypeError("the source is text, but there is no options.tokenizer")
 
 
 def _check_names(content: Mapping[str, Any]) -> None:
-    """Check that every name is one of the expected form, so that none can lead out of the folder.
+    """Check that every file name has the expected form, so that none points outside the folder.
 
     Raises:
-        TypeError: one is not.
+        TypeError: a name has another form, or there are no shards.
     """
     if not content["shards"]:
         raise TypeError("there are no shards")
@@ -195,7 +198,7 @@ def _check_names(content: Mapping[str, Any]) -> None:
 
 
 def is_canonical(text: bytes, content: Mapping[str, Any]) -> bool:
-    """Whether these bytes are those that `Manifest.to_bytes` writes for this content, checksum included."""
+    """Whether `text` is exactly what `Manifest.to_bytes` writes for this content, checksum included."""
     return text == _to_bytes(content)
 
 
@@ -204,19 +207,19 @@ def _to_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Hash a manifest's content (without its checksum): xxh3-128 of its compact JSON with sorted keys."""
+    """Return the checksum of a manifest without its checksum: xxh3-128 of its compact JSON with sorted keys."""
     import xxhash
 
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
 def shard_name(shard: int, shards: int) -> str:
-    """File name of a shard, as `datasets` names them: data-00000-of-00012.arrow."""
+    """Return the file name of a shard, as `datasets` has it: data-00000-of-00012.arrow."""
     return f"data-{shard:05d}-of-{shards:05d}.arrow"
 
 
 def datasets_files(source: SourceIdentity, shard_files: list[str]) -> dict[str, bytes]:
-    """Content of the files that make datasets.load_from_disk open the folder, by name."""
+    """Return the content, by name, of the files with which datasets.load_from_disk opens the folder."""
     state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in shard_files],
         "_fingerprint": source.lengths_xxh3_128[:16],
@@ -230,5 +233,5 @@ def datasets_files(source: SourceIdentity, shard_files: list[str]) -> dict[str, 
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether a folder has a manifest; whether that is a regular file, and intact, `read_manifest` checks."""
+    """Whether a folder has a manifest, intact or not; `read_manifest` checks it."""
     return os.path.lexists(folder / MANIFEST)

@@ -1,4 +1,4 @@
-"""What every option in a manifest must hold."""
+"""Types of the options in a manifest, to check a file with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from packer.options import Option, PackOptions, options_of
 
 
 def _kind_of(option: Option) -> Kinds:
-    """Kind of an option: choices are any text, because a later version may have more of them."""
+    """Return the kind of an option; a choice may be any text, because a later version may add some."""
     kind = TEXT if option.choices else Kind(option.expected, option.accepts)
     if option.is_list:
         return [kind]
@@ -15,10 +15,10 @@ def _kind_of(option: Option) -> Kinds:
 
 
 def option_kinds(declaration: type) -> dict[str, Kinds]:
-    """Kinds of declared options by name; "?" marks those that may be absent, which is all but the required ones."""
+    """Return the kinds of declared options by name, with "?" behind the name of each that may be absent."""
     options = options_of(declaration)
     return {name if option.is_required else f"{name}?": _kind_of(option) for name, option in options.items()}
 
 
 OPTIONS = option_kinds(PackOptions)
-"""Kind of every option, by name; the name of one that may be absent ends in "?"."""
+"""Kinds of the options of a pack."""

@@ -1,4 +1,4 @@
-"""Map a packed dataset's shards; numpy and pyarrow alone."""
+"""Read the manifest of a packed dataset, and map its shards into memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a packed dataset.
 
     Raises:
-        PackerError: there is none, it is damaged, of a format version this package does not know, or one of the files
-            of the dataset is not a regular file in its folder.
+        PackerError: the manifest is missing, damaged or of an unknown format version, or a file of the dataset is not a
+            regular file.
     """
     path = folder / MANIFEST
-    if not _is_file_of_its_own(path):
+    if not _is_regular_file(path):
         if not folder.exists():
             raise PackerError(f"{folder}: no such file or folder")
         if (folder / ".packer").is_dir():
@@ -37,7 +37,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PackerError(f"{path} is damaged, or not of packer ({_reason(error)}): {remedy}") from error
+        raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {remedy}") from error
     if type(version) is not int or version != FORMAT_VERSION:
         raise PackerError(
             f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: "
@@ -50,25 +50,25 @@ def read_manifest(folder: Path) -> Manifest:
     except PackerError as error:
         raise PackerError(f"{path} is damaged ({error}): {remedy}") from error
     for name in (*(entry.file for entry in manifest.shards), *manifest.files):
-        _is_file_of_its_own(folder / name)  # one that is missing is reported by what needs it
+        _is_regular_file(folder / name)  # a missing file is reported when it is read
     return manifest
 
 
-def _is_file_of_its_own(path: Path) -> bool:
-    """Whether there is a file at a path; a link, which may lead anywhere, and a pipe, which may never end, are refused.
+def _is_regular_file(path: Path) -> bool:
+    """Whether a regular file exists; links may point anywhere and pipes may never end, so these are refused.
 
     Raises:
-        PackerError: there is something else than a regular file, or the system does not tell.
+        PackerError: the path leads to something other than a regular file, or cannot be read.
     """
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except (OSError, ValueError) as error:  # a ValueError: a name with a null byte
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
         raise PackerError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if stat.S_ISLNK(mode):
         raise PackerError(
-            f"{path} is a symbolic link, and packed datasets are read from files of their own: "
+            f"{path} is a symbolic link, and packed datasets are read from regular files only: "
             "copy the folder with its links resolved (cp -rL), or download it with snapshot_download(local_dir=...)"
         )
     if not stat.S_ISREG(mode):
@@ -80,7 +80,7 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     """Map a shard and check its structure against the manifest; no token is read.
 
     Raises:
-        PackerError: the file is missing, or its size, rows or columns are not what the manifest says.
+        PackerError: the file is missing, or its size, rows or columns contradict the manifest.
     """
     path = folder / entry.file
     try:
@@ -92,10 +92,10 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
         names = table.column_names
         table.validate()
     except FileNotFoundError as error:
-        raise PackerError(f"{path} is missing, the manifest names it: {_REMEDY}") from error
-    except MemoryError as error:  # a damaged length may ask for any amount: nobody can tell
+        raise PackerError(f"{path} is missing, the manifest lists it: {_REMEDY}") from error
+    except MemoryError as error:  # memory is short, or a damaged length asks for too much
         raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
-    except (OSError, ValueError, pa.ArrowException) as error:  # a ValueError: a name that is not UTF-8
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8
         if (short := shortage(error)) is not None:
             raise PackerError(f"{path}: {short}") from error
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -106,7 +106,7 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     missing = [name for name in expected.names if names.count(name) != 1]
     if missing:
         raise PackerError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}: {_REMEDY}")
-    if "seq_tokens" in names and "seq_tokens" not in expected.names:  # readers would take tokens from it unchecked
+    if "seq_tokens" in names and "seq_tokens" not in expected.names:  # readers would use it unchecked
         raise PackerError(f"{path} has the column seq_tokens, which only packs with align have: {_REMEDY}")
     for column in expected:
         found = table.schema.field(column.name).type
@@ -116,10 +116,10 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
 
 
 def check_batch(batch: pa.RecordBatch, path: Path, manifest: Manifest) -> None:
-    """Check a record batch that `open_shard` has mapped, before a value of it is read; no token is read.
+    """Check the structure of a record batch of `open_shard` before its values are read; reads no tokens.
 
     Raises:
-        PackerError: its buffers are damaged, its segments do not make rows of max_len, or a kept column is wrong.
+        PackerError: its buffers are damaged, its segments do not form rows of max_len, or a kept column is wrong.
     """
     fault = rows_fault(batch, manifest)
     if fault is not None:

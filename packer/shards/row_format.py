@@ -1,4 +1,4 @@
-"""The columns of a shard, and how they lie in an Arrow record batch."""
+"""Columns of a shard, their Arrow types, and the division of its rows into record batches."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS
 from packer.options import PackOptions
 
 PADDING = -1
-"""The doc_id of a padding tail."""
+"""doc_id of a padding tail."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFormat:
-    """What the rows of a dataset look like."""
+    """Columns and layout of the rows of a dataset."""
 
     max_len: int
-    """Tokens and padding of a row."""
+    """Length of a row, padding included."""
 
     pad_id: int
     """Token id of the padding."""
 
     token_columns: tuple[str, ...]
-    """Which of TOKEN_COLUMNS are written."""
+    """Columns of TOKEN_COLUMNS that are written."""
 
     align: int
-    """Extents are multiples of it; above 1, `seq_tokens` are written."""
+    """Number that every extent is a multiple of; above 1, the column `seq_tokens` is written."""
 
     mixture: bool
-    """Whether there are several sources, and `source_ids` and `copy` are written."""
+    """Whether there are several sources, so that the columns `source_ids` and `copy` are written."""
 
     kept: Mapping[str, pa.DataType]
-    """Columns of the source that are kept, one value per segment."""
+    """Types of the columns kept from the source with a value per segment."""
 
     kept_tokens: Mapping[str, pa.DataType]
-    """Columns of the source that are kept, one value per token."""
+    """Types of the values of columns kept from the source with a value per token."""
 
     @classmethod
     def of(cls, options: PackOptions) -> RowFormat:
-        """Describe the rows that options lead to, without the columns that they keep."""
+        """Return the format that options ask for, without the columns kept from the source."""
         written = {"input_ids": True, "labels": options.labels, "position_ids": "position_ids" in options.emit}
         return cls(
             max_len=options.max_len,
@@ -56,18 +56,18 @@ class RowFormat:
         )
 
     def keeping(self, kept: Mapping[str, pa.DataType], kept_tokens: Mapping[str, pa.DataType]) -> RowFormat:
-        """The same with columns that are kept."""
+        """Return this format with columns kept from the source, as in the fields of these names."""
         return replace(self, kept=kept, kept_tokens=kept_tokens)
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
-        """Which of SEGMENT_COLUMNS are written."""
+        """Columns of SEGMENT_COLUMNS that are written."""
         written = {"seq_tokens": self.align > 1, "source_ids": self.mixture, "copy": self.mixture}
         return tuple(name for name in SEGMENT_COLUMNS if written.get(name, True))
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the shards."""
+        """Arrow schema of the shards."""
         fields = [pa.field(name, pa.list_(pa.int32(), self.max_len)) for name in self.token_columns]
         fields += [pa.field(name, pa.list_(value, self.max_len)) for name, value in self.kept_tokens.items()]
         fields += [pa.field(name, pa.list_(pa.type_for_alias(SEGMENT_COLUMNS[name]))) for name in self.segment_columns]
@@ -76,12 +76,12 @@ class RowFormat:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, its few per-segment values apart."""
+        """Bytes of a row, without its few values per segment."""
         widths = [4] * len(self.token_columns) + [value.bit_width // 8 for value in self.kept_tokens.values()]
         return self.max_len * sum(widths)
 
     def batches(self, first_row: int, last_row: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows that make the record batches of a shard; so that the same rows give the same bytes."""
+        """Yield the (first, last + 1) row of each record batch of a shard."""
         step = max(1, _BATCH_BYTES // self.row_bytes)
         for first in range(first_row, last_row, step):
             yield first, min(first + step, last_row)

@@ -1,4 +1,4 @@
-"""Which segments may share a row: groups together or apart, both answers of a preference pair side by side."""
+"""Check which segments share a row: at most max_segments, pairs side by side, groups together or apart."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from packer.shards.row_format import PADDING
 
 
 class Chunks(Protocol):
-    """A column in chunks: a `pa.ChunkedArray`, or what decodes them one by one."""
+    """Column in chunks: a `pa.ChunkedArray`, or a column that decodes its chunks one by one."""
 
     @property
     def type(self) -> pa.DataType:
-        """Of all values."""
+        """Type of all values."""
 
     @property
     def chunks(self) -> Iterable[pa.Array]:
-        """The values, in order."""
+        """Values, in order."""
 
 
 def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
-    """The values of a column that groups documents, each that occurs once: equal values have one index, null has none.
+    """Encode a column that groups documents as a dictionary: equal values get one index, null gets none.
 
     Raises:
-        SourceError: the column holds what cannot be compared.
+        SourceError: the values are of a type that cannot be compared.
     """
     chunks = [column] if isinstance(column, pa.Array) else column.chunks
     try:
@@ -53,41 +53,40 @@ def _encoded(column: pa.Array) -> pa.DictionaryArray:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """A column without a dictionary of its own, in which values may stand twice; strings as many as there may be."""
+    """Decode a dictionary, in which values may repeat, and widen strings, of which there may be more than 2 GB."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
 
 
 def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
-    """The group of each value, shape (values,): 0..groups - 1 or NO_GROUP."""
+    """Return the group of each value: int32, shape (values,), 0..groups - 1 or NO_GROUP."""
     codes: NDArray[np.int32] = as_numpy(groups.indices.fill_null(NO_GROUP))
     return codes
 
 
-def row_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str] | None:
-    """Find the first row of a record batch that holds too many segments, or some that should not share it.
+def sharing_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str] | None:
+    """Find a row that holds too many segments, or segments that must not share a row.
 
     Args:
-        batch: of a shard, its structure right.
-        options: those of the manifest. Groups are looked at where their column is kept in the rows.
+        batch: record batch of a shard, with a valid structure.
+        options: options in the manifest. Groups are checked only if the rows keep their column.
 
     Returns:
-        (row of the batch, what is wrong with it), or None.
+        (number of the row in the batch, words for a message that starts with the row), or None.
 
     Raises:
-        SourceError: the column of groups holds what cannot be compared.
+        SourceError: the values of the column of groups are of a type that cannot be compared.
     """
     documents = as_numpy(batch["doc_ids"].values)
     real = np.flatnonzero(documents != PADDING)
     documents = documents[real]
     rows = np.repeat(np.arange(batch.num_rows), np.diff(as_numpy(batch["seq_lengths"].offsets)))[real]
-    most, held = options.max_segments, np.bincount(rows, minlength=1)
-    if most is not None and held.max() > most:
-        row = int(np.argmax(held > most))
-        return row, f"holds {held[row]:,} segments, packed with max_segments {most:,}"
-    is_paired = options.pairs
-    if is_paired:
+    limit, counts = options.max_segments, np.bincount(rows, minlength=1)
+    if limit is not None and counts.max() > limit:
+        row = int(np.argmax(counts > limit))
+        return row, f"holds {counts[row]:,} segments, packed with max_segments {limit:,}"
+    if options.pairs:
         roles = batch[ROLE].values.take(pa.array(real)) if ROLE in batch.schema.names else None
         fault = _pair_fault(rows, documents, roles)
         if fault is not None:
@@ -110,20 +109,20 @@ def group_fault(
     """Find the first row that holds two groups (`together`), or two segments of a group (`apart`).
 
     Args:
-        rows: (segments,) the row of each. Of pairs, both segments of one follow each other; they count as one.
-        groups: (segments,) the value that makes the group of each, null for none.
-        options: those of the manifest, `group_by` among them.
-        describe: names the document of a segment.
+        rows: (segments,) row of each. The two segments of a preference pair are adjacent and count as one.
+        groups: (segments,) value that defines the group of each; null for none.
+        options: options in the manifest, with `group_by` set.
+        describe: function that names the document of a segment.
 
     Returns:
-        (row, what is wrong with it), or None.
+        (row, words for a message that starts with the row), or None.
     """
     name, mode = options.group_by, options.group_mode
     step = 2 if options.pairs else 1
-    at = clash(rows[::step], group_codes(groups)[::step], mode)
-    if at is None:
+    found = clash(rows[::step], group_codes(groups)[::step], mode)
+    if found is None:
         return None
-    one, other = (step * segment for segment in at)
+    one, other = (step * segment for segment in found)
     values = [written(value)[:40] if value.is_valid else "null" for value in (groups[one], groups[other])]
     if mode == "together":
         held = f"{describe(one)} of {name} {values[0]} and {describe(other)} of {name} {values[1]}"
@@ -133,28 +132,28 @@ def group_fault(
 
 
 def clash(rows: NDArray[np.int64], groups: NDArray[np.int32], mode: str) -> tuple[int, int] | None:
-    """Two segments of the first row that holds two groups (`together`), or two segments of a group (`apart`).
+    """Find two segments in the first row that holds two groups (`together`), or two segments of a group (`apart`).
 
-    rows [0, 0, 1, 1] and groups [5, 6, 7, 7] give (0, 1) together and (2, 3) apart.
+    For rows [0, 0, 1, 1] and groups [5, 6, 7, 7], the result is (0, 1) for together and (2, 3) for apart.
 
     Args:
-        rows: (segments,) the row of each, in any order.
-        groups: (segments,) the group of each, or NO_GROUP: together that is a group like any other, apart it is none.
+        rows: (segments,) row of each, in any order.
+        groups: (segments,) group of each, or NO_GROUP: a group like any other for together, no group for apart.
         mode: "together" or "apart".
 
     Returns:
-        The positions of the two, the lower one first; None where no row is wrong.
+        Positions of the two segments, the lower one first, or None.
     """
     if mode == "together":
         first = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
-        first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the last that is assigned stays
+        first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)  # the last assignment, of the first segment, stays
         others = np.flatnonzero(groups[first[rows]] != groups)
         if not len(others):
             return None
         other = int(others[np.argmin(rows[others])])
         return int(first[rows[other]]), other
     held = np.flatnonzero(groups != NO_GROUP)
-    held = held[np.lexsort((groups[held], rows[held]))]  # stable: segments of a row and group in their order
+    held = held[np.lexsort((groups[held], rows[held]))]  # stable: equal rows and groups keep their order
     twice = np.flatnonzero((np.diff(rows[held]) == 0) & (np.diff(groups[held]) == 0))
     return (int(held[twice[0]]), int(held[twice[0] + 1])) if len(twice) else None
 
@@ -162,11 +161,11 @@ def clash(rows: NDArray[np.int64], groups: NDArray[np.int32], mode: str) -> tupl
 def _pair_fault(
     rows: NDArray[np.int64], documents: NDArray[np.int64], roles: pa.Array | None
 ) -> tuple[int, str] | None:
-    """Find the first document beside which its partner does not stand, chosen 2i before rejected 2i + 1."""
+    """Find the first document 2i (chosen) or 2i + 1 (rejected) that is not next to its partner, or has a wrong role."""
     sides = documents % 2
-    steps = 1 - 2 * sides  # to the partner
-    there = np.clip(np.arange(len(documents)) + steps, 0, max(len(documents) - 1, 0))
-    alone = (rows[there] != rows) | (documents[there] != documents + steps)
+    steps = 1 - 2 * sides  # from each document to its partner
+    partners = np.clip(np.arange(len(documents)) + steps, 0, max(len(documents) - 1, 0))
+    alone = (rows[partners] != rows) | (documents[partners] != documents + steps)
     if alone.any():
         first = int(np.argmax(alone))
         document, side = int(documents[first]), int(sides[first])
@@ -174,8 +173,8 @@ def _pair_fault(
         return int(rows[first]), f"holds document {document}, {ROLES[side]}, and not {partner}"
     if roles is None:
         return None
-    said = as_numpy(pc.index_in(roles, pa.array(ROLES)).fill_null(-1))
-    wrong = np.flatnonzero(said != sides)
+    recorded = as_numpy(pc.index_in(roles, pa.array(ROLES)).fill_null(-1))
+    wrong = np.flatnonzero(recorded != sides)
     if not len(wrong):
         return None
     at = int(wrong[0])

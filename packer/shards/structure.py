@@ -1,4 +1,4 @@
-"""Whether a record batch of a shard has the structure of rows; numpy and pyarrow alone, no token is read."""
+"""Check that the lists of a record batch form rows, without reading tokens."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from packer.shards.row_format import PADDING, RowFormat
 
 
 def rows_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
-    """Return what is wrong with a record batch of rows as far as it can be told without their tokens, or None.
+    """Return the first fault in the structure of a record batch, or None; reads no tokens.
 
-    Until None is returned, reading a value of the batch may crash.
+    Reading values of a batch with a fault may crash.
 
     Args:
-        batch: has the columns of a shard, of their types; `pa.RecordBatch.validate` has passed.
-        manifest: of the dataset.
+        batch: record batch with the columns of a shard, of the right types; `pa.RecordBatch.validate` has passed.
+        manifest: manifest of the dataset.
     """
     return buffers_fault(batch) or structure_fault(batch, manifest.row_format) or kept_fault(batch, manifest.options)
 
 
 def buffers_fault(batch: pa.RecordBatch) -> str | None:
-    """Return what is wrong with the buffers of a record batch, or None.
+    """Return the first fault in the buffers of a record batch, or None.
 
-    What None says: offsets ascend inside the values, indices inside their dictionary, strings are UTF-8, and there are
-    as many nulls as the metadata claims. Arrow itself takes all of that on trust: without it, reading may crash.
-    Columns of numbers are not read, so that a batch of a few megabytes takes microseconds.
+    None means that offsets ascend and stay inside the values, indices stay inside their dictionary, strings are UTF-8,
+    and null counts are true. Arrow relies on all of these without a check, and may crash otherwise. Columns of numbers
+    are not read, so that a batch of a few megabytes takes microseconds.
     """
     try:
         batch.validate(full=True)
@@ -39,15 +39,14 @@ def buffers_fault(batch: pa.RecordBatch) -> str | None:
 
 
 def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
-    """Return what is wrong with the segments of a record batch of rows, or None.
+    """Return the first fault in the segments of a record batch, or None.
 
-    What None says: there are rows, there are no nulls, the segment columns are of the same lengths, their offsets stay
-    inside the values, extents are at least 1 and sum to max_len in every row, and padding is at most the last segment
-    of a row.
+    None means that there are rows and no nulls, all segment columns have the same valid offsets, extents are at least 1
+    and sum to max_len in every row, and only the last segment of a row, never its only one, is padding.
 
     Args:
-        batch: has the columns of a shard, of their types; its buffers are right (`buffers_fault`).
-        row_format: what the rows should look like.
+        batch: record batch with the columns of a shard, of the right types, without a `buffers_fault`.
+        row_format: expected format of the rows.
     """
     names = row_format.segment_columns
     columns = [batch[name] for name in row_format.schema.names if name in batch.schema.names]
@@ -64,10 +63,10 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
         or (offsets[1:] <= offsets[:-1]).any()
         or {len(column) for column in values.values()} != {int(offsets[-1])}
     ):
-        return "the lists of segments run backwards or outside, or one is empty"
+        return "a row has no segments, or the offsets of the segments descend or do not match the values"
     extents, documents, starts = (values[name] for name in ("seq_lengths", "doc_ids", "doc_starts"))
     if extents.min() < 1 or starts.min() < 0 or documents.min() < PADDING:
-        return "a segment is empty, or of no document"
+        return "a segment is empty or belongs to no document"
     if (np.add.reduceat(extents, offsets[:-1], dtype=np.int64) != row_format.max_len).any():
         return f"the seq_lengths of a row do not sum to {row_format.max_len}"
     if "seq_tokens" in values:
@@ -78,19 +77,19 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
     if "source_ids" in values and (
         ((values["source_ids"] < 0) != (documents == PADDING)).any() or values["copy"].min() < 0
     ):
-        return "a segment is of no source, or a negative copy"
+        return "a segment belongs to no source or has a negative copy"
     tails = np.flatnonzero(documents == PADDING)
     if np.setdiff1d(tails, offsets[1:] - 1).size or np.intersect1d(tails, offsets[:-1]).size:
-        return "padding stands before a segment, or alone"
+        return "padding comes before a segment or fills a row"
     return None
 
 
 def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
-    """Return what is wrong with the columns that are kept of the source: a value for each segment, or for each token.
+    """Return the first fault in the columns kept from the source, or None; they have a value per segment or per token.
 
     Args:
-        batch: has the columns of a shard, whose structure is right.
-        options: those of the manifest.
+        batch: record batch without a `structure_fault`.
+        options: options in the manifest.
     """
     for name in (*options.kept, *options.keep_tokens):
         if batch.schema.names.count(name) != 1:
@@ -103,16 +102,16 @@ def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
             or not column.offsets.equals(batch["seq_lengths"].offsets)
             or len(column.values) != len(batch["seq_lengths"].values)
         ):
-            return f"{name} is not a value for each segment"
+            return f"{name} does not have a value for each segment"
     for name in options.keep_tokens:
-        found = batch[name].type
+        list_type = batch[name].type
         if (
-            not pa.types.is_fixed_size_list(found)
-            or found.list_size != options.max_len
-            or not _has_whole_bytes(found.value_type)
+            not pa.types.is_fixed_size_list(list_type)
+            or list_type.list_size != options.max_len
+            or not _has_whole_bytes(list_type.value_type)
             or batch[name].null_count
         ):
-            return f"{name} is not a value for each token"
+            return f"{name} does not have a value for each token"
     if options.pairs and not pa.types.is_string(batch[ROLE].type.value_type):
         return f"{ROLE} holds {batch[ROLE].type.value_type}, not strings"
     return None
@@ -121,5 +120,5 @@ def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
 def _has_whole_bytes(value_type: pa.DataType) -> bool:
     try:
         return not pa.types.is_nested(value_type) and value_type.bit_width % 8 == 0
-    except ValueError:  # values of no fixed width
+    except ValueError:  # a type without a fixed width
         return False

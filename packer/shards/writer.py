@@ -1,4 +1,4 @@
-"""Write one shard: a pure function of the source, the plan and the shard's number."""
+"""Write a shard; its bytes depend only on the source, the plan and the number of the shard."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from packer.shards.row_format import PADDING, RowFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowBlock:
-    """Consecutive rows, as what stands where; a segment is described by one value in each array."""
+    """Segments of consecutive rows, padding tails not included; each array has a value per segment."""
 
     lists: NDArray[np.int64]
-    """Shape (segments,): the list of the token column that each segment comes from."""
+    """Lists of the token column that the segments come from: shape (segments,)."""
 
     documents: NDArray[np.int64]
-    """Shape (segments,): its document, in its own source."""
+    """Documents of the segments, numbered in their own source: shape (segments,)."""
 
     source_ids: NDArray[np.int64] | None
-    """Shape (segments,): its source; None where there is no mixture."""
+    """Sources of the segments: shape (segments,); None without a mixture."""
 
     copies: NDArray[np.int64] | None
-    """Shape (segments,): which repetition of its document it is of; None where there is no mixture."""
+    """Repetitions of the documents, from 0: shape (segments,); None without a mixture."""
 
     starts: NDArray[np.int64]
-    """Shape (segments,): where in the document it starts."""
+    """First tokens of the segments in their documents: shape (segments,)."""
 
     lengths: NDArray[np.int64]
-    """Shape (segments,): its tokens."""
+    """Tokens of the segments: shape (segments,)."""
 
     extents: NDArray[np.int64]
-    """Shape (segments,): the place it takes in its row."""
+    """Tokens and alignment of the segments: shape (segments,)."""
 
     context: NDArray[np.int64]
-    """Shape (segments,): tokens at its head that nothing is trained on, at least 1."""
+    """Tokens at the start of the segments that have no loss, at least 1: shape (segments,)."""
 
     row_starts: NDArray[np.int64]
     """Shape (rows + 1,): row r holds segments row_starts[r]..row_starts[r + 1] - 1."""
 
 
 class BadTokenError(Exception):
-    """A value that is no token id, told by the position of its segment in a block. Never leaves this package."""
+    """A value in `column` is not a token id; `segment` is the number of its segment in the block."""
 
     def __init__(self, column: str, segment: int) -> None:
         super().__init__(column, segment)
@@ -72,52 +72,52 @@ class BadTokenError(Exception):
 
 
 class Counts(NamedTuple):
-    """What a record batch, or a shard, holds."""
+    """Counts of a record batch or a shard."""
 
     tokens: int = 0
-    """Real tokens, padding not counted."""
+    """Number of tokens, without padding."""
 
     trained: int = 0
-    """Labels that are not NO_LOSS; 0 where no labels are written."""
+    """Labels that are not NO_LOSS; 0 if no labels are written."""
 
     untrained_segments: int = 0
-    """Segments of which nothing is trained; 0 where no labels are written."""
+    """Segments without a trained token; 0 if no labels are written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceColumns:
-    """What rows are made of."""
+    """Columns of the source that rows are copied from."""
 
     input_ids: TokenColumn
     """Lists of tokens."""
 
     labels: TokenColumn | None
-    """Lists of labels, or None where the labels are the tokens."""
+    """Lists of labels; None if the tokens are the labels."""
 
     kept_tokens: Mapping[str, TokenColumn]
-    """Lists of other values per token."""
+    """Lists of other values per token, by the name of the column."""
 
 
 def build_batch(
     block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
 ) -> tuple[pa.RecordBatch, Counts]:
-    """Make the record batch of a block of rows, and count what is in it.
+    """Build the record batch of a block of rows, and count its tokens and labels.
 
-    Without a `labels` column in the source the labels are the tokens; the first of every segment is NO_LOSS either way.
+    If the source has no labels, the tokens are the labels. The first label of every segment is NO_LOSS either way.
 
     Args:
-        block: what stands where.
-        source: the columns that it comes from.
-        kept: the values of the kept columns.
-        row_format: what the rows look like.
-        schema: `row_format.schema`, made once.
+        block: segments of the rows.
+        source: columns that values per token are copied from.
+        kept: values of the kept columns with a value per segment.
+        row_format: format of the rows.
+        schema: `row_format.schema`, built once per shard.
 
     Raises:
         BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
     """
     max_len = row_format.max_len
     rows = len(block.row_starts) - 1
-    before = np.cumsum(block.extents) - block.extents  # of each segment, padding tails not counted
+    before = np.cumsum(block.extents) - block.extents  # extents before each segment, padding tails not counted
     ends = np.add.reduceat(block.extents, block.row_starts[:-1])
     row_of = np.repeat(np.arange(rows), np.diff(block.row_starts))
     places = row_of * max_len + before - before[block.row_starts[:-1]][row_of]
@@ -184,17 +184,17 @@ def build_batch(
 def write_shard(
     path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str, sync: bool
 ) -> ShardEntry:
-    """Write record batches as an Arrow stream at `path`, a temporary name that the caller renames, or removes.
+    """Write record batches as an Arrow stream, and return the entry of the shard.
 
     Args:
-        path: where the shard is written until it is whole.
-        batches: (record batch, what is in it), made as they are written.
-        schema: of the batches.
-        name: the shard's final name, for the entry.
+        path: temporary name of the shard; the caller renames or removes the file.
+        batches: (record batch, its counts) in order, built while they are written.
+        schema: schema of the record batches.
+        name: final name of the shard, for the entry.
         sync: fsync the file.
 
     Raises:
-        OSError: the disk is full, or anything else that the system refuses.
+        OSError: the disk is full, or writing fails.
     """
     rows, total = 0, Counts()
     sink = HashingFile(path)

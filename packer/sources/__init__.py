@@ -22,8 +22,8 @@ Modules by subject:
   which document of a mixture is which, `source_order.py` reads documents in the order of the files for verification.
 - Decoding: `spill.py` decodes pieces of inputs side by side on a `decode_pool.py`, `decoded_streams.py` writes them,
   `decoded_size.py` estimates their size.
-- Text: `text_source.py` tokenizes what `text_records.py`, `json_records.py`, `parquet_records.py` and
-  `arrow_records.py` read.
+- Text: `text_source.py` tokenizes records, read as `text_records.py` says by `json_records.py` (lines),
+  `json_arrays.py`, `csv_records.py`, `text_files.py`, `parquet_records.py` and `arrow_records.py`.
 - Histograms instead of documents: `length_counts.py`.
 """
 

@@ -1,4 +1,4 @@
-"""Check what an input yields: every document has a length, or the first that has none is named."""
+"""Check the documents that an input yields; the error for the first invalid one names its location."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 
 from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DocumentError, Input, reading
-from packer.sources.lengths import document_lengths, fault_of_row
+from packer.sources.lengths import document_error, document_lengths
 
 
 def checked(
-    given: Input, columns: Columns, pool: DecodePool | None = None
+    input_: Input, columns: Columns, pool: DecodePool | None = None
 ) -> Iterator[tuple[Batch, NDArray[np.int32]]]:
-    """Yield the batches of an input with the lengths of their documents, shape (documents,).
+    """Yield the batches of an input, each with the lengths of its documents, shape (documents,).
 
     Raises:
-        DocumentError: a document is wrong; with its place. Those before it have been yielded.
+        DocumentError: a document is invalid. The error has its place, and the documents before it have been yielded.
         SourceError: the file is truncated or corrupt.
     """
     row = 0
-    batches = given.batches(pool)
+    batches = input_.batches(pool)
     try:
         while True:
-            with reading(given.file.name):
+            with reading(input_.file.name):
                 batch = next(batches, None)
                 if batch is None:
                     return
@@ -35,10 +35,10 @@ def checked(
                 good = int(wrong[0])
                 if good:
                     yield batch.head(good), lengths[:good]
-                fault = fault_of_row(batch, good, int(lengths[good]), columns)
+                fault = document_error(batch, good, int(lengths[good]), columns)
                 raise DocumentError(row + good, fault.message)
             yield batch, lengths
             row += len(lengths)
     except DocumentError as fault:
-        fault.place = fault.place or given.place(fault.row)
+        fault.place = fault.place or input_.place(fault.row)
         raise

@@ -1,4 +1,4 @@
-"""Whether the columns of files can be read: their names and types, in each file and in all of them together."""
+"""Checks of column names and types, in each file and across files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.sources.column_types import can_be_kept, join, plain_type
 from packer.sources.documents import MASKS, Columns
 
-_TEXT = {"text", "prompt", "messages", "conversations"}  # columns that a tokenizer makes documents of
+_TEXT = {"text", "prompt", "messages", "conversations"}  # columns of text, which a tokenizer turns into documents
 
-TAKEN = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
+TOKEN_TYPES = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
 
 
 def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
-    """Check the types of the wanted columns of a file; whether it has labels."""
+    """Check the columns of a file, and return whether it has labels.
+
+    Raises:
+        PackerError: a column is missing.
+        SourceError: a column has the wrong type, occurs twice, or is a mask that the first file lacks.
+    """
     require_column(schema.names, name, columns)
     has_labels = columns.labels in schema.names
     for column in columns.wanted(has_labels=has_labels):
@@ -40,28 +45,29 @@ def find_columns(schema: pa.Schema, name: str, columns: Columns) -> bool:
         found = schema.field(column).type
         is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
         if not is_list or not pa.types.is_integer(found.value_type):
-            raise SourceError(f"{name}: column '{column}' holds {found}; taken are {TAKEN}")
-        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of rows in no bytes
+            raise SourceError(f"{name}: column '{column}' holds {found}; expected {TOKEN_TYPES}")
+        if pa.types.is_fixed_size_list(found) and found.list_size < 1:  # any number of them takes no bytes
             raise SourceError(f"{name}: column '{column}' holds {found}, lists of no values; there is nothing to pack")
     return has_labels
 
 
 def check_kept(kind: pa.DataType, column: str, name: str) -> None:
-    """Raise a SourceError where a column of values per document is of a type that cannot be kept, such as a union."""
+    """Raise a `SourceError` if a column with one value per document has a type that cannot be kept, such as a union."""
     if not can_be_kept(kind):
         raise SourceError(
-            f"{name}: column '{column}' holds {kind}, which is not taken; save it as strings, numbers, lists or structs"
+            f"{name}: column '{column}' holds {kind}, which is not supported; "
+            "save it as strings, numbers, lists or structs"
         )
 
 
 def check_per_token(kind: pa.DataType, column: str, name: str) -> None:
-    """Raise a SourceError where a column of values per token is not of lists of numbers."""
+    """Raise a `SourceError` if a column with one value per token does not hold lists of numbers."""
     if not holds_numbers(kind) and not pa.types.is_null(kind):
-        raise SourceError(f"{name}: column '{column}' holds {kind}; taken are lists of numbers, one for each token")
+        raise SourceError(f"{name}: column '{column}' holds {kind}; expected lists of numbers, one for each token")
 
 
 def holds_numbers(kind: pa.DataType) -> bool:
-    """Whether a type is one of lists of numbers; lists of nothing but nulls are, as far as they tell."""
+    """Whether a type is a list of numbers or of nulls; a later file may give the latter a number type."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         return False
     values = kind.value_type
@@ -70,7 +76,7 @@ def holds_numbers(kind: pa.DataType) -> bool:
 
 
 def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
-    """Raise if the column with the tokens is not among the names found in a file."""
+    """Raise an `OtherSourceError` if the names found in a file lack the column with the tokens."""
     if columns.input_ids not in names:
         found = ", ".join(names) or "none"
         remedy = "name the tokens' column with --input-column"
@@ -80,11 +86,11 @@ def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
 
 
 def require_kept(schema: pa.Schema, columns: Sequence[str], name: str) -> None:
-    """Check that a file has columns that are to be kept, each once.
+    """Check that a file has each column to keep exactly once.
 
     Raises:
-        PackerError: one is missing.
-        SourceError: several columns have its name, or its type cannot be kept.
+        PackerError: a column is missing.
+        SourceError: several columns have the same name, or the type of a column cannot be kept.
     """
     for column in columns:
         if column not in schema.names:
@@ -94,7 +100,7 @@ def require_kept(schema: pa.Schema, columns: Sequence[str], name: str) -> None:
 
 
 def refuse_twins(schema: pa.Schema, column: str, name: str) -> None:
-    """Raise a SourceError where several columns of a file have this name."""
+    """Raise a `SourceError` if several columns of a file have this name."""
     if schema.names.count(column) > 1:
         raise SourceError(f"{name}: {schema.names.count(column)} columns are named '{column}'; keep one")
 
@@ -103,12 +109,12 @@ def check_indices(name: str, indices: NDArray[Any], lists: int) -> None:
     """Check that an indices mapping stays within the data.
 
     Args:
-        name: the dataset.
-        indices: shape (documents,), the list that each document is.
-        lists: the number of lists in the data.
+        name: name of the dataset.
+        indices: (documents,) list of each document.
+        lists: number of lists in the data.
 
     Raises:
-        SourceError: it reaches beyond them.
+        SourceError: an index is negative, or not less than `lists`.
     """
     if len(indices) and (int(indices.max()) >= lists or int(indices.min()) < 0):
         raise SourceError(
@@ -118,15 +124,15 @@ def check_indices(name: str, indices: NDArray[Any], lists: int) -> None:
 
 
 def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, Mapping[str, pa.DataType]]]) -> None:
-    """Check that columns have a common type in all files that declare their types, before any file is read.
+    """Check before reading that the types that files declare for a column have a common type.
 
     Args:
-        owner: the source.
-        columns: the columns.
-        files: the name of each file, and the types that it declares.
+        owner: name of the source.
+        columns: names of the columns.
+        files: name of each file, and the types that it declares by column.
 
     Raises:
-        SourceError: there is no type for a column.
+        SourceError: a column has no common type.
     """
     for column in columns:
         there, kind = "", pa.null()
@@ -143,10 +149,15 @@ def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, M
 
 
 def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:
-    """The type of a column in all files, or sources, each with its name; null where there is none.
+    """Return the type that all parts (files, or sources of a mixture) have for a column; null if there are no parts.
+
+    Args:
+        owner: name of the source.
+        name: name of the column.
+        types: (name, type) of each part.
 
     Raises:
-        SourceError: they are not of the same type.
+        SourceError: two parts have different types.
     """
     found = {kind: part for part, kind in types}
     if len(found) > 1:
@@ -156,10 +167,10 @@ def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) ->
 
 
 def one_column(owner: str, name: str, parts: Sequence[tuple[str, Sequence[pa.Array]]]) -> pa.ChunkedArray:
-    """Join the chunks of a column: those of each file, or source, with its name.
+    """Join the chunks of a column, given as (name, chunks) of each part.
 
     Raises:
-        SourceError: they are not of the same type.
+        SourceError: two parts have different types.
     """
     kind = one_type(owner, name, [(part, chunk.type) for part, chunks in parts for chunk in chunks])
     return pa.chunked_array([chunk for _, chunks in parts for chunk in chunks], kind)

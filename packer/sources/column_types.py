@@ -1,4 +1,4 @@
-"""Arrow types of the columns beside the tokens: those that can be kept, and the type that holds the values of two."""
+"""Arrow types of the columns beside the tokens: which can be kept, and which type holds the values of two."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the narrowest type for the values of both types, or None where there is none.
+    """Return the narrowest type for the values of two types, or None if there is none.
 
     int64 and double -> double; null and string -> string; list<null> and list<int64> -> list<int64>;
     struct<a> and struct<b> -> struct<a, b>; string and int64 -> None
 
-    Whether every value fits, `cast` tells: a double does not hold 2**53 + 1.
+    `cast` checks whether the type holds each value exactly: a double does not hold 2**53 + 1.
     """
     if one.equals(other) or pa.types.is_null(other):
         return one
@@ -40,7 +40,7 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _join_structs(one: pa.StructType, other: pa.StructType) -> pa.StructType | None:
-    """All fields of both, in the order in which they first come."""
+    """Return a struct of the fields of both, in order of first occurrence."""
     fields = {field.name: field.type for field in one}
     for field in other:
         joined = join(fields.get(field.name, pa.null()), field.type)
@@ -51,7 +51,7 @@ def _join_structs(one: pa.StructType, other: pa.StructType) -> pa.StructType | N
 
 
 def join_by_name(tables: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.DataType]:
-    """Join the types of columns of several tables; where two have no common type, the first stays."""
+    """Join the types of each column over several tables; the first type stays if there is no common one."""
     joined: dict[str, pa.DataType] = {}
     for table in tables:
         for name, kind in table.items():
@@ -61,21 +61,21 @@ def join_by_name(tables: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.Da
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the same values as a type that `join` gave for theirs and others.
+    """Cast values to a type that `join` returned for their type and another.
 
     Raises:
-        ArrowInvalid: the type does not hold one of them exactly.
+        ArrowInvalid: the type does not hold a value exactly.
     """
     if array.type.equals(kind):
         return array
     try:
         return array.cast(kind)
-    except pa.ArrowTypeError:  # before pyarrow 20, a struct cannot be given more fields
+    except pa.ArrowTypeError:  # before pyarrow 20, casts cannot add fields to a struct
         return pa.array(array.to_pylist(), kind)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type as which a column is kept: string for string_view, the values' own for run ends and extensions."""
+    """Return the type in which a column is kept: string for string_view, storage or value type for wrapped types."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if pa.types.is_run_end_encoded(kind):
@@ -94,7 +94,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def as_plain(array: pa.Array) -> pa.Array:
-    """The values of a column as its `plain_type`."""
+    """Return the values of a column in its `plain_type`."""
     kind = plain_type(array.type)
     if array.type.equals(kind):
         return array
@@ -104,7 +104,7 @@ def as_plain(array: pa.Array) -> pa.Array:
 
 
 def can_be_kept(kind: pa.DataType) -> bool:
-    """Whether the values of a type can be looked up, joined and left out, unlike those of unions and list views."""
+    """Whether values of a type can be taken, joined and nulled, which excludes unions and list views."""
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return False
     try:

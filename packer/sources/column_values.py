@@ -1,4 +1,4 @@
-"""Values of columns beside the tokens: read from JSON, and brought to one type. What does not fit is named."""
+"""Values of columns beside the tokens: read from JSON and brought to one type, with errors that name a misfit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from packer.sources.column_checks import holds_numbers
 from packer.sources.column_types import cast, join
 from packer.sources.documents import DocumentError
 
-_DEEPEST = 50  # an Arrow stream holds up to 64 levels, those of the rows included
-_REASONS = (pa.ArrowException, ValueError, TypeError, OverflowError, RecursionError)  # what pyarrow raises for a value
+_DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included
+_REASONS = (
+    pa.ArrowException,
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+)  # raised by pyarrow
 
 
 def infer(values: Sequence[Any], column: str) -> pa.Array:
     """Return values from JSON as an array of the narrowest type that holds all of them exactly.
 
     Raises:
-        DocumentError: there is no such type; the row is that of the first value that does not fit.
+        DocumentError: there is no such type; the error has the index of the first value that does not fit.
     """
     try:
         array = pa.array(values)
@@ -39,7 +45,7 @@ def infer(values: Sequence[Any], column: str) -> pa.Array:
         if _is_deep(arrays[-1].type):
             raise DocumentError(row, f"'{column}' holds {shown(value)}: nested more than {_DEEPEST} deep; flatten it")
         if _has_odd_bool(value, arrays[-1].type):
-            raise DocumentError(row, f"'{column}' holds {shown(value)}: numbers and true or false; make them alike")
+            raise DocumentError(row, f"'{column}' holds {shown(value)}: a mix of numbers and booleans; make them alike")
         joined = join(kind, arrays[-1].type)
         if joined is None:
             raise DocumentError(row, _no_common_type(column, value, kind))
@@ -48,10 +54,10 @@ def infer(values: Sequence[Any], column: str) -> pa.Array:
 
 
 def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0) -> pa.Array:
-    """Return the same values as a type that was joined of theirs and others.
+    """Cast values to a type that was joined from their type and others.
 
     Raises:
-        DocumentError: the type does not hold one of them exactly; the row counts from `first_row`.
+        DocumentError: the type does not hold a value exactly; its index counts from `first_row`.
     """
     try:
         return cast(array, kind)
@@ -62,10 +68,10 @@ def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0
 
 
 def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int = 0) -> pa.DataType:
-    """Return the type that holds values of a type and those of an array.
+    """Return the type that holds the values of a type and those of an array.
 
     Raises:
-        DocumentError: there is none; the row is the first with a value that does not fit, counted from `first_row`.
+        DocumentError: there is none; the index of the first value that does not fit counts from `first_row`.
     """
     joined = join(kind, array.type)
     if joined is not None:
@@ -78,10 +84,10 @@ def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int
 
 
 def alike(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
-    """Return arrays as the type that holds the values of all of them.
+    """Cast arrays to the type that holds the values of all of them.
 
     Raises:
-        DocumentError: there is none; the row counts from the first array.
+        DocumentError: there is none; the index counts from the first array.
     """
     kind, rows = pa.null(), [0, *accumulate(map(len, arrays))]
     for array, row in zip(arrays, rows, strict=False):
@@ -90,7 +96,7 @@ def alike(arrays: Sequence[pa.Array], column: str) -> list[pa.Array]:
 
 
 def require_lists(array: pa.Array, column: str) -> pa.Array:
-    """Check that the values from JSON of a column per token are lists of numbers; nulls alone become a list type, too.
+    """Check that values from JSON are lists of numbers; if all are null, return null lists.
 
     Raises:
         DocumentError: a value is something else.
@@ -105,7 +111,7 @@ def require_lists(array: pa.Array, column: str) -> pa.Array:
 
 
 def shown(value: Any) -> str:
-    """Return the value as JSON, cut to what fits a message."""
+    """Return a value as JSON, cut to 40 characters for a message."""
     try:
         text = json.dumps(value, default=str)
     except RecursionError:
@@ -118,12 +124,12 @@ def _no_common_type(column: str, value: Any, kind: pa.DataType) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Why pyarrow takes no such value, and what to do."""
+    """Return why pyarrow rejects a value, and the remedy."""
     if isinstance(error, OverflowError) or "too large" in str(error):
         return f"integers are from {-(2**63)} to {2**63 - 1}; write it as a float or a string"
     if isinstance(error, UnicodeError):
-        return "a lone surrogate, which UTF-8 cannot hold; mend the source"
-    return "a list, or lists inside it, of values of several types; make them alike"
+        return "a lone surrogate, which UTF-8 cannot hold; fix the source"
+    return "a list, or a list inside it, has values of several types; make them alike"
 
 
 def _fits(array: pa.Array, kind: pa.DataType) -> bool:
@@ -135,7 +141,7 @@ def _fits(array: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _joins(value: pa.Scalar, kind: pa.DataType) -> bool:
-    """Whether there is a type for a value and those of a type; a list of nulls goes with any list."""
+    """Whether a type can be joined with that of a value; a list of nulls joins any list."""
     try:
         return join(kind, _type_of(value)) is not None
     except _REASONS:
@@ -147,14 +153,14 @@ def _type_of(value: pa.Scalar) -> pa.DataType:
 
 
 def _is_deep(kind: pa.DataType, levels: int = _DEEPEST) -> bool:
-    """Whether lists and structs are nested more than so many levels deep."""
+    """Whether lists and structs are nested more than `levels` deep."""
     if pa.types.is_struct(kind):
         return levels == 0 or any(_is_deep(field.type, levels - 1) for field in kind)
     return pa.types.is_list(kind) and (levels == 0 or _is_deep(kind.value_type, levels - 1))
 
 
 def _has_odd_bool(value: Any, kind: pa.DataType) -> bool:
-    """Whether a bool stands among floats, which pyarrow would make 0.0 or 1.0."""
+    """Whether there is a bool among floats, which pyarrow would convert to 0.0 or 1.0."""
     if isinstance(value, bool):
         return bool(pa.types.is_floating(kind))
     if isinstance(value, list):

@@ -1,12 +1,12 @@
-"""Threads that decode: as many at work as there are workers, whatever they work on."""
+"""A pool of decoding threads, of which no more work at a time than there are workers."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from packer.plan.threads import result_of
@@ -14,15 +14,16 @@ from packer.plan.threads import result_of
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_AHEAD = 2  # results that may wait beyond one for each worker
+_THREADS = 2  # of a pool for a single reader
+_AHEAD = 2  # results that may wait, beyond one per worker
 
 
 class DecodePool:
-    """A fixed number of permits to work, and threads that help whoever holds one while others are spare.
+    """A fixed number of permits to work, shared by threads that read files and by helper threads.
 
-    Files decode side by side, a permit each. Where there are fewer of them than workers, as with one big compressed
-    file, helpers with the permits that are left decode blocks ahead of the thread that reads it. They find the next
-    block waiting for them; what they have not begun, the reader does itself rather than wait.
+    Files are decoded in parallel, with one permit each. If there are fewer files than workers, as with one big
+    compressed file, helpers use the spare permits to decode blocks ahead of the thread that reads the file. The reader
+    decodes a block itself rather than wait until a helper begins it.
     """
 
     def __init__(self, workers: int) -> None:
@@ -30,17 +31,17 @@ class DecodePool:
         self._permits = threading.Semaphore(workers)
         self._helpers = ThreadPoolExecutor(workers)
         self._lock = threading.Lock()
-        self._readers = 0  # that work, or wait for a permit: they go before helpers
+        self._readers = 0  # that work or wait for a permit; they take precedence over helpers
         self._helping = 0
-        self._open: deque[_Task[Any]] = deque()  # nobody has begun them
+        self._unstarted: deque[_Task[Any]] = deque()
 
     def close(self) -> None:
-        """Wait for the helpers."""
+        """Wait until the helpers have finished."""
         self._helpers.shutdown()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Hold a permit; wait for one first."""
+        """Wait for a permit to work, and hold it."""
         with self._lock:
             self._readers += 1
         try:
@@ -50,11 +51,11 @@ class DecodePool:
             with self._lock:
                 self._readers -= 1
 
-    def in_order(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """Yield function(item) in the order of the items, which are taken in this thread; it must be `working`.
+    def in_order(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
+        """Yield `function(item)` for every item, in order; the calling thread must be `working`.
 
-        A few results are made ahead while there are spare permits, else none. What taking or working on an item
-        raises, is raised in its turn.
+        Items are drawn in the calling thread. A few results are computed ahead while there are spare permits. An
+        exception that `items` or `function` raises is raised after the results before it.
         """
         pending: deque[_Task[Result]] = deque()
         taken = iter(items)
@@ -77,19 +78,19 @@ class DecodePool:
         return self._workers + _AHEAD if self._readers < self._workers else 1
 
     def _offer(self, function: Callable[[Item], Result], taken: Iterator[Item], pending: deque[_Task[Result]]) -> bool:
-        """Take the next item for whoever comes first to work on it; False where there is none."""
+        """Queue the next item for any thread to work on; return False if there are no further items."""
         try:
             task = _Task(function, next(taken))
         except StopIteration:
             return False
-        except Exception as error:  # waits for its turn
+        except Exception as error:  # raised in its turn
             task = _Task(function, None)
             task.set_exception(error)
             pending.append(task)
             return False
         pending.append(task)
         with self._lock:
-            self._open.append(task)
+            self._unstarted.append(task)
             missing = self._readers + self._helping < self._workers
             self._helping += missing
         if missing:
@@ -97,28 +98,38 @@ class DecodePool:
         return True
 
     def _take_back(self, pending: Iterable[_Task[Result]]) -> _Task[Result] | None:
-        """The first of these that nobody has begun, to be done here."""
+        """Take the first of these tasks that no thread has begun off the queue; None if all have begun."""
         with self._lock:
             for task in pending:
-                if task in self._open:
-                    self._open.remove(task)
+                if task in self._unstarted:
+                    self._unstarted.remove(task)
                     return task
         return None
 
     def _help(self) -> None:
-        """Work on what is open, while there is anything and no reader needs the permit."""
+        """Work on queued tasks until there are none, or a reader needs the permit."""
         with self._permits:
             while True:
                 with self._lock:
-                    if not self._open or self._readers + self._helping > self._workers:
+                    if not self._unstarted or self._readers + self._helping > self._workers:
                         self._helping -= 1
                         return
-                    task = self._open.popleft()
+                    task = self._unstarted.popleft()
                 task.run()
 
 
+@contextmanager
+def pool_or_new(pool: DecodePool | None) -> Iterator[DecodePool]:
+    """Yield the pool in which the calling thread is working: the given one, or a new small one if it is None."""
+    if pool is not None:
+        yield pool
+        return
+    with closing(DecodePool(_THREADS)) as new, new.working():
+        yield new
+
+
 class _Task(Future[Result]):
-    """A call that somebody makes, once."""
+    """A call that one of the threads makes."""
 
     def __init__(self, function: Callable[[Any], Result], item: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What decoding a source is going to take on disk: exactly where the file says it, else by a sample."""
+"""Estimate the disk space that decoding a source takes, from what its files declare or from a sample."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ from packer.sources.spill import cut_source
 if TYPE_CHECKING:
     from packer.sources.source import Source
 
-_SAMPLED = 4  # files of an ending of which the first block is decoded
+_SAMPLED = 4  # files per ending whose first block is decoded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpillSize:
-    """What decoding is going to write, and what the tokens decoded come to."""
+    """Estimated size of the decoded documents of a source."""
 
     bytes: int
-    """Still to be written beside the output."""
+    """Bytes still to be written beside the output."""
 
     tokens: int
-    """In everything that is decoded, what is there from before included."""
+    """Tokens of all decoded documents, including those decoded before."""
 
     sampled: bool
-    """Whether the first blocks of some files stand for the rest; else nothing more than this is written."""
+    """Whether the estimate rests on the first blocks of some files; if not, it is an upper bound."""
 
 
 def spill_size(source: Source, folder: Path) -> SpillSize:
     """Estimate what `Source.spill` is going to write into `folder`."""
     pieces = cut_source(source, folder)
-    sizes = [piece.given.decoded for piece in pieces]
+    sizes = [piece.input.decoded for piece in pieces]
     unknown: defaultdict[str, list[Input]] = defaultdict(list)
-    for given in source.inputs:
-        if given.decoded is None:
-            unknown[PurePath(given.file.name).suffix].append(given)
+    for input_ in source.inputs:
+        if input_.decoded is None:
+            unknown[PurePath(input_.file.name).suffix].append(input_)
     samples = {suffix: _sample(inputs) for suffix, inputs in unknown.items()}
     tokens = missing = 0
     for piece, known in zip(pieces, sizes, strict=True):
-        size = known or _scaled(samples[PurePath(piece.given.file.name).suffix], piece.given.file.bytes)
+        size = known or _scaled(samples[PurePath(piece.input.file.name).suffix], piece.input.file.bytes)
         tokens += size.tokens
-        missing += 0 if piece.is_made() else size.bytes
+        missing += 0 if piece.is_written() else size.bytes
     return SpillSize(bytes=missing, tokens=tokens, sampled=bool(unknown))
 
 
 def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
-    """Decode the first block of a few inputs: what came of it, and how many bytes of the files it took."""
+    """Decode the first block of a few inputs; return its size and the bytes of the files that it takes."""
     tokens = rows = read = 0
     pool = DecodePool(1)
-    for given in inputs[:: -(-len(inputs) // _SAMPLED)]:
+    for input_ in inputs[:: -(-len(inputs) // _SAMPLED)]:
         try:
-            with pool.working(), reading(given.file.name):
-                batch = next(given.batches(pool), None)
+            with pool.working(), reading(input_.file.name):
+                batch = next(input_.batches(pool), None)
                 found = sum(int(list_lengths(chunk).sum()) for chunk in batch.input_ids) if batch is not None else 0
-        except (PackerError, DocumentError):  # to be told when it is decoded, with its place
+        except (PackerError, DocumentError):  # raised again when it is decoded, with its location
             continue
         if batch is not None:
             rows += sum(map(len, batch.input_ids))
             tokens += found
             read += batch.done
     pool.close()
-    return DecodedSize.of(tokens, rows, has_labels=any(given.has_labels for given in inputs)), read
+    return DecodedSize.of(tokens, rows, has_labels=any(input_.has_labels for input_ in inputs)), read
 
 
 def _scaled(sample: tuple[DecodedSize, int], size: int) -> DecodedSize:
-    """What `size` bytes of the files come to."""
+    """Scale a sample to `size` bytes of the files."""
     decoded, read = sample
     return DecodedSize(*(part * size // max(read, 1) for part in decoded))

@@ -20,20 +20,20 @@ from packer.sources.documents import Batch, Columns, DocumentError, value_messag
 from packer.sources.lengths import runs, values_of
 
 COLUMNS = Columns("input_ids", "labels")
-"""The columns of a stream; labels where the source has them."""
+"""Columns of a stream; labels only if the source has them."""
 
 
 def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> str:
-    """Write one input's checked batches, `columns` in its messages; the stream takes its name when it is whole.
+    """Write the checked batches of an input as a stream, which takes its name when it is complete.
 
-    The other columns are of the types that hold all of their values. The stream is not synced: it need not outlive the
-    system.
+    Extra columns get types that hold all of their values. `columns` has the names for messages. The stream is not
+    synced: it need not survive a crash of the system.
 
     Returns:
         Hash of the stream: xxh3-128, hexadecimal.
 
     Raises:
-        DocumentError: a value does not fit int32, or the other values of its column.
+        DocumentError: a value does not fit int32, or no type holds all values of an extra column.
         PackerError: the file cannot be written.
     """
     with appearing(path) as temporary:
@@ -47,7 +47,7 @@ def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_
 
 
 class _Parts:
-    """A stream as it is written: a file for each run of batches whose other columns are of the same types."""
+    """A stream being written, with one file per run of batches whose extra columns have the same types."""
 
     def __init__(self, path: Path, columns: Columns, *, has_labels: bool) -> None:
         self._path = path
@@ -56,13 +56,13 @@ class _Parts:
         self._files: list[Path] = []
         self._file: HashingFile | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
-        self._digest = ""  # of the last file that was closed
-        self._here: dict[str, pa.DataType] = {}  # the types of the other columns in the last file
-        self._kinds: dict[str, pa.DataType] = {}  # those that hold the values of all files
+        self._digest = ""  # of the last file closed
+        self._last_kinds: dict[str, pa.DataType] = {}  # of the extra columns, in the last file
+        self._kinds: dict[str, pa.DataType] = {}  # that hold the values of all files
         self.rows = 0
 
     def write(self, batch: Batch) -> None:
-        """Append a batch; raises a DocumentError where no type holds its values and those before."""
+        """Append a batch; raises a DocumentError if no type holds its values and those before."""
         names = self._columns.input_ids, self._columns.labels
         for number, tokens in enumerate(batch.input_ids):
             extra = {name: chunks[number] for name, chunks in batch.extra.items()}
@@ -75,13 +75,13 @@ class _Parts:
                     for array, column in zip(lists, names, strict=False)
                 ]
                 arrays += [values[run] for values in extra.values()]
-                self._writer.write_batch(pa.record_batch(arrays, schema=self._schema(self._here)))
+                self._writer.write_batch(pa.record_batch(arrays, schema=self._schema(self._last_kinds)))
             self.rows += len(tokens)
 
     def _open(self, extra: dict[str, pa.Array]) -> None:
-        """Begin a file, unless the last one has the same types."""
+        """Begin a file unless the last one has the same types."""
         found = {name: values.type for name, values in extra.items()}
-        if self._writer is not None and found == self._here:
+        if self._writer is not None and found == self._last_kinds:
             return
         for name, values in extra.items():
             kind = self._kinds.get(name, pa.null())
@@ -90,28 +90,28 @@ class _Parts:
 
     def _begin(self, kinds: dict[str, pa.DataType]) -> None:
         self._close()
-        self._here = kinds
+        self._last_kinds = kinds
         self._files.append(self._path.with_name(f"{self._path.name}.{len(self._files)}"))
         self._file = HashingFile(self._files[-1])
         self._writer = pa.ipc.new_stream(self._file, self._schema(kinds))
 
     def join(self) -> str:
-        """Make one stream of all files and return its hash.
+        """Join all files into one stream and return its hash.
 
         Raises:
             DocumentError: the common type of a column does not hold a value exactly.
         """
-        if not self._files:  # no documents, of which a column's type could be known
+        if not self._files:  # no documents, so that no column has a type
             self._kinds = dict.fromkeys(self._columns.extra, pa.null())
             self._begin(self._kinds)
         self._close()
-        if self._here == self._kinds and len(self._files) == 1:
+        if self._last_kinds == self._kinds and len(self._files) == 1:
             self._files[0].replace(self._path)
             return self._digest
         return rewrite(self._files, self._path, self._kinds)
 
     def remove(self) -> None:
-        """Remove the files, also where a full disk refuses their ends."""
+        """Remove the files, even if a full disk makes closing them fail."""
         try:
             self._close()
         finally:
@@ -132,13 +132,13 @@ class _Parts:
 
 
 def stream_types(path: Path) -> dict[str, pa.DataType]:
-    """The types of the columns of a stream, by name."""
+    """Return the types of the columns of a stream, by name."""
     with pa.memory_map(str(path)) as file:
         return {field.name: field.type for field in pa.ipc.open_stream(file).schema}
 
 
 def rewrite(files: Sequence[Path], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
-    """Write the documents of some streams as one, with the other columns as these types.
+    """Write the documents of several streams as one, with the extra columns converted to these types.
 
     Returns:
         Hash of the stream: xxh3-128, hexadecimal.
@@ -148,7 +148,7 @@ def rewrite(files: Sequence[Path], path: Path, kinds: Mapping[str, pa.DataType])
     """
     row = 0
     with closing(HashingFile(path)) as file, ExitStack() as stack:
-        streams = [pa.ipc.open_stream(stack.enter_context(pa.memory_map(str(one)))) for one in files]
+        streams = [pa.ipc.open_stream(stack.enter_context(pa.memory_map(str(part)))) for part in files]
         schema = pa.schema([(field.name, kinds.get(field.name, field.type)) for field in streams[0].schema])
         with pa.ipc.new_stream(file, schema) as writer:
             for batch in chain.from_iterable(streams):
@@ -162,7 +162,7 @@ def rewrite(files: Sequence[Path], path: Path, kinds: Mapping[str, pa.DataType])
 
 
 def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -> pa.Array:
-    """Return the same lists as list<int32>; raises a DocumentError where a value does not fit."""
+    """Convert lists to list<int32>; raises a DocumentError if a value does not fit."""
     lengths = list_lengths(lists)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     values = values_of(lists)
@@ -178,7 +178,7 @@ def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """Give a temporary name to write to; what is there at the end takes the path's name."""
+    """Yield a temporary path to write to, which is renamed to `path` at the end."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

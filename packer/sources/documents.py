@@ -1,4 +1,4 @@
-"""Documents as Arrow lists: what an input yields, and the checks that make it a table of documents."""
+"""Documents as Arrow lists: inputs that yield them, tables of checked documents, and errors about both."""
 
 from __future__ import annotations
 
@@ -23,35 +23,34 @@ if TYPE_CHECKING:
     from packer.sources.value_column import ValueColumn
 
 LONGEST = 2**31 - 1
-"""Tokens of the longest document that is taken; also the largest token id."""
+"""Largest number of tokens in a document; also the largest token id."""
 
 TURN_STARTS = "turn_starts"
-"""The column with the places where the turns of a chat begin: lists of token numbers, ascending.
+"""Column with the indices of the tokens that begin a turn of a chat: lists of integers, ascending.
 
-Of chats that are tokenized here, a token that holds the end of one turn and the beginning of another belongs to the
-latter.
+When packer tokenizes a chat, a token that spans the border of two turns belongs to the later one.
 """
 
 ATTENTION = "attention_mask"
-"""1 at tokens, 0 at padding."""
+"""Column that is 1 at tokens and 0 at padding."""
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", ATTENTION)
-"""Columns of 0 and 1 per token, as trainers and tokenizers write them; no label where any of the first three is 0."""
+"""Columns of 0 and 1 per token, as trainers and tokenizers write them. No loss where one of the first three is 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """One file of a source, as the manifest names it."""
+    """A file of a source, as named in the manifest."""
 
     name: str
     """Path relative to the source, with "/" between folders; never absolute."""
 
     bytes: int
-    """Size of the original file, also where a decoded copy is read in its place."""
+    """Size of the original file, even if a decoded copy is read instead."""
 
 
 class ListNumbers(Protocol):
-    """The number of the list that each document is: an array, or what answers as one does."""
+    """Maps documents to lists: an array, or an object that computes its elements on demand."""
 
     def __getitem__(self, documents: NDArray[np.int64], /) -> NDArray[Any]: ...
 
@@ -67,76 +66,76 @@ class TokenTable:
     """Lists of token ids."""
 
     labels: TokenColumn | None
-    """Lists of labels, or None where the source has none."""
+    """Lists of labels; None if the source has none."""
 
     lengths: NDArray[np.int32]
     """(documents,) tokens in each document."""
 
-    rows: ListNumbers | None
-    """Document i is list rows[i] of the columns; None: list i. An array, or what works the numbers out."""
+    lists: ListNumbers | None
+    """List of each document: document i is list lists[i] of the columns; None if it is list i."""
 
     extra: Mapping[str, ValueColumn]
-    """Other columns that were asked for, by name: one value per list."""
+    """Requested extra columns by name, with one value per list."""
 
     first_document: int
     """Index of the first document in the whole source."""
 
 
 class Columns(NamedTuple):
-    """What to look for in every file."""
+    """Names of the columns to read from every file."""
 
     input_ids: str
     labels: str
-    extra: tuple[str, ...] = ()  # columns that are handed on beside the tokens; every file must have them
-    per_token: tuple[str, ...] = ()  # those of them that hold lists of a value per token
+    extra: tuple[str, ...] = ()  # columns kept beside the tokens; every file must have them
+    per_token: tuple[str, ...] = ()  # those of `extra` that hold a list with one value per token
 
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
-        """All columns to read, in order."""
+        """Return all columns to read, in order."""
         return (self.input_ids, *((self.labels,) if has_labels else ()), *self.extra)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenized:
-    """What is known of a source whose documents are text, beside them."""
+    """Facts about a source of text, beside its documents."""
 
     identity: TextIdentity
-    """What shapes the tokens; for the manifest."""
+    """Everything that shapes the tokens, for the manifest."""
 
     fingerprint: str | None = None
-    """Of a dataset in memory: another for other content."""
+    """Fingerprint of the content of a dataset in memory; None for files."""
 
     straddling: int = 0
-    """Documents in which a token holds characters of both what is trained and what is not; known once it is spilled."""
+    """Documents with a token that is only partly in trained text; counted when the source is spilled or read."""
 
     untrained: int = 0
-    """Documents with tokens, none of which is trained; known once it is spilled."""
+    """Documents that have tokens, none of them trained; counted when the source is spilled or read."""
 
 
 class DecodedSize(NamedTuple):
-    """What documents come to as lists of int32."""
+    """Size of documents decoded to lists of int32."""
 
     tokens: int
     bytes: int  # labels and offsets included
 
     @classmethod
-    def of(cls, tokens: int, rows: int, *, has_labels: bool) -> DecodedSize:
-        """The size of so many tokens in so many documents."""
-        return cls(tokens, 4 * (tokens + rows) * (1 + has_labels))
+    def of(cls, tokens: int, documents: int, *, has_labels: bool) -> DecodedSize:
+        """Return the size of `documents` documents with `tokens` tokens in all."""
+        return cls(tokens, 4 * (tokens + documents) * (1 + has_labels))
 
 
 class Batch(NamedTuple):
-    """A stretch of an input's documents, not checked yet; chunk i of the labels belongs to chunk i of input_ids."""
+    """Consecutive documents of an input, unchecked; chunk i of every column holds the same documents."""
 
     input_ids: list[pa.Array]
     labels: list[pa.Array] | None
-    done: int  # bytes of the input's file, or of its piece, read when this batch ends
-    extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed) chunk i of each belongs to chunk i of input_ids
-    straddling: int = 0  # of text: documents in which a token holds characters of both what is trained and what is not
-    untrained: int = 0  # of text: documents of which nothing is trained
+    done: int  # bytes of the file, or of the piece of it, read up to the end of this batch
+    extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed)
+    straddling: int = 0  # in text: documents with a token that is only partly in trained text
+    untrained: int = 0  # in text: documents that have tokens, none of them trained
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, columns: Columns, done: int, *, has_labels: bool) -> Batch:
-        """The batch of one record batch."""
+        """Take the columns of a record batch."""
         labels = [batch.column(columns.labels)] if has_labels else None
         return cls(
             [batch.column(columns.input_ids)],
@@ -146,14 +145,15 @@ class Batch(NamedTuple):
         )
 
     def per_token(self, columns: Columns) -> dict[str, list[pa.Array]]:
-        """The other columns that hold a value per token."""
+        """Return the extra columns that hold one value per token."""
         return {name: self.extra[name] for name in columns.per_token if name in self.extra}
 
-    def head(self, rows: int) -> Batch:
-        """The first rows."""
+    def head(self, documents: int) -> Batch:
+        """Return the first documents of the batch."""
         before = np.cumsum([0, *map(len, self.input_ids)])
         kept = [
-            max(min(len(chunk), rows - int(start)), 0) for chunk, start in zip(self.input_ids, before, strict=False)
+            max(min(len(chunk), documents - int(start)), 0)
+            for chunk, start in zip(self.input_ids, before, strict=False)
         ]
 
         def cut(chunks: list[pa.Array]) -> list[pa.Array]:
@@ -164,37 +164,37 @@ class Batch(NamedTuple):
 
 
 class Places(Protocol):
-    """What names documents by their rows; it can be pickled."""
+    """Locations of the documents of an input, for messages; can be pickled."""
 
     def place(self, row: int) -> str:
-        """Where a user finds this row, as in "rows.jsonl line 18"."""
+        """Return the location of a document, such as "rows.jsonl line 18"."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPlaces:
-    """Rows of a file, by number."""
+    """Locations in a file whose documents are numbered, such as "rows.parquet row 17"."""
 
     name: str
     first_row: int = 0
     indices: NDArray[Any] | None = None
-    """Row i is row indices[i] of the file; None: row i itself."""
+    """Index in the file of each document; None if they are in the order of the file."""
 
     def place(self, row: int) -> str:
-        """Name the row."""
+        """Return the location of a document."""
         row += self.first_row
         return f"{self.name} row {row if self.indices is None else self.indices[row]}"
 
 
 class Input(Protocol):
-    """One file, or one dataset in memory: what every format looks like to the rest of the package.
+    """A file, or a dataset in memory: the interface that every format implements.
 
-    A class that derives from it may leave out all but `file`, `path`, `has_labels` and `batches`. A dataclass needs
-    `slots=True` for its fields to take the place of properties.
+    A subclass must define `file`, `path`, `has_labels` and `batches`. A dataclass needs `slots=True` for its fields to
+    replace properties.
     """
 
     @property
     def file(self) -> SourceFile:
-        """Name and size."""
+        """Name and size of the file."""
 
     @property
     def path(self) -> Path | None:
@@ -202,55 +202,60 @@ class Input(Protocol):
 
     @property
     def rows(self) -> int | None:
-        """Number of documents; None where only reading tells."""
+        """Number of documents; None if it is known only after reading."""
         return None
 
     @property
     def has_labels(self) -> bool | None:
-        """Whether the labels column is there; None where the file holds no document."""
+        """Whether there are labels; None if the file has no documents."""
 
     @property
     def mapped(self) -> bool:
-        """Whether this is a `MappedLists`, whose lists lie in memory for as long as it lives."""
+        """Whether this is a `MappedLists`, whose lists can be addressed in memory as long as it lives."""
         return False
 
     @property
     def decoded(self) -> DecodedSize | None:
-        """Size of its documents when they are decoded, or a little more; None where only reading tells."""
+        """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
         return None
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Types of its other columns, as the file declares them; empty where only reading tells."""
+        """Declared types of the extra columns; empty if the file declares none."""
         return {}
 
     @property
     def places(self) -> Places:
-        """What names its documents, also when a decoded copy is read in its place."""
+        """Locations of the documents, which stay the same when a decoded copy is read instead."""
         return RowPlaces(self.file.name)
 
     def cut(self, size: int) -> Sequence[Input]:
-        """Cut what is to be decoded into pieces that can be read side by side.
+        """Cut an input that must be decoded into pieces that can be read in parallel.
 
-        The pieces follow from the file and `size` alone, about the bytes of a piece. `file.bytes` of a piece is its
-        share of the file.
+        The pieces depend only on the file and on `size`. `file.bytes` of a piece is its share of the file.
+
+        Args:
+            size: approximate size of a piece, in bytes.
         """
         return (self,)
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, within bounded memory; may raise `DocumentError` with a row of this input.
+        """Yield the documents in order, using bounded memory.
 
         Args:
-            pool: may help; the thread that iterates is working in it.
+            pool: pool that may help to decode; the iterating thread is one of its workers.
+
+        Raises:
+            DocumentError: a document is invalid.
         """
 
     def place(self, row: int) -> str:
-        """Where a user finds this row, as in "rows.jsonl line 18"."""
+        """Return the location of a document, such as "rows.jsonl line 18"."""
         return self.places.place(row)
 
 
 class DocumentError(Exception):
-    """A document is wrong: its row in the input and what is wrong; `Source` adds the document's index."""
+    """Raised for an invalid document, with its index in the input; `Source` adds its index in the source."""
 
     def __init__(self, row: int, message: str, place: str | None = None) -> None:
         super().__init__(message)
@@ -259,18 +264,18 @@ class DocumentError(Exception):
         self.place = place
 
     def in_source(self, document: int) -> SourceError:
-        """The same, of the document with this index in the source; the place must be there."""
+        """Return the error for users, with the index of the document in the source; `place` must be set."""
         return SourceError(f"document {document} ({self.place}): {self.message}")
 
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn what pyarrow and the system raise about a file into one line that names it."""
+    """Convert errors of pyarrow and the operating system into a one-line error that names the file."""
     try:
         yield
     except (PackerError, DocumentError):
         raise
-    except MemoryError as error:  # a damaged length may ask for any amount: nobody can tell
+    except MemoryError as error:  # a damaged file may request any amount of memory
         raise PackerError(f"{name}: {shortage(error)}, unless the file is damaged") from error
     except OSError as error:
         if (short := shortage(error)) is not None:
@@ -285,14 +290,14 @@ def reading(name: str) -> Iterator[None]:
 
 
 def null_message(column: str) -> str:
-    """Say that a list is missing."""
+    """Return the message for a missing list."""
     return f"'{column}' is null; drop the row or give it a list (it may be empty)"
 
 
 def value_message(column: str, value: int, position: int, *, label: bool) -> str:
-    """Say that a value cannot be a token id, or a label."""
+    """Return the message for a value that is no token id, or no label."""
     limit = "a label is a token id, or -100 for no loss" if label else f"a token id is from 0 to {LONGEST}"
-    return f"'{column}' holds {value} at position {position}: {limit}; mend the source"
+    return f"'{column}' holds {value} at position {position}: {limit}; fix the source"
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,9 +1,9 @@
-"""What a mixture takes of its sources: a sample of each, found by counting, and the facts about it.
+"""Drawing a mixture: which documents of each source are taken, and the facts about them.
 
     survey of each source ──tokens by hash──▶ targets ──lengths of one bucket──▶ takes ──lengths──▶ facts
 
-The lengths of a mapped source are looked up where they lie, some at a time. Those of a source that has to be decoded
-are held, so that it is decoded once.
+Lengths of a mapped source are looked up in its lists, a block at a time. Lengths of a source that must be decoded are
+held in memory, so that it is decoded only once.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
-    """What a mixture takes of its sources; made by `draw_mixture`."""
+class DrawnMixture:
+    """The documents that a mixture takes of its sources; made by `draw_mixture`."""
 
     mixture: Mixture
-    """The sources."""
+    """The sources, and how much of each is wanted."""
 
     surveys: tuple[SourceSurvey, ...]
-    """What a pass over each source found."""
+    """Survey of each source."""
 
     kept: tuple[WeightCounter, ...]
-    """Tokens of each source that reach the rows, by the hash of their document."""
+    """Tokens of each source that reach the rows, counted by the hash of their document."""
 
     takes: tuple[Take, ...]
-    """What is taken of each source."""
+    """Documents taken of each source."""
 
     taken: tuple[TakenDocuments, ...]
-    """The same for the manifest."""
+    """Counts of what is taken of each source, for the manifest."""
 
     lengths_digest: str
-    """xxh3-128 of the lengths, int32, of the documents that are taken: source by source, in the order of the source. A
-    document counts once if its source comes whole at least once, and once more if it is in the sample."""
+    """xxh3-128 of the lengths, int32, of the documents that are taken, source by source and in the order of the source.
+    A document counts once if its source is taken whole at least once, and once more if it is in the sample."""
 
     @property
     def identities(self) -> tuple[MixturePart, ...]:
-        """Name, weight and identity of each source, and what is taken of it."""
+        """Name, weight and identity of each source, and counts of what is taken of it."""
         names, weights = self.mixture.names, self.mixture.recipe.weights
         return tuple(
             MixturePart.of(survey.identity, name=name, weight=weight, tokens_kept=kept.total, taken=taken)
@@ -74,7 +74,7 @@ class Drawn:
 
     @property
     def identity(self) -> SourceIdentity:
-        """What the manifest says of the mixture as a source."""
+        """Identity of the mixture as a source, for the manifest."""
         return SourceIdentity(
             files=tuple(file for survey in self.surveys for file in survey.identity.files),
             documents=sum(taken.documents for taken in self.taken),
@@ -87,25 +87,25 @@ class Drawn:
 
     @property
     def source(self) -> Source:
-        """The lists of all sources as one source, which repeats none and leaves none out."""
+        """One source with the lists of all sources, each list once."""
         parts = self.mixture.parts
         has_labels = any(part.has_labels for part in parts)
-        inputs = tuple(_with_labels(given) if has_labels else given for given in self.mixture.inputs)
+        inputs = tuple(_with_labels(input_) if has_labels else input_ for input_ in self.mixture.inputs)
         return Source(", ".join(self.mixture.names), inputs, parts[0].columns)
 
     def origins(self, order: NDArray[Any] | None = None) -> Origins:
-        """Say which document of which source each document of the mixture is.
+        """Return the source, document and copy behind each document of the mixture.
 
         Args:
-            order: (documents,) the documents in another order, as `order` returns it; None for their own.
+            order: (documents,) another order of the documents, as returned by `order`; None for their own.
         """
         return Origins.of_takes(self.mixture.parts, self.mixture.names, self.takes, order)
 
     def lengths(self) -> NDArray[np.int32]:
-        """Lengths of the documents of the mixture: int32, shape (documents,); this is the only method that holds them.
+        """Return the lengths of all documents of the mixture, shape (documents,).
 
         Raises:
-            PackerError: there are more than memory holds.
+            PackerError: there are more documents than fit into memory.
         """
         refuse_too_many(self.takes, self.mixture.names, self.mixture.recipe.unit, in_order=True)
         parts = [np.zeros(0, np.int32)]
@@ -116,55 +116,55 @@ class Drawn:
         return np.concatenate(parts)
 
     def order(self, lengths: NDArray[np.int32] | None = None) -> NDArray[Any]:
-        """Interleave the sources, so that every stretch has the shares of the whole; see `interleave`.
+        """Interleave the sources so that every stretch has the shares of the whole mixture; see `interleave`.
 
         Args:
-            lengths: (documents,) as `lengths` returns them, if they are there already.
+            lengths: (documents,) the result of `lengths`, if already computed.
         """
         lengths = self.lengths() if lengths is None else lengths
         return interleave(self.mixture.recipe.kept(lengths, 0), self.origins().firsts)
 
     def lists(self, order: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        """Which list of all sources, one after the other, each document is: shape (documents,)."""
+        """Return the list of each document, shape (documents,), counted across all sources."""
         return self.origins(order)[np.arange(self.identity.documents)]
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One of the other columns, a value per list of all sources, one after the other.
+        """Return an extra column, one value per list, counted across all sources.
 
         Raises:
-            SourceError: no type holds its values in all of them.
+            SourceError: no type holds the values of all sources.
         """
         lists = [survey.extra[name].chunks for survey in self.surveys]
         try:
             return pa.chunked_array(alike([chunk for chunks in lists for chunk in chunks], name))
-        except DocumentError:  # the sources say more than a row
-            told = list(zip(self.mixture.names, lists, strict=True))
-            return one_column(", ".join(self.mixture.names), name, told)
+        except DocumentError:  # the names of the sources help a user more than the document
+            by_source = list(zip(self.mixture.names, lists, strict=True))
+            return one_column(", ".join(self.mixture.names), name, by_source)
 
 
-def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: bool = False) -> Drawn:
-    """Check all sources, and decide which documents are taken how often.
+def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: bool = False) -> DrawnMixture:
+    """Check all sources and decide how often each document is taken.
 
     Args:
-        mixture: the open sources.
-        progress: callback, called as by `Source.tables`, in bytes of the files of all sources.
-        with_extra: keep the other columns, too.
+        mixture: the sources.
+        progress: callback, called as in `Source.tables`, in bytes of the files of all sources.
+        with_extra: keep the extra columns for `DrawnMixture.column`.
 
     Raises:
-        SourceError: a source is empty, or a document or file is wrong.
-        PackerError: there are more documents than can be numbered.
+        SourceError: a source has no tokens to take, or a document or file is invalid.
+        PackerError: the mixture has more documents than can be numbered.
     """
     recipe, surveys, kept = mixture.recipe, [], []
     for number, part in enumerate(mixture.parts):
-        with of_source(mixture.names[number]):
+        with prefix_errors(mixture.names[number]):
             counter = WeightCounter(key_of(recipe.seed, MIXTURE, number))
-            overall = progress_in(progress, mixture.parts, number)
+            overall = overall_progress(progress, mixture.parts, number)
             on_table = partial(_count_kept, recipe, counter)
             surveys.append(part.survey(overall, with_extra=with_extra, on_table=on_table))
             kept.append(counter)
             if not counter.total:
                 raise SourceError(
-                    f"there is nothing to take of {counter.population:,} documents: all are empty or dropped"
+                    f"there is nothing to take: all {counter.population:,} documents are empty or dropped"
                 )
     totals = [counter.total for counter in kept]
     targets = mixture_targets(totals, recipe.weights, unit=recipe.unit, total=recipe.tokens)
@@ -182,7 +182,7 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
             )
         )
     refuse_too_many(takes, mixture.names, recipe.unit)
-    return Drawn(
+    return DrawnMixture(
         mixture=mixture,
         surveys=tuple(surveys),
         kept=tuple(kept),
@@ -193,16 +193,16 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
 
 
 @contextmanager
-def of_source(name: str) -> Iterator[None]:
-    """Put the name of a source before the message of an error."""
+def prefix_errors(name: str) -> Iterator[None]:
+    """Put the name of a source before the message of every `SourceError`."""
     try:
         yield
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from error
 
 
-def progress_in(progress: Progress, parts: Sequence[Source], number: int) -> Progress:
-    """Turn progress in one of several sources into progress in all of them, in bytes of the files."""
+def overall_progress(progress: Progress, parts: Sequence[Source], number: int) -> Progress:
+    """Return a callback that converts progress in source `number` into progress in all sources, in bytes."""
     sizes = [sum(file.bytes for file in part.files) for part in parts]
     before, size, whole = sum(sizes[:number]), sizes[number], sum(sizes)
 
@@ -213,12 +213,12 @@ def progress_in(progress: Progress, parts: Sequence[Source], number: int) -> Pro
 
 
 def _count_kept(recipe: Recipe, counter: WeightCounter, table: TokenTable) -> None:
-    """Count the tokens of documents that reach the rows."""
+    """Count the tokens of a table that reach the rows."""
     counter.add(recipe.kept(table.lengths, table.first_document))
 
 
 def _kept_of(survey: SourceSurvey, recipe: Recipe) -> LengthsOf:
-    """Tokens of documents that reach the rows, looked up."""
+    """Return a function that looks up the tokens of documents that reach the rows."""
 
     def kept_of(documents: NDArray[np.int64]) -> NDArray[np.int32]:
         return recipe.kept(survey.lengths_of(documents), 0)
@@ -227,7 +227,7 @@ def _kept_of(survey: SourceSurvey, recipe: Recipe) -> LengthsOf:
 
 
 def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) -> int:
-    """Count the tokens that are taken of a source, and add their lengths to a digest; see `Drawn.lengths_digest`."""
+    """Return the tokens taken of a source, and add lengths to the digest as `DrawnMixture.lengths_digest` says."""
     if not take.documents:
         return 0
     sampled, once = 0, min(take.copies, 1)
@@ -238,8 +238,8 @@ def _count_taken(survey: SourceSurvey, take: Take, out_digest: xxhash.xxh3_128) 
     return take.copies * survey.identity.tokens + sampled
 
 
-def _with_labels(given: Input) -> Input:
-    """The input with labels: its tokens, where it has none."""
-    if isinstance(given, MappedLists) and given.labels is None:
-        return replace(given, labels=given.input_ids)
-    return given
+def _with_labels(input_: Input) -> Input:
+    """Let the tokens of an input without labels serve as its labels."""
+    if isinstance(input_, MappedLists) and input_.labels is None:
+        return replace(input_, labels=input_.input_ids)
+    return input_

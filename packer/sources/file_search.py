@@ -1,4 +1,4 @@
-"""Search a folder, or the matches of a glob, for the files of a source; links to folders never lead in circles."""
+"""Find the files of a source in a folder or by a glob; every folder is searched once, whatever links lead to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.sources.documents import reading
-from packer.sources.formats import ending_of
+from packer.sources.formats import FORMATS, ending_of, format_by_name
 from packer.sources.hugging_face import SPLITS, STATE
 
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
-    """The files with a known ending in these folders and their subfolders, hidden ones left out, in bytewise order.
+    """Return the files with a known ending in folders and their subfolders, except hidden ones, in bytewise order.
 
     Args:
-        name: the source, for messages.
-        folders: where to begin.
+        name: name of the source in messages.
+        folders: folders to search.
 
     Raises:
         PackerError: a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
@@ -45,16 +45,31 @@ def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
             f"{name} contains {len(saved)} saved dataset(s): {', '.join(sorted(saved)[:5])}; "
             "give one of them as the source"
         )
-    return sorted(found, key=os.fsencode)
+    return sorted(_main_files(found), key=os.fsencode)
+
+
+def _main_files(files: list[Path]) -> list[Path]:
+    """Leave out files that may be mere notes, such as text, if there are files of other formats; see `alone`."""
+    kinds = [format_by_name(file.name) for file in files]
+    chosen = [kind for kind in FORMATS.values() if kind in kinds and not kind.alone]
+    chosen = chosen or [kind for kind in FORMATS.values() if kind in kinds][:1]
+    main = [file for file, kind in zip(files, kinds, strict=True) if kind in chosen]
+    if len(main) < len(files):
+        log.info(
+            "%d of %d files are CSV or text beside data in other formats, and are left out",
+            len(files) - len(main),
+            len(files),
+        )
+    return main
 
 
 def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
-    """The folders of a glob before its first wildcard, and the files that it matches, in bytewise order.
+    """Return the folder before the first wildcard of a glob, and the files that match, in bytewise order.
 
-    A folder that matches stands for the files in it, and `**` for any subfolders, each of which is searched once.
+    A matching folder stands for the files in it, and `**` for any subfolders.
 
     Raises:
-        PackerError: as `files_in`.
+        PackerError: a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
     """
     fixed = Path(*_before_wildcards(pattern))
     *inner, last = pattern.parts[len(fixed.parts) :]
@@ -71,7 +86,7 @@ def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
 
 
 def _tree(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield folders and their subfolders, each once, however many links lead to it; real ones before linked ones."""
+    """Yield folders and their subfolders, each once whatever links lead to it; real folders before linked ones."""
     real, links = deque(folders), deque[Path]()
     seen: set[str] = set()
     repeated = []
@@ -100,7 +115,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _matching(folders: Iterable[Path], part: str) -> Iterator[Path]:
-    """Yield what one part of a glob matches in these folders; hidden names where it begins with a dot, too."""
+    """Yield what one part of a glob matches in these folders; hidden names only if the part begins with a dot."""
     for folder in folders:
         if not glob.has_magic(part):
             if (folder / part).exists():
@@ -114,7 +129,7 @@ def _matching(folders: Iterable[Path], part: str) -> Iterator[Path]:
 
 
 def _before_wildcards(pattern: Path) -> Iterator[str]:
-    """The folders of a glob before the first wildcard; names of files are relative to them."""
+    """Yield the parts of a glob before its first wildcard; file names are relative to them."""
     for part in pattern.parts[:-1]:
         if glob.has_magic(part):
             return

@@ -1,7 +1,7 @@
-"""Formats of input files: how each is recognised, and what opens it.
+"""Formats of input files: how each is recognised, and the functions that open it.
 
-`FORMATS` is the one registry. A new format is a file with three functions and a line here; the file is imported when it
-opens something.
+`FORMATS` is the only registry. A new format is a module with three functions and an entry here; the module is imported
+on first use.
 """
 
 from __future__ import annotations
@@ -28,39 +28,42 @@ RecordsOpener: TypeAlias = "Callable[[Path, str], RecordReader]"
 class InputFormat:
     """A format of input files: `FORMATS["parquet"].open_tokens(path, "a.parquet", columns).rows`.
 
-    The functions take the path of a file and its name in messages and in the manifest. They raise a `PackerError` where
-    the file cannot be read, and a `SourceError` where it is truncated or corrupt.
+    The functions take the path of a file and its name in messages and in the manifest. They raise a `PackerError` if
+    the file cannot be read, and a `SourceError` if it is truncated or corrupt.
     """
 
     title: str
     """Name in messages."""
 
     endings: tuple[str, ...]
-    """Endings of file names, as in ".parquet". In a folder, files with other names are left alone."""
+    """Endings of file names, such as ".parquet". Other files in a folder are ignored."""
 
     compressed: tuple[str, ...] = ()
-    """Endings that may follow, as in ".gz", where a file may be compressed as a whole."""
+    """Endings that compressed files add, such as ".gz"."""
 
     magic: tuple[bytes, ...] = ()
-    """First bytes of a file, one of these; empty where a file is recognised by its name alone."""
+    """Possible first bytes of a file; empty if files are recognised by their names alone."""
+
+    alone: bool = False
+    """Whether files in a folder are read only if the folder has no files of other formats; they may be mere notes."""
 
     open_tokens: TokensOpener
-    """Opens a file of tokenized documents with some columns; raises a `PackerError` where a column is missing."""
+    """Opens a file of tokenized documents with some columns; raises a `PackerError` if one is missing."""
 
     column_names: NamesReader
-    """Returns the names of the columns, as far as the beginning of the file shows them."""
+    """Returns the names of the columns at the beginning of the file."""
 
     open_records: RecordsOpener
-    """Opens a file of records with text, for a tokenizer."""
+    """Opens a file of text records, to be tokenized."""
 
     @property
     def all_endings(self) -> tuple[str, ...]:
-        """Every ending, alone and followed by those of compressed files."""
+        """All endings, of plain and compressed files."""
         return tuple(ending + after for ending in self.endings for after in ("", *self.compressed))
 
 
 def _in_file(module: str, function: str) -> Callable[..., Any]:
-    """Name a function that is imported on its first use."""
+    """Make a function that imports its module on first use."""
 
     def call(*arguments: Any) -> Any:
         return getattr(import_module(f"packer.sources.{module}"), function)(*arguments)
@@ -86,38 +89,61 @@ FORMATS: dict[str, InputFormat] = {
         open_records=_in_file("parquet_records", "open_parquet_records"),
     ),
     "jsonl": InputFormat(
-        title="JSON lines",
+        title="JSON",
         endings=(".jsonl", ".ndjson", ".json"),
         compressed=(".gz", ".zst"),
         open_tokens=_in_file("jsonl", "open_json_lines"),
         column_names=_in_file("jsonl", "column_names"),
         open_records=_in_file("json_records", "open_json_records"),
     ),
+    "csv": InputFormat(
+        title="CSV",
+        endings=(".csv",),
+        compressed=(".gz", ".zst"),
+        alone=True,
+        open_tokens=_in_file("csv_records", "refuse_tokens"),
+        column_names=_in_file("csv_records", "column_names"),
+        open_records=_in_file("csv_records", "open_csv_records"),
+    ),
+    "text": InputFormat(
+        title="text",
+        endings=(".txt",),
+        compressed=(".gz", ".zst"),
+        alone=True,
+        open_tokens=_in_file("text_files", "refuse_tokens"),
+        column_names=_in_file("text_files", "column_names"),
+        open_records=_in_file("text_files", "open_plain_text"),
+    ),
 }
-"""Every format by its name."""
+"""All formats by name."""
 
 
 def ending_of(name: str) -> str:
-    """Return the ending by which a file name is recognised, as in ".jsonl.gz"; empty where it is not."""
+    """Return the known ending of a file name, such as ".jsonl.gz"; empty if it has none."""
     endings = (ending for each in FORMATS.values() for ending in each.all_endings if name.endswith(ending))
     return max(endings, key=len, default="")
+
+
+def format_by_name(name: str) -> InputFormat | None:
+    """Return the format of a file by the ending of its name; None if it has no known ending."""
+    ending = ending_of(name)
+    return next((each for each in FORMATS.values() if ending in each.all_endings), None)
 
 
 def format_of(path: Path, name: str) -> InputFormat:
     """Return the format of a file.
 
-    The first bytes decide, except for a format that has none: it is recognised by its name. A file that begins like no
-    format is what its name says.
+    The first bytes decide. The name decides for formats without characteristic first bytes, and for files that begin
+    like no format.
 
     Args:
         path: the file.
         name: its name in messages.
 
     Raises:
-        PackerError: it is of no known format, or cannot be read.
+        PackerError: the format is unknown, or the file cannot be read.
     """
-    ending = ending_of(path.name)
-    by_name = next((each for each in FORMATS.values() if ending in each.all_endings), None)
+    by_name = format_by_name(path.name)
     if by_name is not None and not by_name.magic:
         return by_name
     longest = max(len(magic) for each in FORMATS.values() for magic in each.magic)
@@ -126,12 +152,12 @@ def format_of(path: Path, name: str) -> InputFormat:
     by_content = next((each for each in FORMATS.values() if each.magic and start.startswith(each.magic)), None)
     found = by_content or by_name
     if found is None:
-        raise PackerError(f"{name}: unknown format (it begins with {start!r}); taken are {known_formats()}")
+        raise PackerError(f"{name}: unknown format (it begins with {start!r}); supported formats are {known_formats()}")
     return found
 
 
 def known_formats() -> str:
-    """List all formats with their endings, for a message."""
+    """Return all formats with their endings, for a message."""
     shown = []
     for each in FORMATS.values():
         also = f", also {' '.join(each.compressed)}" if each.compressed else ""

@@ -1,4 +1,4 @@
-"""Hugging Face datasets: saved folders, `datasets.Dataset` objects, and the Hub. What they consist of is a `Found`."""
+"""Find the files or the table of Hugging Face datasets: saved folders, `datasets` objects, and the Hub."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
-"""What `save_to_disk` leaves in the folder of a dataset, and of a dictionary of them."""
+"""Files that `save_to_disk` writes into the folder of a `Dataset`, and of a `DatasetDict`."""
 
 REPORT = "tokenized.json"
-"""What `packer tokenize` leaves beside them."""
+"""Report that `packer tokenize` adds to the folder of a dataset."""
 
-_PATIENCE = 10  # seconds in which the Hub must answer
+_TIMEOUT = 10  # seconds for the Hub to answer
 
 
 class Found(NamedTuple):
-    """What a source consists of, not opened yet."""
+    """The files or the table of a source, not opened yet."""
 
     name: str
     files: list[tuple[Path, str]]
-    """Where each is, and its name in the source."""
+    """Path of each file, and its name in messages and in the manifest."""
 
     saved: bool = False
-    """Whether `save_to_disk` wrote the files: Arrow streams."""
+    """Whether the files are Arrow streams written by `save_to_disk`."""
 
     indices: NDArray[np.int64] | NDArray[np.uint64] | None = None
-    """Which rows are its documents; None: all."""
+    """Document i is row indices[i] of the files or the table; None for row i."""
 
     table: Any = None
-    """In place of files: a table of `datasets`, whose attribute `table` is Arrow's."""
+    """Table of `datasets` in place of files; its attribute `table` is a `pa.Table`."""
 
     fingerprint: str | None = None
-    """Of a dataset in memory: another for other content."""
+    """Fingerprint of the content of a dataset in memory; None for files."""
 
     pad_id: int | None = None
-    """Of the tokenizer, where a report says it."""
+    """Padding token of the tokenizer, from the report of `packer tokenize`."""
 
 
 def find_saved(folder: Path, split: str | None) -> Found:
     """Find the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
 
-    An indices mapping, as old versions of `datasets` saved beside the data, is honoured.
+    Old versions of `datasets` saved an indices mapping beside the data; it is read, too.
 
     Args:
-        folder: holds `dataset_dict.json` or `state.json`.
-        split: which dataset of a dictionary; may be None where there is one.
+        folder: folder with `dataset_dict.json` or `state.json`.
+        split: name of a dataset in the `DatasetDict`; may be None if there is only one.
 
     Raises:
-        PackerError: no such split.
+        PackerError: the split does not exist, or must be chosen.
         SourceError: a file is missing, truncated or corrupt.
     """
     inside = ""
@@ -86,16 +86,16 @@ def find_saved(folder: Path, split: str | None) -> Found:
 
 
 def is_dataset(source: object) -> bool:
-    """Whether this is a `datasets.Dataset` or `DatasetDict`; whoever made one has imported `datasets`."""
-    datasets = sys.modules.get("datasets")
+    """Whether this is a `datasets.Dataset` or `DatasetDict`."""
+    datasets = sys.modules.get("datasets")  # imported by whoever made the object
     return datasets is not None and isinstance(source, (datasets.Dataset, datasets.DatasetDict))
 
 
 def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "dataset") -> Found:
-    """Take the Arrow chunks of a `datasets` object as they are, and its indices mapping after shuffle or filter.
+    """Find the Arrow table of a `datasets` object, and the indices mapping that `shuffle` or `filter` gave it.
 
     Raises:
-        PackerError: no such split.
+        PackerError: the split does not exist, or must be chosen.
     """
     if isinstance(dataset, dict):
         chosen = choose_split(name, list(dataset), split)
@@ -118,8 +118,8 @@ def find_on_hub(hub_id: str, split: str | None) -> Found:
     missing = f"{hub_id}: neither a local path nor a dataset on the Hugging Face Hub"
     if not constants.HF_HUB_OFFLINE:
         try:  # `load_dataset` alone retries for 23 s before it gives up
-            HfApi().dataset_info(hub_id, timeout=_PATIENCE)
-        except Exception as error:  # of several HTTP libraries, by version
+            HfApi().dataset_info(hub_id, timeout=_TIMEOUT)
+        except Exception as error:  # types differ by version and HTTP library
             raise PackerError(
                 f"{missing} ({_first_line(error)}); check the spelling and the network "
                 "(HF_HUB_OFFLINE=1 takes what was downloaded before)"
@@ -132,7 +132,7 @@ def find_on_hub(hub_id: str, split: str | None) -> Found:
 
 
 def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
-    """Return the split that is asked for, or the only one there is."""
+    """Return the requested split, or the only one; raises an OtherSourceError if there is no such split."""
     found = ", ".join(splits) or "none"
     if split is None and len(splits) == 1:
         return splits[0]
@@ -146,7 +146,7 @@ def choose_split(name: str, splits: Sequence[str], split: str | None) -> str:
 
 
 def no_splits(what: str, split: str) -> OtherSourceError:
-    """The error where a split is asked for of what has none."""
+    """Return the error for a split requested from a source without splits."""
     return OtherSourceError(f"split {split}: {what} without splits", "leave --split out")
 
 
@@ -169,14 +169,14 @@ def _file_names(state: Path, files: Any) -> list[str]:
 
 
 def _require_plain(file: Path, names: Sequence[str]) -> None:
-    """Refuse names that lead out of the folder of the file that lists them, before anything there is opened."""
+    """Raise a SourceError if a listed name leads out of the folder, before any of the files is opened."""
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise SourceError(f"{file}: names {name!r}, which is no plain name in this folder; save the dataset again")
 
 
 def _pad_id(report: Path) -> int | None:
-    """The padding of the tokenizer, where `packer tokenize` says it."""
+    """Return the padding token in the report of `packer tokenize`; None without a report."""
     pad_id = _read_json(report).get("pad_id") if report.exists() else None
     return pad_id if isinstance(pad_id, int) and pad_id >= 0 else None
 

@@ -1,4 +1,4 @@
-"""Arrow IPC streams and files: memory-mapped where they are uncompressed, else decoded batch by batch."""
+"""Arrow IPC streams and files: memory-mapped if uncompressed, otherwise decoded batch by batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressedIpc(Input):
-    """An IPC stream or file with compressed buffers, or columns to be kept as another type; decoded batch by batch."""
+    """An IPC stream or file that must be decoded: it is compressed, or an extra column is kept as another type."""
 
     file: SourceFile
     path: Path
@@ -41,7 +41,7 @@ class CompressedIpc(Input):
     columns: Columns
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield one batch for each record batch."""
+        """Yield one `Batch` per record batch."""
         buffer = map_file(self.path)
         wanted = self.columns.wanted(has_labels=self.has_labels)
         done = 0
@@ -52,22 +52,22 @@ class CompressedIpc(Input):
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Types of the other columns."""
+        """Declared types of the extra columns."""
         schema = schema_of(map_file(self.path))
         return {name: schema.field(name).type for name in self.columns.extra} if self.rows else {}
 
 
 def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | CompressedIpc:
-    """Map an Arrow IPC stream or file; where its buffers are compressed, prepare to decode it.
+    """Map an Arrow IPC stream or file, or prepare to decode it if it cannot be mapped.
 
     Args:
-        path: where it is.
-        name: how messages and the manifest call it.
-        columns: the columns to take.
+        path: the file.
+        name: its name in messages and in the manifest.
+        columns: the columns to read.
 
     Raises:
-        PackerError: no such column, or the file cannot be read.
-        SourceError: truncated, corrupt, or of a type that is not taken.
+        PackerError: a column is missing, or the file cannot be read.
+        SourceError: the file is truncated or corrupt, or the type of a column is not supported.
     """
     with reading(name):
         file = SourceFile(name=name, bytes=path.stat().st_size)
@@ -95,17 +95,17 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
 
 
 class _Place(NamedTuple):
-    """Where a record batch is."""
+    """Location of a record batch."""
 
     at: int
-    """Its byte in a stream, or its number in a file."""
+    """Byte offset in a stream, or number in a file."""
 
     dictionaries_changed: bool
-    """Whether the dictionaries of a stream are others here than at its first record batch."""
+    """Whether the dictionaries of a stream have changed since its first record batch."""
 
 
 class _Index:
-    """Notes where the record batches of a mapped file are, and their lists of tokens and labels."""
+    """Collects the locations of the record batches of a mapped file, and the addresses of their token lists."""
 
     def __init__(self, buffer: pa.Buffer, columns: Columns, *, has_labels: bool) -> None:
         self._buffer = buffer
@@ -114,16 +114,14 @@ class _Index:
         self._rows, self._places = array("q"), array("q")
         self._in_sequence = False
         self.lies_inside = True
-        """Whether all columns lie in the file as they are, so that they were not decompressed."""
+        """Whether all columns so far lie in the mapped file, so that they were not decompressed."""
 
     def add(self, batch: pa.RecordBatch, place: _Place) -> int:
-        """Note a record batch; return its rows."""
-        begin, end = self._buffer.address, self._buffer.address + self._buffer.size
+        """Add a record batch; return its number of rows."""
         for name in self._wanted if self.lies_inside else ():
             column = batch.column(name)
             buffers = column.buffers()
-            parts = [part for part in buffers if part is not None and part.size]
-            self.lies_inside = all(begin <= part.address and part.address + part.size <= end for part in parts)
+            self.lies_inside = self.lies_inside and lie_in(self._buffer, buffers)
             if self.lies_inside and name in self._columns:
                 self._columns[name].add(column, buffers)
         if len(batch):
@@ -133,7 +131,7 @@ class _Index:
         return len(batch)
 
     def finish(self, state: FileState) -> MappedFile:
-        """Return the record batches as a store."""
+        """Return the record batches that were added."""
         return MappedFile(
             state=state,
             owner=self._buffer,
@@ -148,25 +146,25 @@ class _Index:
 
 
 def column_names(path: Path, name: str) -> list[str]:
-    """Return the names of the columns of a stream or file."""
+    """Return the column names of a stream or file; none if it is empty."""
     with reading(name):
         return list(schema_of(map_file(path)).names) if path.stat().st_size else []
 
 
 def read_indices(paths: list[Path]) -> list[pa.Array]:
-    """Read the one column of Arrow streams in which old datasets kept an indices mapping; mapped where possible.
+    """Read an indices mapping from Arrow streams of one column, as old versions of `datasets` saved it.
 
     Raises:
-        SourceError: truncated, corrupt, or not one column of whole numbers, of the same type in every file.
+        SourceError: a file is truncated or corrupt, or does not hold one column of whole numbers, of equal type in all.
     """
     chunks: list[pa.Array] = []
     for path in paths:
         with reading(path.name):
             buffer = map_file(path)
-            found = pa.ipc.open_stream(buffer).schema.types
-            if len(found) != 1 or not pa.types.is_integer(found[0]) or {chunk.type for chunk in chunks} - set(found):
+            types = pa.ipc.open_stream(buffer).schema.types
+            if len(types) != 1 or not pa.types.is_integer(types[0]) or {chunk.type for chunk in chunks} - set(types):
                 raise SourceError(
-                    f"{path.name}: an indices mapping of {', '.join(map(str, found)) or 'no column'}, where one column "
+                    f"{path.name}: an indices mapping of {', '.join(map(str, types)) or 'no column'}, where one column "
                     "of whole numbers, the same in every file, is expected; save the dataset again"
                 )
             for batch, _ in _stream_batches(buffer, path.name):
@@ -180,9 +178,13 @@ def read_indices(paths: list[Path]) -> list[pa.Array]:
 def record_batches(
     buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a mapped stream or file, and make sure that it is whole.
+    """Yield the record batches of a mapped stream or file, and check that it is complete.
 
-    `only` leaves other columns undecoded. A file's reader copies when it is given, so mapping goes without.
+    Args:
+        buffer: the mapped file.
+        name: its name in messages.
+        columns: columns whose structure is checked.
+        only: the only columns to decode, or None for all; not for mapping, since the reader of IPC files then copies.
     """
     return (batch for batch, _ in _placed_batches(buffer, name, columns, only))
 
@@ -190,7 +192,7 @@ def record_batches(
 def _placed_batches(
     buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
 ) -> Iterator[tuple[pa.RecordBatch, _Place]]:
-    """Yield (record batch, where it is); see `record_batches`."""
+    """Yield (record batch, location); see `record_batches`."""
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
     if is_ipc_file(buffer):
@@ -210,7 +212,7 @@ def _placed_batches(
 def _stream_batches(
     buffer: pa.Buffer, name: str, options: pa.ipc.IpcReadOptions | None = None
 ) -> Iterator[tuple[pa.RecordBatch, _Place]]:
-    """Yield the record batches of a mapped stream, and make sure that it ends where the file does."""
+    """Yield the record batches of a mapped stream, and check that it ends where the file does."""
     reader = pa.BufferReader(buffer)
     stream = pa.ipc.open_stream(reader, options=options)
     has_dictionaries, dictionaries = any(map(_has_dictionary, stream.schema.types)), None
@@ -237,7 +239,7 @@ def _stream_batches(
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
-    """Whether values of a type refer to a dictionary, on any level."""
+    """Whether a type is dictionary-encoded at any level of nesting."""
     if isinstance(kind, pa.BaseExtensionType):
         return _has_dictionary(kind.storage_type)
     inside = (kind.field(number).type for number in range(kind.num_fields))
@@ -245,15 +247,15 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 def _check_structure(batch: pa.RecordBatch, columns: Sequence[str]) -> None:
-    """Raise where the wanted columns are of another length than the batch, or claim more than their buffers hold.
+    """Raise if a column differs in length from the batch, or claims more values than its buffers hold.
 
-    What is counted, sliced and paired from here on relies on it; the offsets in between are checked by every pass.
+    Whatever counts or slices the columns relies on this. The offsets of their lists are checked by every pass.
     """
     batch.select([column for column in columns if column in batch.schema.names]).validate()
 
 
-def lies_in(buffer: pa.Buffer, batch: pa.RecordBatch, columns: Sequence[str]) -> bool:
-    """Whether the columns of a record batch lie inside the mapped file, that is, were not decompressed."""
-    parts = [part for name in columns for part in batch.column(name).buffers() if part is not None and part.size]
+def lie_in(buffer: pa.Buffer, column: Sequence[pa.Buffer | None]) -> bool:
+    """Whether the buffers of a column lie inside the mapped file, so that they were not decompressed."""
+    parts = [part for part in column if part is not None and part.size]
     end = buffer.address + buffer.size
     return all(buffer.address <= part.address and part.address + part.size <= end for part in parts)

@@ -1,4 +1,4 @@
-"""Parse a block of JSON lines: the lists of tokens by pyarrow, other columns by the types that their values have."""
+"""Parse blocks of JSON lines: pyarrow reads token lists; the types of extra columns follow from their values."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from packer.sources.documents import LONGEST, Columns
 from packer.sources.lines import lines_of, read_record
 
 _NEWLINE, _BRACE = b"\n{"
-_SPACES = b" \t\r\v\f"  # what may stand before an object, or be all that there is on a line
-_EXACT = 2**53  # a double below it is the integer, or the fraction, that was written
+_SPACES = b" \t\r\v\f"  # may precede an object, or fill a blank line
+_EXACT = 2**53  # below it, doubles represent every integer
 
 
 class Block(NamedTuple):
-    """The documents of a block of lines; a column that a line lacks is null there."""
+    """Documents of a block of lines; columns that a line lacks are null there."""
 
     input_ids: pa.Array
     labels: pa.Array
     extra: Mapping[str, pa.Array]
-    """The columns beside the tokens. Each type holds the values of this block; it may differ from block to block."""
+    """Extra columns, by name. Their types follow from the values, and may differ from block to block."""
 
 
 def parse_block(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> Block:
-    """Parse whole lines.
+    """Parse a block of whole lines.
 
     Args:
         block: the lines.
-        columns: what to read.
-        types: types of the columns beside the tokens to try first. pyarrow parses by them at full speed; where they do
-            not hold every value of the block exactly, the values are read again one by one.
+        columns: the columns to read.
+        types: types to try first for the extra columns. pyarrow parses them at full speed; if they do not hold every
+            value of the block exactly, the values are read again one by one.
 
     Raises:
-        ArrowInvalid: a line is wrong; which one, the caller finds out.
-        DocumentError: a column beside the tokens has no type that holds all of its values.
+        ArrowInvalid: a line is invalid; the error does not say which.
+        DocumentError: no type holds all values of an extra column.
     """
-    if count_lines(block) < 0 or len(block) > LONGEST:  # before the parser: a line `null` crashes it
+    if count_lines(block) < 0 or len(block) > LONGEST:  # checked first, since pyarrow crashes on a line `null`
         raise pa.ArrowInvalid("a line does not hold an object")
     if not block.isascii():
         try:
@@ -52,13 +52,13 @@ def parse_block(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]
     if types and all(map(_is_checked, types.values())):
         try:
             table = _read(block, columns, types)
-            extra = {column: _whole(table[column]) for column in columns.extra}
+            extra = {column: _only_chunk(table[column]) for column in columns.extra}
             if all(map(_is_exact, extra.values())):
-                return Block(_whole(table[columns.input_ids]), _whole(table[columns.labels]), extra)
-        except pa.ArrowInvalid:  # perhaps only since a value is of another type
+                return Block(_only_chunk(table[columns.input_ids]), _only_chunk(table[columns.labels]), extra)
+        except pa.ArrowInvalid:  # a value may merely be of another type
             pass
-    table = _read(block, columns, {})
-    return Block(_whole(table[columns.input_ids]), _whole(table[columns.labels]), _infer_extra(block, columns))
+    table, extra = _read(block, columns, {}), _infer_extra(block, columns)
+    return Block(_only_chunk(table[columns.input_ids]), _only_chunk(table[columns.labels]), extra)
 
 
 def _read(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> pa.Table:
@@ -73,7 +73,7 @@ def _read(block: bytes, columns: Columns, types: Mapping[str, pa.DataType]) -> p
 
 
 def _infer_extra(block: bytes, columns: Columns) -> dict[str, pa.Array]:
-    """The columns beside the tokens, by the types of their values in this block."""
+    """Read the extra columns, with types inferred from their values in this block."""
     if not columns.extra:
         return {}
     try:
@@ -85,36 +85,39 @@ def _infer_extra(block: bytes, columns: Columns) -> dict[str, pa.Array]:
 
 
 def _is_checked(kind: pa.DataType) -> bool:
-    """Whether pyarrow refuses what a type does not hold, large integers for doubles apart; it ignores other fields."""
+    """Whether pyarrow refuses all values that do not fit a type, except large integers for doubles.
+
+    Structs are not checked: pyarrow ignores unknown fields.
+    """
     if pa.types.is_list(kind):
         return _is_checked(kind.value_type)
     return not pa.types.is_struct(kind)
 
 
 def _is_exact(array: pa.Array) -> bool:
-    """Whether no double was parsed from an integer that it does not hold."""
+    """Whether no double was parsed from an integer that it cannot represent."""
     if pa.types.is_list(array.type):
         return _is_exact(array.flatten())
     return not pa.types.is_floating(array.type) or not pc.any(pc.greater_equal(pc.abs(array), _EXACT)).as_py()
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """Return the one chunk that a block is parsed into."""
+def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """Return the only chunk of a column that was parsed from one block."""
     assert column.num_chunks == 1
     return column.chunk(0)
 
 
 def count_lines(block: bytes) -> int:
-    """Lines that hold something, or -1 if one of them begins with anything but a brace."""
+    """Count the lines that are not blank; return -1 if one of them does not begin with a brace."""
     first = _first_bytes(block)
-    if not (first == _BRACE).all():  # blank, indented, or wrong
+    if not (first == _BRACE).all():  # blank, indented or invalid lines
         first = _first_bytes(block.translate(None, _SPACES))
         first = first[first != _NEWLINE]
     return len(first) if (first == _BRACE).all() else -1
 
 
 def _first_bytes(block: bytes) -> NDArray[np.uint8]:
-    """The first byte of every line; that of an empty one is its newline."""
+    """First byte of every line, which is the newline if the line is empty."""
     text = np.frombuffer(block, np.uint8)
     starts = np.concatenate([[0], np.flatnonzero(text == _NEWLINE) + 1])
     first: NDArray[np.uint8] = text[starts[starts < len(text)]]

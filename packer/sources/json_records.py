@@ -1,4 +1,4 @@
-"""Records of text in JSON lines."""
+"""Text records in JSON lines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from packer.errors import SourceError
 from packer.sources import text_records
 from packer.sources.documents import Columns, DocumentError, Places, SourceFile, reading
+from packer.sources.json_arrays import is_array, open_json_array
 from packer.sources.jsonl import JsonLines, require_fields
 from packer.sources.lines import filled_lines, first_line, read_record
 from packer.sources.text_records import RecordReader
@@ -17,32 +18,33 @@ from packer.sources.text_records import RecordReader
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JsonRecords(RecordReader):
-    """A file with one JSON object on each line."""
+    """A file of text records, or a piece of one, with one JSON object per line."""
 
     lines: JsonLines
     fields: Mapping[str, Any] | None = None
+    """First record; None if there is no record."""
 
     @property
     def file(self) -> SourceFile:
-        """Name and size."""
+        """Name and size of the file."""
         return self.lines.file
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """Path of the file."""
         return self.lines.path
 
     def cut(self, size: int) -> Sequence[RecordReader]:
-        """Cut a plain file between lines."""
+        """Cut a plain file between lines; a compressed one stays whole."""
         pieces = self.lines.cut(size)
         return [replace(self, lines=piece) for piece in pieces if isinstance(piece, JsonLines)]
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
-        """Yield whole lines."""
+        """Yield blocks of whole lines, each with the bytes of the file up to its end."""
         return self.lines.blocks(text_records.BLOCK)
 
     def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Read every line that is not blank."""
+        """Parse every line that is not blank."""
         records: list[dict[str, Any]] = []
         for line in filled_lines(block):
             try:
@@ -53,27 +55,29 @@ class JsonRecords(RecordReader):
 
     @property
     def places(self) -> Places:
-        """What names the records."""
+        """Locations of the records, for messages."""
         return self.lines
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that some line has each of these columns."""
+        """Check that each of these columns is on some line."""
         if self.fields is not None:
             require_fields(self.path, self.file.name, self.fields, columns)
 
 
-def open_json_records(path: Path, name: str) -> JsonRecords:
-    """Open a file of JSON lines: read the first line that is not blank.
+def open_json_records(path: Path, name: str) -> RecordReader:
+    """Open a file of JSON lines, or of one JSON array: read its first record.
 
     Args:
         path: the file.
         name: its name in messages and in the manifest.
 
     Raises:
-        SourceError: it holds no object.
+        SourceError: the first line that is not blank holds no valid object.
         PackerError: the file cannot be read.
     """
     with reading(name):
+        if is_array(path):
+            return open_json_array(path, name)
         file = SourceFile(name=name, bytes=path.stat().st_size)
     lines = JsonLines(file=file, path=path, has_labels=None, columns=Columns("", ""), types={})
     number, line = first_line(path, name)

@@ -1,13 +1,12 @@
-"""JSON lines, plain or compressed: parsed by pyarrow block by block, cut at newlines, so that lines can be named.
+"""Tokenized documents in JSON lines, plain or compressed, parsed by pyarrow in blocks of whole lines.
 
-A plain file is cut into pieces, each read on its own; of a compressed one, blocks are parsed while it is decompressed.
+A plain file is cut into pieces, each read on its own. Blocks of a compressed file are parsed while it is decompressed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -20,7 +19,7 @@ from packer.errors import PackerError
 from packer.sources.column_checks import check_per_token, require_column
 from packer.sources.column_types import join
 from packer.sources.column_values import infer, shown
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decode_pool import DecodePool, pool_or_new
 from packer.sources.documents import (
     MASKS,
     Batch,
@@ -37,37 +36,36 @@ from packer.sources.json_blocks import Block, count_lines, parse_block
 from packer.sources.lines import CODECS, first_line, has_field, line_blocks, lines_of, next_line, read_record, spellings
 from packer.system_errors import shortage
 
-_BLOCK = 1 << 22  # bytes of text parsed at once (parsing takes over ten times that); a longer line extends it
-_THREADS = 2  # at work on a file that is read as a stream
+_BLOCK = 1 << 22  # bytes of text parsed at once, in over ten times the memory; a longer line extends it
 
 
 class _Parsed(NamedTuple):
-    """A block of whole lines, the bytes of the file read up to its end, and its documents or why there are none."""
+    """A block of whole lines, the bytes of the file read up to its end, and its documents or the error in it."""
 
-    block: bytes
+    text: bytes
     done: int
-    found: Block | pa.ArrowException | DocumentError
+    result: Block | pa.ArrowException | DocumentError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JsonLines(Input):
-    """A file with one JSON object on each line, or some of its lines; blank ones are skipped, other fields ignored."""
+    """A file with one JSON object per line, or a piece of one. Blank lines and unknown fields are ignored."""
 
     file: SourceFile
     path: Path
     has_labels: bool | None
     columns: Columns
     types: Mapping[str, pa.DataType]
-    """Types of the columns beside the tokens in the first line; values of other types may follow."""
+    """Types of the extra columns on the first line; values of other types may follow."""
 
     start: int = 0
-    """Where in the file the first line begins."""
+    """Byte offset of the first line."""
 
     stop: int | None = None
-    """Where the last line ends; None: with the file, as where the file is compressed."""
+    """Byte offset of the end of the last line; None for the end of the file, as for all compressed files."""
 
     def cut(self, size: int) -> Sequence[Input]:
-        """Cut a plain file at the newlines next to multiples of `size`."""
+        """Cut a plain file between lines, near multiples of `size`; a compressed one stays whole."""
         if self.path.suffix in CODECS or self.file.bytes <= size:
             return (self,)
         with reading(self.file.name), self.path.open("rb") as file:
@@ -78,45 +76,39 @@ class JsonLines(Input):
         ]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents of one block after the other; blocks are parsed side by side.
+        """Yield the documents in order, one `Batch` per block; blocks are parsed in parallel.
 
         Raises:
-            DocumentError: a line is wrong.
+            DocumentError: a line is invalid.
         """
-        if pool is not None:
-            yield from self._batches(pool)
-            return
-        with closing(DecodePool(_THREADS)) as own, own.working():
-            yield from self._batches(own)
-
-    def _batches(self, pool: DecodePool) -> Iterator[Batch]:
         row = line = 0
-        types = dict(self.types)  # of the values so far; parsing is fast while they hold what follows
-        for block, done, found in pool.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
-            if isinstance(found, pa.ArrowException):
-                raise self._find_fault(block, row, line, str(found))
-            if isinstance(found, DocumentError):
-                raise DocumentError(row + found.row, found.message)
-            tokens, labels, extra = found
-            for column, values in extra.items():
-                types[column] = join(types.get(column, pa.null()), values.type) or values.type
-            if len(tokens) != count_lines(block):
-                raise self._find_fault(block, row, line, "a line must hold one whole object")
-            labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
-            if tokens.null_count or tokens.values.null_count or labels_wrong:
-                raise self._find_fault(block, row, line, "a list is missing")
-            columns = {column: [values] for column, values in extra.items()}
-            yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
-            row += len(tokens)
-            line += block.count(b"\n")
+        types = dict(self.types)  # of all values so far; parsing is fast while new values fit them
+        with pool_or_new(pool) as working:
+            for block, done, result in working.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
+                if isinstance(result, pa.ArrowException):
+                    raise self._find_fault(block, row, line, str(result))
+                if isinstance(result, DocumentError):
+                    raise DocumentError(row + result.row, result.message)
+                tokens, labels, extra = result
+                for column, values in extra.items():
+                    types[column] = join(types.get(column, pa.null()), values.type) or values.type
+                if len(tokens) != count_lines(block):
+                    raise self._find_fault(block, row, line, "a line must hold one whole object")
+                labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
+                if tokens.null_count or tokens.values.null_count or labels_wrong:
+                    raise self._find_fault(block, row, line, "a list is missing")
+                columns = {column: [values] for column, values in extra.items()}
+                yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
+                row += len(tokens)
+                line += block.count(b"\n")
 
     @property
     def places(self) -> Places:
-        """What names the documents."""
+        """Locations of the documents: `place` of the file itself."""
         return self
 
     def place(self, row: int) -> str:
-        """Name the line, counting again from the first."""
+        """Return the line of a document, such as "rows.jsonl line 18"; reads the file again."""
         line = 0
         for block, _ in self.blocks(_BLOCK):
             if 0 <= (count := count_lines(block)) <= row:
@@ -130,13 +122,13 @@ class JsonLines(Input):
         return f"{self.file.name} line {self._lines_before() + line}"
 
     def _lines_before(self) -> int:
-        """Lines of the file before the first of these."""
+        """Count the lines of the file before this piece."""
         if not self.start:
             return 0
         return sum(block.count(b"\n") for block, _ in line_blocks(self.path, _BLOCK, stop=self.start))
 
     def blocks(self, size: int) -> Iterator[tuple[bytes, int]]:
-        """Yield whole lines, about `size` bytes at a time, and how many bytes of these have been read."""
+        """Yield blocks of whole lines, about `size` bytes each, with the bytes of the piece read so far."""
         with reading(self.file.name):
             yield from line_blocks(self.path, size, self.start, self.stop)
 
@@ -146,12 +138,12 @@ class JsonLines(Input):
             self._refuse_masks(text)
             return _Parsed(text, done, parse_block(text, self.columns, dict(types)))
         except (pa.ArrowException, DocumentError) as error:
-            if shortage(error) is not None:  # the lines may be right
+            if shortage(error) is not None:  # the lines may be valid
                 raise
             return _Parsed(text, done, error)
 
     def _refuse_masks(self, block: bytes) -> None:
-        """Raise a DocumentError where a line has a mask that is not read, since the first one has none."""
+        """Raise a DocumentError if a line has a mask that is not read, since the first line has none."""
         for mask in MASKS:
             if mask not in self.columns.extra and any(name in block for name in spellings(mask)):
                 for row, line in enumerate(line for line in lines_of(block) if line.strip()):
@@ -161,7 +153,7 @@ class JsonLines(Input):
                         )
 
     def _find_fault(self, block: bytes, row: int, line: int, reason: str) -> DocumentError:
-        """Find the line for which a block was refused; `row` and `line` are those before its start."""
+        """Return the error for the first invalid line of a block that follows `row` documents and `line` lines."""
         line += 1 + self._lines_before()
         first_row, first_line = row, line
         for text in lines_of(block):
@@ -174,7 +166,7 @@ class JsonLines(Input):
         return DocumentError(first_row, reason.splitlines()[0], f"{self.file.name}, lines {first_line} to {line - 1}")
 
     def _line_fault(self, text: bytes) -> str | None:
-        """What is wrong with a line, or None."""
+        """Return what is wrong with a line, or None."""
         try:
             record = read_record(text)
         except ValueError as error:
@@ -200,7 +192,7 @@ class JsonLines(Input):
 
 
 def open_json_lines(path: Path, name: str, columns: Columns) -> JsonLines:
-    """Open a file of JSON lines, after a look at its first line.
+    """Open a file of JSON lines: read its first line.
 
     Args:
         path: the file.
@@ -231,13 +223,13 @@ def column_names(path: Path, name: str) -> list[str]:
 
 
 def _first_record(path: Path, name: str) -> dict[str, Any]:
-    """The object on the first line that is not blank; empty where there is none."""
+    """Return the object on the first line that is not blank; empty if there is none."""
     _, first = first_line(path, name)
-    return _fields(first)  # reading the documents will say what is wrong, and where
+    return _fields(first)  # errors are raised when the documents are read, with the line
 
 
 def _fields(line: bytes) -> dict[str, Any]:
-    """The fields of the object on a line; none where there is no object."""
+    """Return the fields of the object on a line; empty if there is no object."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -246,28 +238,28 @@ def _fields(line: bytes) -> dict[str, Any]:
 
 
 def require_fields(path: Path, name: str, record: Mapping[str, Any], columns: Sequence[str]) -> None:
-    """Check that each column is in some line of a file; lines without it hold null.
+    """Check that each column is on some line of a file; on lines without it, it is null.
 
     Args:
-        path: the file, read further only for columns that its first line lacks.
-        name: name of the file, for messages.
-        record: its first line.
-        columns: what to look for.
+        path: the file, searched only for columns that its first line lacks.
+        name: name of the file in messages.
+        record: object on its first line.
+        columns: columns to look for.
 
     Raises:
-        PackerError: a column is in no line, or the file cannot be read.
+        PackerError: a column is on no line, or the file cannot be read.
     """
     for column in columns:
         if column not in record:
             with reading(name):
-                is_there = has_field(path, column)
-            if not is_there:
+                is_found = has_field(path, column)
+            if not is_found:
                 found = ", ".join(record) or "none"
                 raise PackerError(f"{name}: no column '{column}' (found: {found}); all files need it")
 
 
 def _type_of(value: Any, column: str) -> pa.DataType:
-    """The type of a value; null where reading the documents will say what is wrong with it."""
+    """Infer the type of a value; null if it has none, which is an error when the documents are read."""
     try:
         return infer([value], column).type
     except DocumentError:
@@ -275,7 +267,7 @@ def _type_of(value: Any, column: str) -> pa.DataType:
 
 
 def _list_fault(column: str, tokens: Any, *, label: bool) -> str | None:
-    """What is wrong with a parsed list of tokens or labels, or None."""
+    """Return what is wrong with a parsed list of tokens or labels, or None."""
     if tokens is None:
         return null_message(column)
     if not isinstance(tokens, list):

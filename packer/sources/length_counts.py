@@ -1,4 +1,4 @@
-"""A histogram in a file instead of documents: CSV with the header `length,count`."""
+"""Read a histogram of document lengths from a CSV file with the header `length,count`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from packer.sources.regular_files import require_regular
 
 HEADER = ["length", "count"]
 
-_LONGEST = 2**31 - 1  # as in any source
-_MOST = 2**53  # tokens in all: what ratios in floating point still tell apart
+_LONGEST = 2**31 - 1  # tokens in a document, as in any source
+_MOST = 2**53  # tokens in all; doubles represent every integer up to it
 
 
 def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Read distinct lengths, ascending, and how many documents have each: int64, of the same shape.
+    """Return distinct lengths in ascending order and the number of documents of each: int64, shape (lengths,).
 
     Raises:
-        PackerError: there is no such file.
-        SourceError: a line is not two whole numbers, a length comes twice, or nothing is counted.
+        PackerError: the file does not exist or cannot be read.
+        SourceError: a line does not hold two whole numbers, a length is repeated, or the tokens are none or too many.
     """
     if path.exists():
         require_regular(path, str(path))
@@ -40,7 +40,7 @@ def read_length_counts(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
                     raise SourceError(f"{path} line {reader.line_num}: length {length} is in line {lines[length]} too")
                 counts[length], lines[length] = count, reader.line_num
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{path} is no CSV file of text: {error}") from error
+        raise SourceError(f"{path} is not a CSV text file: {error}") from error
     except OSError as error:
         raise PackerError(f"{path}: {error.strerror or error}") from error
     _check_totals(path, counts)

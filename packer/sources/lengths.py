@@ -1,4 +1,4 @@
-"""Lengths of documents, and what is wrong with those that have none; values of Arrow lists, whatever their slices."""
+"""Lengths of documents, errors for invalid ones, and access to the values of sliced Arrow lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packer.sources.documents import LONGEST, Batch, Columns, DocumentError, nul
 
 _RUN = 1 << 22  # values: 16 MB of tokens
 
-# What `document_lengths` writes in place of a length.
+# Marks that `document_lengths` writes instead of the lengths of invalid documents.
 _NULL_ROW, _NULL_TOKEN, _NULL_LABELS, _NULL_LABEL, _UNEQUAL, _TOO_LONG, _OTHER = -1, -2, -3, -4, -5, -6, -7
 
 
@@ -23,15 +23,15 @@ def document_lengths(
     labels: Sequence[pa.Array] | None,
     others: Mapping[str, Sequence[pa.Array]] = {},
 ) -> NDArray[np.int32]:
-    """Lengths of the documents in a few chunks, shape (documents,); negative where `fault_of_row` knows why.
+    """Return the lengths of documents, shape (documents,), with a negative mark for each invalid one.
 
     Args:
-        input_ids: lists of tokens, chunk by chunk.
-        labels: lists of labels, in the same chunks.
-        others: lists of other values per token, in the same chunks, by name.
+        input_ids: chunks of the lists of tokens.
+        labels: the same chunks of the lists of labels.
+        others: the same chunks of other columns with one value per token, by name.
 
     Raises:
-        ValueError: an array's offsets or buffers are corrupt.
+        ValueError: the offsets or buffers of an array are corrupt.
     """
     lengths = np.empty(sum(map(len, input_ids)), np.int32)
     first = 0
@@ -53,8 +53,8 @@ def document_lengths(
     return lengths
 
 
-def fault_of_row(batch: Batch, row: int, mark: int, columns: Columns) -> DocumentError:
-    """Say what is wrong with a row of a batch, given what stands in place of its length."""
+def document_error(batch: Batch, row: int, mark: int, columns: Columns) -> DocumentError:
+    """Return the error for a document of a batch, given the mark that `document_lengths` wrote for it."""
     at = row
     for number, tokens in enumerate(batch.input_ids):
         if at < len(tokens):
@@ -68,13 +68,13 @@ def fault_of_row(batch: Batch, row: int, mark: int, columns: Columns) -> Documen
 def _fault_message(
     mark: int, columns: Columns, tokens: pa.Scalar, labels: pa.Scalar, others: Mapping[str, pa.Scalar]
 ) -> str:
-    """Say what a negative length of `document_lengths` stands for, given the document's lists."""
+    """Return the message for a mark of `document_lengths`, given the lists of the document."""
     if mark == _OTHER:
         for column, values in others.items():
             if values.values is None:
                 return null_message(column)
             if len(values.values) != len(tokens.values):
-                return f"'{column}' has {len(values.values)} values for {len(tokens.values)} tokens; both need the same"
+                return f"'{column}' has {len(values.values)} values for {len(tokens.values)} tokens; give one per token"
             if values.values.null_count:
                 position = values.values.is_null().index(pa.scalar(True)).as_py()
                 return f"'{column}' holds a null at position {position} of {len(values.values)}; give it a value"
@@ -89,12 +89,12 @@ def _fault_message(
             f"'{columns.labels}' has {len(labels.values)} values for {len(tokens.values)} "
             f"in '{columns.input_ids}'; both need the same number (-100 where there is no loss)"
         )
-    return f"{len(tokens.values)} tokens, above the longest document of {LONGEST}; split it"
+    return f"{len(tokens.values)} tokens, more than the limit of {LONGEST} for a document; split it"
 
 
 def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray[np.int32]) -> None:
-    """Write `value_mark` where a list holds a null and `row_mark` where it is null itself."""
-    values = array.values  # the whole child, so the offsets below count from its start
+    """Write `value_mark` for lists that hold a null and `row_mark` for lists that are null."""
+    values = array.values  # the whole child array, which the offsets below index
     if values.null_count and len(array):
         if pa.types.is_fixed_size_list(array.type):
             bounds = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
@@ -107,7 +107,7 @@ def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray
 
 
 def runs(lists: pa.Array) -> Iterator[slice]:
-    """Cut lists into runs of about 4 million values, so that int32 offsets always do; a longer list is a run."""
+    """Cut lists into runs of at most 4 million values, which int32 offsets can index; a longer list is its own run."""
     ends = np.cumsum(list_lengths(lists))
     start = 0
     while start < len(lists):
@@ -118,7 +118,7 @@ def runs(lists: pa.Array) -> Iterator[slice]:
 
 
 def values_of(lists: pa.Array) -> pa.Array:
-    """The values of lists end to end, and nothing of what a slice leaves out; there are no nulls."""
+    """Return the values of lists without nulls end to end, without those outside the slice."""
     if pa.types.is_fixed_size_list(lists.type):
         size = lists.type.list_size
         return lists.values.slice(lists.offset * size, len(lists) * size)
@@ -127,7 +127,7 @@ def values_of(lists: pa.Array) -> pa.Array:
 
 
 def _null_positions(values: pa.Array, start: int, stop: int, step: int = 1 << 24) -> NDArray[np.int64]:
-    """Positions of the nulls in values[start:stop]; a step at a time, since there may be billions of values."""
+    """Return the positions of nulls in values[start:stop], in steps because there may be billions of values."""
     positions = [
         np.flatnonzero(values.slice(at, min(step, stop - at)).is_null().to_numpy(zero_copy_only=False)) + at
         for at in range(start, stop, step)

@@ -1,4 +1,4 @@
-"""Lines of JSON, plain or compressed: whole lines at a time, and the object on one."""
+"""Read JSON lines, plain or compressed, in blocks of whole lines, and parse the object on a line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from packer.sources.documents import LONGEST, reading
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 MOST_BLANK = 1 << 28
-"""Bytes of blank lines that may stand before the first document: all are read before a command can say anything."""
+"""Largest number of bytes in blank lines before the first document; they are read before anything is printed."""
 
 _BETWEEN = re.compile(rb"\n\s*")
-_MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put in front of UTF-8
+_MARK = b"\xef\xbb\xbf"  # byte order mark, which some editors write before UTF-8
 
 
 def line_blocks(path: Path, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
-    """Yield whole lines, about `size` bytes at a time, and how many bytes of the file have been read.
+    """Yield blocks of whole lines, about `size` bytes each, with the bytes of the file read since `start`.
 
-    Lines begin at byte `start` and end at `stop`, where the file is plain.
+    Args:
+        path: the file.
+        size: approximate size of a block, in bytes.
+        start: byte offset of the first line; 0 for compressed files.
+        stop: byte offset of the end of the last line; None for the end of the file, as for compressed files.
     """
     with pa.OSFile(str(path)) as file:
         codec = CODECS.get(path.suffix)
@@ -52,11 +56,11 @@ def line_blocks(path: Path, size: int, start: int = 0, stop: int | None = None) 
 
 
 def first_line(path: Path, name: str) -> tuple[int, bytes]:
-    """(number, content) of the first line that holds something, counted from 1; (0, b"") where there is none.
+    """Return (number, content) of the first line that is not blank, counted from 1; (0, b"") if there is none.
 
     Raises:
-        SourceError: the file begins with more blank lines than any file of documents does.
-        PackerError: it cannot be read.
+        SourceError: the file begins with more than `MOST_BLANK` bytes of blank lines.
+        PackerError: the file cannot be read.
     """
     number, blank = 1, 0
     with reading(name):
@@ -75,7 +79,7 @@ def first_line(path: Path, name: str) -> tuple[int, bytes]:
 
 
 def next_line(file: BinaryIO, at: int) -> int:
-    """Where the first line begins that begins at byte `at` or after it."""
+    """Return the offset of the first line that begins at byte `at` or later."""
     file.seek(at - 1)
     while block := file.read(1 << 16):
         end = block.find(b"\n")
@@ -85,19 +89,19 @@ def next_line(file: BinaryIO, at: int) -> int:
 
 
 def filled_lines(block: bytes) -> list[bytes]:
-    """The lines of a block that hold something, without the space before them."""
+    """Split a block into the lines that are not blank, without leading whitespace."""
     stripped = block.strip()
     return _BETWEEN.split(stripped) if stripped else []
 
 
 def lines_of(block: bytes) -> list[bytes]:
-    """The lines of a block, without their ends."""
+    """Split a block into lines, without their ends."""
     lines = block.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def has_field(path: Path, column: str) -> bool:
-    """Whether the object on some line of a file has a field of this name; lines that are wrong are passed over."""
+    """Whether the object on some line of a file has this field; invalid lines are skipped."""
     for block, _ in line_blocks(path, 1 << 20):
         if any(name in block for name in spellings(column)):
             for line in lines_of(block):
@@ -108,31 +112,34 @@ def has_field(path: Path, column: str) -> bool:
 
 
 def spellings(column: str) -> tuple[bytes, bytes]:
-    """How the name of a field stands in a line: with letters beyond ASCII escaped, or as UTF-8."""
+    """Return the name of a field as JSON writes it: with escapes for letters beyond ASCII, and as UTF-8."""
     return json.dumps(column).encode(), json.dumps(column, ensure_ascii=False).encode(errors="replace")
 
 
 def read_record(line: bytes) -> dict[str, Any]:
-    """Read the object on a line.
+    """Parse the object on a line.
 
     Raises:
-        ValueError: there is none; says why.
+        ValueError: the line holds no valid object; the message says why.
     """
     if len(line) > LONGEST:
         raise ValueError(f"the line has {len(line)} bytes, above the largest block of {LONGEST}; split the document")
     try:
-        record = json.loads(line.decode(), object_pairs_hook=_unique)
+        record = json.loads(line.decode(), object_pairs_hook=unique_fields)
     except UnicodeDecodeError as error:
         raise ValueError(f"invalid UTF-8 at byte {error.start} of the line; write the file as UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON: {error}") from None
     if not isinstance(record, dict):
         what = {list: "an array", str: "a string", type(None): "null"}.get(type(record), "a number")
-        raise ValueError(f"{what} where an object is expected; write one object a line (jq -c '.[]' unrolls an array)")
+        raise ValueError(
+            f"{what} where an object is expected; write one object per line (jq -c '.[]' unrolls an array)"
+        )
     return record
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its fields; raise a ValueError if one is given twice."""
     record = dict(pairs)
     if len(record) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,4 +1,4 @@
-"""Documents as lists that stay where they are: addressed in memory, and decoded again only where values are wanted."""
+"""Documents as lists in mapped files or tables, addressed in place and decoded only when values are needed."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile
 from packer.sources.record_batches import BatchStore
 
-_DOCUMENTS = 1 << 20  # documents handed on at once: 4 MB of lengths
-_CHUNKS = 1 << 10  # and record batches, where they are small: a megabyte for each column
+_DOCUMENTS = 1 << 20  # documents per batch: 4 MB of lengths
+_CHUNKS = 1 << 10  # record batches per batch if they are small: a megabyte per column
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MappedLists(Input):
-    """Lists that stay where they are: a mapped IPC file, a mapped decoded copy of some input, or a table in memory."""
+    """An input whose lists are in memory: a mapped IPC file, the mapped decoded copy of an input, or a table."""
 
     file: SourceFile
     path: Path | None
 
     stores: tuple[BatchStore, ...]
-    """The record batches, in order; those of a decoded copy lie in several files."""
+    """Record batches in order; those of a decoded copy are in several files."""
 
     input_ids: str
-    """The column with the tokens."""
+    """Name of the column with the tokens."""
 
     labels: str | None
-    """The column with the labels, which may be that with the tokens; None where there are none."""
+    """Name of the column with the labels, possibly that with the tokens; None if there are no labels."""
 
     extra: tuple[str, ...]
-    """Other columns."""
+    """Names of the extra columns."""
 
     origin: Places | None = None
-    """Where the documents come from, if this is a decoded copy."""
+    """Locations in the original file; None unless this is a decoded copy."""
 
     @property
     def rows(self) -> int:
-        """Documents."""
+        """Number of documents."""
         return sum(int(store.ends[-1]) for store in self.stores if len(store.ends))
 
     @property
     def has_labels(self) -> bool | None:
-        """Whether there are labels; None without documents, where nothing needs them."""
+        """Whether there are labels; None if there are neither labels nor documents."""
         return None if self.labels is None and not self.rows else self.labels is not None
 
     @property
     def mapped(self) -> bool:
-        """Always."""
+        """True: all lists can be addressed in memory."""
         return True
 
     @property
     def decoded(self) -> DecodedSize | None:
-        """Nothing is to be decoded."""
+        """Zero: nothing needs decoding."""
         return DecodedSize(0, 0)
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Types of the other columns; empty without documents."""
+        """Types of the extra columns; empty if there are no documents."""
         stores = [store for store in self.stores if len(store.ends)]
         return {name: stores[0].type_of(name) for name in self.extra} if stores else {}
 
     @property
     def places(self) -> Places:
-        """What names the documents."""
+        """Locations of the documents: this object itself."""
         return self
 
     def tokens(self, name: str) -> TokenColumn:
-        """The addresses of the column with the tokens, or of that with the labels."""
+        """Return the addresses of the column of this name, that with the tokens or that with the labels."""
         return TokenColumn.joined([store.tokens[name] for store in self.stores])
 
     def chunks(self, *names: str) -> Iterator[list[pa.Array]]:
-        """Decode columns; yield one array for each of them, record batch by record batch."""
+        """Decode columns; yield a list of one array per column for each record batch."""
         for store in self.stores:
             yield from store.read(range(len(store.ends)), names)
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield runs of up to a million documents or so: small chunks together, a huge chunk in slices."""
+        """Yield batches of about a million documents: small chunks are combined, large ones sliced."""
         names = Columns(self.input_ids, self.labels or "", self.extra).wanted(has_labels=self.labels is not None)
         parts: list[list[pa.Array]] = [[] for _ in names]
         documents = finished = 0
@@ -101,5 +101,5 @@ class MappedLists(Input):
         return Batch(input_ids, labels, done, dict(zip(self.extra, others, strict=True)))
 
     def place(self, row: int) -> str:
-        """Name the row, or what the row was decoded from."""
+        """Return the location of a document, in the original file if this is a decoded copy."""
         return self.origin.place(row) if self.origin is not None else f"{self.file.name} row {row}"

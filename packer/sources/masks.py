@@ -1,4 +1,4 @@
-"""Masks beside the tokens: padding is stripped, and what is not to be trained becomes labels of -100."""
+"""Mask columns beside the tokens: padding is stripped, and labels are -100 where a mask excludes loss."""
 
 from __future__ import annotations
 
@@ -26,98 +26,98 @@ from packer.sources.documents import (
     Places,
     SourceFile,
 )
-from packer.sources.lengths import document_lengths, fault_of_row, runs, values_of
+from packer.sources.lengths import document_error, document_lengths, runs, values_of
 from packer.sources.mapped_lists import MappedLists
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Masked(Input):
-    """An input whose masks are applied as it is read: it has labels, and no padding."""
+class MaskedInput(Input):
+    """An input whose masks are applied while it is read: padding is stripped, and masks become labels."""
 
-    given: Input
-    """The input, which reads the masks beside the tokens."""
+    unmasked: Input
+    """The input, opened so that it reads the masks beside the tokens."""
 
     columns: Columns
-    """What it is asked for: the masks are among `columns.extra`."""
+    """Columns that are read from it, with the masks among `columns.extra`."""
 
     masks: tuple[str, ...]
-    """Which of MASKS it has."""
+    """Names of the masks to apply, from MASKS."""
 
     @property
     def file(self) -> SourceFile:
-        """Of the input."""
-        return self.given.file
+        """Name and size of the file."""
+        return self.unmasked.file
 
     @property
     def path(self) -> Path | None:
-        """Of the input."""
-        return self.given.path
+        """Path of the file; None for data in memory."""
+        return self.unmasked.path
 
     @property
     def rows(self) -> int | None:
-        """Documents: as many as the input has."""
-        return self.given.rows
+        """Number of documents; None if it is known only after reading."""
+        return self.unmasked.rows
 
     @property
     def has_labels(self) -> bool | None:
-        """Whether there are labels, or masks that make some."""
+        """Whether there are labels, or masks that produce them; None if the file has no documents."""
         if self.masks == (ATTENTION,):
-            return self.given.has_labels
-        return None if self.given.has_labels is None else True
+            return self.unmasked.has_labels
+        return None if self.unmasked.has_labels is None else True
 
     @property
     def decoded(self) -> DecodedSize | None:
-        """What the input comes to, with labels."""
-        size = self.given.decoded
-        if size is None or not isinstance(self.given, MappedLists):
+        """Size of the documents once decoded, labels included; None if it is known only after reading."""
+        size = self.unmasked.decoded
+        if size is None or not isinstance(self.unmasked, MappedLists):
             return size
-        chunks = self.given.chunks(self.given.input_ids)
+        chunks = self.unmasked.chunks(self.unmasked.input_ids)
         tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
-        return DecodedSize.of(tokens, self.given.rows, has_labels=bool(self.has_labels))
+        return DecodedSize.of(tokens, self.unmasked.rows, has_labels=bool(self.has_labels))
 
     def cut(self, size: int) -> Sequence[Input]:
-        """Cut where the input is cut."""
-        return [replace(self, given=piece) for piece in self.given.cut(size)]
+        """Cut the input into pieces, and apply the masks to each; see `Input.cut`."""
+        return [replace(self, unmasked=piece) for piece in self.unmasked.cut(size)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents as the masks leave them.
+        """Yield the documents with the masks applied.
 
         Raises:
-            DocumentError: a mask is of another length than its document, holds anything but 0 and 1, or padding
-                stands between tokens.
+            DocumentError: a document is invalid, its mask has another length or a value other than 0 and 1, or there is
+                padding between its tokens.
         """
         row = 0
-        for batch in self.given.batches(pool):
+        for batch in self.unmasked.batches(pool):
             lengths = document_lengths(batch.input_ids, batch.labels, batch.per_token(self.columns))
             wrong = np.flatnonzero(lengths < 0)
             good = int(wrong[0]) if len(wrong) else len(lengths)
-            right = batch.head(good) if len(wrong) else batch
-            for number in range(len(right.input_ids)):
-                yield self._applied(right, number, row)
-                row += len(right.input_ids[number])
+            valid = batch.head(good) if len(wrong) else batch
+            for number in range(len(valid.input_ids)):
+                yield self._apply(valid, number, row)
+                row += len(valid.input_ids[number])
             if len(wrong):
-                fault = fault_of_row(batch, good, int(lengths[good]), self.columns)
+                fault = document_error(batch, good, int(lengths[good]), self.columns)
                 raise DocumentError(row, fault.message)
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Types of the other columns, masks included."""
-        return self.given.declared_types
+        """Declared types of the extra columns, masks included."""
+        return self.unmasked.declared_types
 
     @property
     def places(self) -> Places:
-        """What names the documents."""
-        return self.given.places
+        """Locations of the documents."""
+        return self.unmasked.places
 
-    def _applied(self, batch: Batch, number: int, first_row: int) -> Batch:
+    def _apply(self, batch: Batch, number: int, first_row: int) -> Batch:
         """Apply the masks to one chunk of a batch."""
-        parts = [self._applied_to(batch, number, run, first_row) for run in runs(batch.input_ids[number])]
+        parts = [self._apply_to_run(batch, number, run, first_row) for run in runs(batch.input_ids[number])]
         labels = [part.labels[0] for part in parts if part.labels is not None]
         kept = [name for name in batch.extra if name not in self.masks]
         extra = {name: [part.extra[name][0] for part in parts] for name in kept}
         return Batch([part.input_ids[0] for part in parts], labels if self.has_labels else None, batch.done, extra)
 
-    def _applied_to(self, batch: Batch, number: int, run: slice, first_row: int) -> Batch:
+    def _apply_to_run(self, batch: Batch, number: int, run: slice, first_row: int) -> Batch:
         chunks = {name: parts[number][run.start : run.stop] for name, parts in batch.extra.items()}
         tokens = batch.input_ids[number][run.start : run.stop]
         values = values_of(tokens)
@@ -132,13 +132,13 @@ class Masked(Input):
             if name == ATTENTION:
                 continue
             assert labels is not None
-            labels = pc.if_else(as_arrow_bool(mask), labels, pa.scalar(NO_LOSS, labels.type))
+            labels = pc.if_else(_as_arrow_bool(mask), labels, pa.scalar(NO_LOSS, labels.type))
         extra = {name: column for name, column in chunks.items() if name not in self.masks}
         if ATTENTION in self.masks:
             attended = self._mask(chunks[ATTENTION], ATTENTION, lengths, first_row + run.start)
             if not attended.all():
                 kept = self._real_tokens(attended, lengths, first_row + run.start)
-                keep = as_arrow_bool(attended)
+                keep = _as_arrow_bool(attended)
                 values = values.filter(keep)
                 labels = labels.filter(keep) if labels is not None else None
                 for name in self.columns.per_token:
@@ -154,7 +154,11 @@ class Masked(Input):
         )
 
     def _mask(self, lists: pa.Array, name: str, lengths: NDArray[np.int64], first_row: int) -> NDArray[np.bool_]:
-        """The values of a mask: bool, one per token."""
+        """Return the values of a mask as booleans, one per token.
+
+        Raises:
+            DocumentError: a value is neither 0 nor 1.
+        """
         values = values_of(lists)
         found = np.asarray(values.to_numpy(zero_copy_only=False))
         if found.dtype == np.bool_:
@@ -164,7 +168,7 @@ class Masked(Input):
             row, position = _position(int(wrong[0]), lengths)
             raise DocumentError(
                 first_row + row,
-                f"'{name}' holds {found[wrong[0]]} at position {position}: a mask is 0 or 1; mend the source",
+                f"'{name}' holds {found[wrong[0]]} at position {position}: a mask is 0 or 1; fix the source",
             )
         mask: NDArray[np.bool_] = found == 1
         return mask
@@ -172,10 +176,10 @@ class Masked(Input):
     def _real_tokens(
         self, attended: NDArray[np.bool_], lengths: NDArray[np.int64], first_row: int
     ) -> NDArray[np.int64]:
-        """How many tokens of each document are no padding.
+        """Return the number of tokens of each document that are not padding.
 
         Raises:
-            DocumentError: padding stands between tokens.
+            DocumentError: there is padding between tokens.
         """
         ends = np.cumsum(lengths)
         places = np.flatnonzero(attended)
@@ -191,58 +195,56 @@ class Masked(Input):
             raise DocumentError(
                 first_row + row,
                 f"'{ATTENTION}' is 0 at position {hole}, between tokens: padding is stripped at both ends only; "
-                "mend the source",
+                "fix the source",
             )
         return counts
 
 
 def with_masks(columns: Columns, names: Sequence[str]) -> Columns:
-    """Look for the masks, too, that are among the columns of the first file."""
+    """Add the masks that are among the column names of the first file to the columns to read."""
     masks = tuple(name for name in MASKS if name in names)
     return columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
 
 
 def apply_masks(inputs: Sequence[Input], columns: Columns, read: Columns) -> tuple[Input, ...]:
-    """Apply the masks of all inputs as they are read. Those that mask nothing anywhere are left out beforehand.
+    """Return inputs that apply their masks while they are read, except masks that mask nothing in any mapped input.
 
     Args:
-        inputs: opened with `read`.
-        columns: what is to be handed on.
-        read: the same with masks.
+        inputs: inputs that were opened to read `read`.
+        columns: columns to yield.
+        read: the same columns with the masks, as returned by `with_masks`.
     """
     masks = [name for name in read.extra if name not in columns.extra]
-    mapped = [given for given in inputs if isinstance(given, MappedLists)]
+    mapped = [input_ for input_ in inputs if isinstance(input_, MappedLists)]
     if len(mapped) == len(inputs):
-        masks = [name for name in masks if not all(_is_idle(given, name) for given in mapped)]
+        masks = [name for name in masks if not all(_masks_nothing(input_, name) for input_ in mapped)]
     kept = columns._replace(extra=(*columns.extra, *masks), per_token=(*columns.per_token, *masks))
-    inputs = tuple(replace(given, extra=kept.extra) if isinstance(given, MappedLists) else given for given in inputs)
-    return tuple(Masked(given=given, columns=kept, masks=tuple(masks)) for given in inputs) if masks else inputs
+    opened = (replace(each, extra=kept.extra) if isinstance(each, MappedLists) else each for each in inputs)
+    return tuple(MaskedInput(unmasked=each, columns=kept, masks=tuple(masks)) if masks else each for each in opened)
 
 
-def _is_idle(given: MappedLists, name: str) -> bool:
-    """Whether a mask of a mapped input masks nothing."""
-    return all(masks_nothing([mask]) and _as_long(mask, tokens) for mask, tokens in given.chunks(name, given.input_ids))
+def _masks_nothing(input_: MappedLists, name: str) -> bool:
+    """Whether a mask masks nothing in a mapped input, so that it need not be applied."""
+    chunks = input_.chunks(name, input_.input_ids)
+    return all(_is_one(mask) and _equal_lengths(mask, tokens) for mask, tokens in chunks)
 
 
-def masks_nothing(lists: Sequence[pa.Array]) -> bool:
-    """Whether a mask is 1 wherever it is, so that it need not be applied; mapped, it is read at the memory's speed."""
-    for chunk in lists:
-        values = chunk.values  # whatever a slice leaves out of it: 1 there, too, or it is looked at closer
-        if chunk.null_count or values.null_count or not len(values):
-            return False
-        found = pc.min_max(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values)
-        if found["min"].as_py() != 1 or found["max"].as_py() != 1:
-            return False
-    return True
+def _is_one(mask: pa.Array) -> bool:
+    """Whether a mask is 1 everywhere, also outside its slice."""
+    values = mask.values
+    if mask.null_count or values.null_count or not len(values):
+        return False
+    found = pc.min_max(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values)
+    return bool(found["min"].as_py() == 1 and found["max"].as_py() == 1)
 
 
-def as_arrow_bool(values: NDArray[np.bool_]) -> pa.Array:
-    """An Arrow array of booleans, which are bits there."""
+def _as_arrow_bool(values: NDArray[np.bool_]) -> pa.Array:
+    """Return booleans as an Arrow array, which stores them as bits."""
     bits = np.packbits(values, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
 
 
-def _as_long(mask: pa.Array, tokens: pa.Array) -> bool:
+def _equal_lengths(mask: pa.Array, tokens: pa.Array) -> bool:
     try:
         return bool(np.array_equal(list_lengths(mask), list_lengths(tokens)))
     except ValueError:
@@ -250,7 +252,7 @@ def _as_long(mask: pa.Array, tokens: pa.Array) -> bool:
 
 
 def _position(value: int, lengths: NDArray[np.int64]) -> tuple[int, int]:
-    """(row, position in it) of a value in lists of these lengths, end to end."""
+    """Return (list, position in the list) of a value in lists of these lengths, stored end to end."""
     ends = np.cumsum(lengths)
     row = int(np.searchsorted(ends, value, side="right"))
     return row, value - int(ends[row] - lengths[row])

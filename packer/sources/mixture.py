@@ -1,4 +1,4 @@
-"""A mixture: several sources that are read as one, and how much is to be taken of each."""
+"""A mixture: several sources that are read as one, and how much of each is taken."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
 from packer.sources.decoded_size import SpillSize
 from packer.sources.documents import Input
-from packer.sources.draw_mixture import Drawn, draw_mixture, of_source, progress_in
+from packer.sources.draw_mixture import DrawnMixture, draw_mixture, overall_progress, prefix_errors
 from packer.sources.source import Source
 from packer.sources.source_order import MixtureOrder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """How much of each source is taken; see `packer.plan.mixture_shares`."""
+    """How much of each source a mixture takes; see `packer.plan.mixture_shares`."""
 
     weights: tuple[float, ...]
     """Weight of each source, above 0."""
 
     unit: MixUnit
-    """What a weight is: a share of the mixture's tokens, or how often the source is seen."""
+    """Unit of the weights: shares of the tokens of the mixture, or epochs of the source."""
 
     tokens: int | None
-    """Tokens of the mixture; None for as many as possible without repeating a source. For shares only."""
+    """Tokens of the mixture, for shares only; None for as many as possible without repeating a source."""
 
     seed: int
     """Seed of the samples."""
@@ -43,28 +43,28 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mixture:
-    """Several open sources that have the same columns.
+    """Several open sources with the same columns.
 
-    Where some have labels, every token of the others is trained: their labels are their tokens.
+    If some have labels, loss covers every token of the others: their tokens serve as labels.
     """
 
     parts: tuple[Source, ...]
-    """The sources, in the order of `source_ids`."""
+    """Sources in the order of `source_ids`."""
 
     names: tuple[str, ...]
     """Name of each source in messages and in the manifest; no two are equal."""
 
     recipe: Recipe
-    """How much is taken of each."""
+    """How much of each source is taken."""
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         """Inputs of all sources, one source after the other."""
-        return tuple(given for part in self.parts for given in part.inputs)
+        return tuple(input_ for part in self.parts for input_ in part.inputs)
 
     @property
     def sources(self) -> dict[str, Source]:
-        """The sources by name."""
+        """Sources by name."""
         return dict(zip(self.names, self.parts, strict=True))
 
     @property
@@ -78,7 +78,7 @@ class Mixture:
         return all(part.mapped for part in self.parts)
 
     def spill_size(self, folder: Path) -> SpillSize:
-        """Estimate what `spill` is going to write into this folder."""
+        """Estimate how much `spill` will write to `folder`."""
         sizes = [part.spill_size(each) for part, each in zip(self.parts, self._folders(folder), strict=True)]
         return SpillSize(
             bytes=sum(size.bytes for size in sizes),
@@ -87,29 +87,29 @@ class Mixture:
         )
 
     def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> Mixture:
-        """Decode what cannot be mapped, each source in a folder of its own; see `Source.spill`."""
+        """Decode inputs that cannot be mapped, each source in its own subfolder; see `Source.spill`."""
         decoded = self._decoded(folder, progress, workers, {})
         types = [part.extra_types() for part in decoded.parts]
         kinds = join_by_name(types)
         if all(each == kinds for each in types):
             return decoded
-        return self._decoded(folder, silent, workers, kinds)  # what is decoded stays, as the types that hold all values
+        return self._decoded(folder, silent, workers, kinds)  # decoded streams are reused and gain wider types
 
-    def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> Drawn:
-        """Check every document and decide which are taken how often; see `draw_mixture`."""
+    def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> DrawnMixture:
+        """Check every document and decide how often each is taken; see `draw_mixture`."""
         return draw_mixture(self, progress, with_extra=with_extra)
 
     def in_source_order(self) -> MixtureOrder:
-        """Return the documents that are taken, in the order of the sources; every source is read once for it."""
+        """Return the documents that are taken, in the order of the sources; this reads every source once."""
         return MixtureOrder(self.survey())
 
     def _decoded(self, folder: Path, progress: Progress, workers: int, kinds: Mapping[str, pa.DataType]) -> Mixture:
         parts = list(self.parts)
         for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
             if not part.mapped:
-                told = progress_in(progress, self.parts, number)
-                with of_source(self.names[number]):
-                    parts[number] = part.spill(each, told, workers=workers, kinds=kinds)
+                overall = overall_progress(progress, self.parts, number)
+                with prefix_errors(self.names[number]):
+                    parts[number] = part.spill(each, overall, workers=workers, kinds=kinds)
         return replace(self, parts=tuple(parts))
 
     def _folders(self, folder: Path) -> list[Path]:

@@ -1,8 +1,8 @@
-"""The protocols of what is packed: a source, preference pairs or a mixture, alike for everything above this package.
+"""Protocols that a source, preference pairs and a mixture all satisfy, for use outside this package.
 
 opened: OpenDocuments     files found, columns known, no document read
-survey: Survey            every document checked, and for a mixture which of them are taken
-order: SourceOrder        the same documents in the order of the files, to be compared with rows
+survey: Survey            every document checked; for a mixture, also which documents are taken
+order: SourceOrder        the same documents in the order of the files, for comparison with rows
 """
 
 from __future__ import annotations
@@ -38,95 +38,95 @@ class OpenDocuments(Protocol):
 
     @property
     def pad_id(self) -> int | None:
-        """Padding token of the tokenizer, or of the first that has one; None if none is known."""
+        """Padding token of the tokenizer; for a mixture, of the first source that has one. None if unknown."""
 
     @property
     def mapped(self) -> bool:
         """Whether all documents can be addressed in memory, so that `spill` has nothing to do."""
 
     def spill_size(self, folder: Path) -> SpillSize:
-        """Estimate what `spill` is going to write into this folder."""
+        """Estimate how much `spill` will write to `folder`."""
 
     def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> OpenDocuments:
-        """Decode once what cannot be mapped; see `Source.spill`."""
+        """Decode inputs that cannot be mapped; see `Source.spill`."""
 
     def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> Survey:
-        """Check every document, and decide which documents of a mixture are taken how often.
+        """Check every document, and for a mixture decide how often each document is taken.
 
         Args:
             progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
-            with_extra: keep the other columns for `Survey.column`.
+            with_extra: keep the extra columns for `Survey.column`.
 
         Raises:
-            SourceError: a source holds no document, or a document or file is wrong.
+            SourceError: a source has no documents, or a document or file is invalid.
             PackerError: a mixture has more documents than can be numbered.
         """
 
     def in_source_order(self) -> SourceOrder:
-        """Return the documents in the order of the files; of a mixture, those that are taken."""
+        """Return the documents in the order of the files; for a mixture, those that are taken."""
 
 
 class Survey(Protocol):
-    """The documents that are packed, all of them checked."""
+    """Documents to pack, all of them checked."""
 
     @property
     def source(self) -> Source:
-        """The source of all lists; of a mixture, the lists of its sources one after the other."""
+        """The source; for a mixture, one source with the lists of all its sources, one source after the other."""
 
     @property
     def identity(self) -> SourceIdentity:
-        """The source, or the mixture and what is taken of each source; for the manifest."""
+        """Identity of the source or mixture, for the manifest."""
 
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of every document: shape (documents,)."""
+        """Return the tokens of every document, shape (documents,)."""
 
     def order(self, lengths: NDArray[np.int32] | None = None) -> NDArray[Any] | None:
-        """Interleave the sources of a mixture, so that every stretch has the shares of the whole.
+        """Interleave the sources of a mixture so that every stretch has the shares of the whole.
 
         Args:
-            lengths: what `lengths` returns, if it is there already.
+            lengths: the result of `lengths`, if already computed.
 
         Returns:
-            (documents,) the documents in another order, by number; None if there is one source only.
+            (documents,) another order of the documents; None for a single source.
         """
 
     def origins(self, order: NDArray[Any] | None = None) -> Origins | None:
-        """Say which document of which source each document of a mixture is; None for one source.
+        """Return the source, document and copy behind each document of a mixture; None for a single source.
 
         Args:
-            order: what `order` returns, to number documents in that order; None for their own.
+            order: the result of `order`, to number documents in that order; None for their own.
         """
 
     def lists(self, order: NDArray[Any] | None = None) -> NDArray[Any] | None:
-        """Which list of `source` each document is: shape (documents,); None if document i is list i."""
+        """Return the list of `source` that each document is, shape (documents,); None if document i is list i."""
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One of the other columns, a value per list of `source`.
+        """Return an extra column, one value per list of `source`.
 
         Raises:
-            SourceError: no type holds its values in all sources.
+            SourceError: no type holds the values of all sources.
         """
 
 
 class SourceOrder(Protocol):
-    """Documents numbered in the order in which one pass over the files meets them."""
+    """Documents numbered in the order in which one pass over the files yields them."""
 
     @property
     def mixture(self) -> tuple[MixturePart, ...]:
-        """Sources of a mixture and what is taken of each; empty for a single source."""
+        """Sources of a mixture, and counts of what is taken of each; empty for a single source."""
 
     def tables(self) -> Iterator[TokenTable]:
         """Yield all documents in order, checked, in tables of bounded memory."""
 
     def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
-        """Number the documents of segments.
+        """Return the number of the document of each segment.
 
         Args:
             segments: (segments,) columns "doc_ids" and, in rows of a mixture, "source_ids" and "copy".
         """
 
     def describe(self, document: int) -> str:
-        """Name a document for a message."""
+        """Return the name of a document for messages."""
 
     def identity(self) -> SourceIdentity:
-        """Return what the manifest says of the source; to be asked for when `tables` has been read to its end."""
+        """Return the identity of the source or mixture; call this after reading `tables` to the end."""

@@ -1,4 +1,4 @@
-"""Which document of which source each document of a mixture is."""
+"""The source, document and copy behind each document of a mixture."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from packer.sources.source import Source
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origins:
-    """The documents of a mixture: numbered source by source, and within a source as `Take` numbers them.
+    """Documents of a mixture, numbered source by source, and within a source as in `Take`.
 
-    Nothing is held for each of them, unless they are put in another order.
+    Nothing is held per document, except for another order.
     """
 
     parts: tuple[Source, ...]
-    """The sources."""
+    """Sources of the mixture."""
 
     names: tuple[str, ...]
-    """Their names."""
+    """Names of the sources."""
 
     takes: tuple[Take, ...]
-    """What is taken of each source."""
+    """Documents taken of each source."""
 
     firsts: NDArray[np.int64]
-    """Shape (sources + 1,): source s has the documents firsts[s]..firsts[s + 1] - 1 of the mixture."""
+    """First document of each source, shape (sources + 1,): source s has documents firsts[s] to firsts[s + 1] - 1."""
 
     first_lists: NDArray[np.int64]
-    """Shape (sources + 1,): source s has the lists first_lists[s]..first_lists[s + 1] - 1 of all sources."""
+    """First list of each source, shape (sources + 1,), where lists are counted across all sources."""
 
     order: NDArray[Any] | None
-    """Shape (documents,): the documents in another order, by number; None for their own order."""
+    """Another order of the documents, shape (documents,); None for their own."""
 
     @classmethod
     def of_takes(
         cls, parts: tuple[Source, ...], names: tuple[str, ...], takes: Sequence[Take], order: NDArray[Any] | None = None
     ) -> Origins:
-        """Number what is taken of some sources, which have been read to their end."""
+        """Number what is taken of sources that have been read to their end."""
         lists = [sum(count or 0 for count in part.rows) for part in parts]
         return cls(
             parts=parts,
@@ -54,7 +54,7 @@ class Origins:
         )
 
     def of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(source_ids, doc_ids, copy) of documents of the mixture, in any order: each int64, shape (documents,)."""
+        """Return source_ids, doc_ids and copy of documents in any order: each int64, shape (documents,)."""
         numbers = documents if self.order is None else self.order[documents].astype(np.int64)
         sources = np.searchsorted(self.firsts, numbers, side="right") - 1
         ids, copies = np.empty_like(numbers), np.empty_like(numbers)
@@ -64,7 +64,7 @@ class Origins:
         return sources, ids, copies
 
     def __getitem__(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The list of all sources, one after the other, that each document is: as `TokenTable.rows` is asked for it."""
+        """Return the list of each document, counted across all sources; used as `TokenTable.lists`."""
         sources, ids, _ = self.of(documents)
         lists = self.first_lists[sources] + ids
         for source, part in enumerate(self.parts):
@@ -74,5 +74,5 @@ class Origins:
         return lists
 
     def describe(self, source: int, document: int) -> str:
-        """Name a document of a source for a message: "document 17 (rows.jsonl line 18) of code"."""
+        """Return the name of a document of a source for messages: "document 17 (rows.jsonl line 18) of code"."""
         return f"{self.parts[source].describe(document)} of {self.names[source]}"

@@ -1,4 +1,4 @@
-"""Preference pairs: two lists a row, as documents 2i (chosen) and 2i + 1 (rejected)."""
+"""Preference pairs: pair i is document 2i (the chosen answer) and document 2i + 1 (the rejected one)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packer.progress import Progress, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
-from packer.sources.source import Source, unmapped_under_indices
+from packer.sources.source import Source, indices_need_mapping
 from packer.sources.spill import spill_inputs
 from packer.sources.survey import SourceSurvey, source_identity
 from packer.sources.value_column import ValueColumn
@@ -25,10 +25,12 @@ _ROLES_TOGETHER = 1 << 16
 
 
 class Pairs(Source):
-    """A source of pairs: the lists of all chosen answers, then those of all rejected, in the order of an index.
+    """A source of preference pairs, made from a source of chosen and one of rejected answers.
+
+    Its lists are those of all chosen answers, followed by those of all rejected answers.
 
     Raises:
-        SourceError: there are labels of one side alone, or not as many of one side as of the other.
+        SourceError: only one side has labels, or the sides differ in their number of answers.
     """
 
     side_count = len(ROLES)
@@ -46,7 +48,7 @@ class Pairs(Source):
 
     @property
     def order(self) -> NDArray[np.int64] | NDArray[np.uint64]:
-        """Which list each document is, as of `Source.order`; where pairs are decoded, once they have been."""
+        """List of each document, shape (documents,); pairs that must be decoded have to be read first."""
         if self.indices is not None:
             return self.indices
         sides: NDArray[np.int64] = np.arange(sum(count or 0 for count in self._rows)).reshape(2, -1)
@@ -54,41 +56,41 @@ class Pairs(Source):
         return order
 
     def columns_of(self, number: int) -> Columns:
-        """The columns that are read of an input: those of its side."""
+        """Return the columns to read from an input: those of its side."""
         return self._sides[number // len(self._sides[0].inputs)].columns
 
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
-        """Yield all documents in order, as `Source.tables`.
+        """Yield all documents in order; see `Source.tables`.
 
-        What must be decoded is read twice side by side, once for the chosen and once for the rejected answers.
+        Files that must be decoded are read by two readers in step, one for the chosen and one for the rejected answers.
         """
         if self.mapped:
             yield from super().tables(progress)
             return
         if any(side.indices is not None for side in self._sides):
-            raise unmapped_under_indices(self.name)
+            raise indices_need_mapping(self.name)
         columns, halves = [side.columns for side in self._sides], [side.inputs for side in self._sides]
-        total = sum(given.file.bytes for given in halves[0])
+        total = sum(input_.file.bytes for input_ in halves[0])
         pairs = finished = 0
         for number, (one, other) in enumerate(zip(*halves, strict=True)):
             chosen, rejected = _Reader(one, columns[0], 0), _Reader(other, columns[1], 1)
             row = 0
             try:
-                while chosen.fill() & rejected.fill():  # both, so that neither is behind at the end
+                while chosen.fill() & rejected.fill():  # `&` fills both, so that neither is behind at the end
                     progress("decode", finished + chosen.done, total)
-                    table = _side_by_side(chosen, rejected, first_document=2 * (pairs + row))
+                    table = _paired(chosen, rejected, first_document=2 * (pairs + row))
                     row += len(table.lengths) // 2
                     yield table
             except DocumentError as fault:
                 raise fault.in_source(2 * pairs + fault.row) from None
             if chosen.rest or rejected.rest:
-                raise SourceError(f"{one.file.name}: it changed while it was read; repeat the same command")
+                raise SourceError(f"{one.file.name}: changed while it was read; repeat the same command")
             self._rows[number] = self._rows[number + len(halves[0])] = row
             pairs += row
             finished += one.file.bytes
 
     def describe(self, document: int) -> str:
-        """Name a document for a message, as `Source.describe`."""
+        """Return the name of a document for messages; see `Source.describe`."""
         return super().describe(document) if self.indices is not None else self._named(document, document // 2)
 
     def spill(
@@ -99,7 +101,7 @@ class Pairs(Source):
         workers: int = 1,
         kinds: Mapping[str, pa.DataType] = {},
     ) -> Source:
-        """Decode what cannot be mapped, as `Source.spill`."""
+        """Decode inputs that cannot be mapped; see `Source.spill`."""
         inputs, _ = spill_inputs(self, folder, progress, workers, kinds=kinds)
         middle = len(self._sides[0].inputs)
         columns = Columns("input_ids", "labels", self.columns.extra)
@@ -116,7 +118,7 @@ class Pairs(Source):
         with_extra: bool = False,
         on_table: Callable[[TokenTable], None] = lambda table: None,
     ) -> SourceSurvey:
-        """Check every document, as `Source.survey`; what must be decoded is read one side after the other."""
+        """Check every document; see `Source.survey`. Files that must be decoded are read twice, one side at a time."""
         if self.mapped:
             return super().survey(progress, with_extra=with_extra, on_table=on_table)
         sides = [side.survey(progress, with_extra=with_extra) for side in self._sides]
@@ -131,35 +133,35 @@ class Pairs(Source):
         return SourceSurvey(source=self, identity=identity, lengths_of=lengths.__getitem__, extra=extra)
 
     def value_columns(self) -> dict[str, ValueColumn]:
-        """The other columns, and which side each list is of."""
+        """Return the extra columns, and the role of each list: chosen or rejected."""
         return {**super().value_columns(), ROLE: _roles([sum(rows or 0 for rows in side.rows) for side in self._sides])}
 
 
 class _Reader:
-    """One side of an input as it is read."""
+    """Reader of one side of an input."""
 
-    def __init__(self, given: Input, columns: Columns, side: int) -> None:
-        self._batches = checked(given, columns)
+    def __init__(self, input_: Input, columns: Columns, side: int) -> None:
+        self._batches = checked(input_, columns)
         self._side = side
         self.batch = Batch([], None, 0)
-        self.lengths = np.empty(0, np.int32)  # of the lists of the batch
-        self.first = 0  # of these, the first that is not handed on yet
+        self.lengths = np.empty(0, np.int32)  # of the lists of `batch`
+        self.first = 0  # first list of `batch` that has not been handed on
 
     @property
     def rest(self) -> int:
-        """Lists of the batch that are not handed on yet."""
+        """Number of lists of the batch that have not been handed on."""
         return len(self.lengths) - self.first
 
     @property
     def done(self) -> int:
-        """Bytes of the file that are read."""
+        """Bytes of the file that have been read."""
         return self.batch.done
 
     def fill(self) -> bool:
-        """Read on where nothing is left to be handed on; whether there is now.
+        """Read the next batch if this one is used up; return False at the end of the input.
 
         Raises:
-            DocumentError: a document is wrong; with its number in the input, both sides counted.
+            DocumentError: a document is invalid. Its index counts the documents of both sides.
         """
         try:
             while not self.rest:
@@ -172,13 +174,13 @@ class _Reader:
         return True
 
 
-def _side_by_side(chosen: _Reader, rejected: _Reader, *, first_document: int) -> TokenTable:
-    """Hand on as many pairs as both sides have: documents 2i are lists of the chosen, 2i + 1 of the rejected."""
+def _paired(chosen: _Reader, rejected: _Reader, *, first_document: int) -> TokenTable:
+    """Return a table of as many pairs as both readers hold, and advance the readers."""
     count = min(chosen.rest, rejected.rest)
     here = [slice(side.first, side.first + count) for side in (chosen, rejected)]
-    rows, lengths = np.empty(2 * count, np.int64), np.empty(2 * count, np.int32)
-    rows[::2] = np.arange(here[0].start, here[0].stop)
-    rows[1::2] = np.arange(here[1].start, here[1].stop) + len(chosen.lengths)
+    lists, lengths = np.empty(2 * count, np.int64), np.empty(2 * count, np.int32)
+    lists[::2] = np.arange(here[0].start, here[0].stop)
+    lists[1::2] = np.arange(here[1].start, here[1].stop) + len(chosen.lengths)
     lengths[::2], lengths[1::2] = chosen.lengths[here[0]], rejected.lengths[here[1]]
     chosen.first, rejected.first = here[0].stop, here[1].stop
     one, other = chosen.batch, rejected.batch
@@ -189,42 +191,42 @@ def _side_by_side(chosen: _Reader, rejected: _Reader, *, first_document: int) ->
         input_ids=TokenColumn.from_arrow([*one.input_ids, *other.input_ids]),
         labels=TokenColumn.from_arrow([*one.labels, *other.labels]) if one.labels and other.labels else None,
         lengths=lengths,
-        rows=rows,
+        lists=lists,
         extra={**extra, ROLE: _roles(counts)},
         first_document=first_document,
     )
 
 
 def _roles(counts: Sequence[int]) -> ValueColumn:
-    """A column that says of so many lists that they are chosen, and of so many after them that they are rejected."""
+    """Return the column of roles: "chosen" for the first counts[0] lists, "rejected" for the counts[1] after them."""
     chunks = []
     for role, count in zip(ROLES, counts, strict=True):
-        together = pa.repeat(pa.scalar(role), min(count, _ROLES_TOGETHER))
-        chunks += [together] * (count // _ROLES_TOGETHER)  # one array, many times
-        chunks.append(together.slice(0, count % _ROLES_TOGETHER))
+        repeated = pa.repeat(pa.scalar(role), min(count, _ROLES_TOGETHER))
+        chunks += [repeated] * (count // _ROLES_TOGETHER)  # the same array each time
+        chunks.append(repeated.slice(0, count % _ROLES_TOGETHER))
     return ValueColumn.of_chunks(ROLE, chunks, pa.string())
 
 
 def interleaved(chosen: Source, rejected: Source) -> NDArray[np.int64]:
-    """The lists of documents in the order of pairs, where those of the rejected follow all of the chosen.
+    """Return the list of each document of pairs: 3 chosen and 3 rejected answers -> [0, 3, 1, 4, 2, 5].
 
     Raises:
-        SourceError: there are not as many of one as of the other.
+        SourceError: the sides differ in their number of answers.
     """
     lists = sum(rows or 0 for rows in chosen.rows), sum(rows or 0 for rows in rejected.rows)
     if lists[0] != lists[1]:
-        raise SourceError(f"{chosen.name}: {lists[0]:,} chosen and {lists[1]:,} rejected answers; pairs have both")
+        raise SourceError(f"{chosen.name}: {lists[0]:,} chosen and {lists[1]:,} rejected answers; each pair needs both")
     order = np.arange(lists[0]) if chosen.indices is None else chosen.indices.astype(np.int64)
     indices = np.empty(2 * len(order), np.int64)
     indices[::2], indices[1::2] = order, order + lists[0]
     return indices
 
 
-def open_pairs(opened: Callable[[Columns], Source], extra: tuple[str, ...]) -> Pairs:
+def open_pairs(open_side: Callable[[Columns], Source], extra: tuple[str, ...]) -> Pairs:
     """Open a source of pairs, once for each side.
 
     Args:
-        opened: opens it with the columns of a side.
-        extra: columns with a value for each pair, to be read beside the tokens.
+        open_side: function that opens the source with the columns of a side.
+        extra: columns with one value per pair to read beside the tokens.
     """
-    return Pairs(*(opened(Columns(f"{role}_input_ids", f"{role}_labels", extra)) for role in ROLES))
+    return Pairs(*(open_side(Columns(f"{role}_input_ids", f"{role}_labels", extra)) for role in ROLES))

@@ -1,4 +1,4 @@
-"""Parquet files of tokens: decoded a few million at a time, the wanted columns only; pieces are runs of row groups."""
+"""Tokenized documents in Parquet files, decoded a few million tokens at a time; pieces are runs of row groups."""
 
 from __future__ import annotations
 
@@ -11,63 +11,40 @@ import pyarrow.parquet as pq
 
 from packer.sources.column_checks import find_columns
 from packer.sources.decode_pool import DecodePool
-from packer.sources.documents import Batch, Columns, DecodedSize, Input, Places, SourceFile, reading
-from packer.sources.row_groups import RowGroup, RowGroups
+from packer.sources.documents import Batch, Columns, DecodedSize, Input, reading
+from packer.sources.row_groups import ParquetPiece, RowGroup, RowGroups
 
 _VALUES = 1 << 22  # values decoded at once: 16 to 32 MB
 _ROWS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParquetFile(Input):
-    """A Parquet file, or a run of its row groups."""
-
-    groups: RowGroups
-    """Measured by tokens; an empty list counts as one."""
+class ParquetFile(ParquetPiece, Input):
+    """A Parquet file of tokenized documents, or a run of its row groups."""
 
     has_labels: bool
     columns: Columns
 
     @property
-    def file(self) -> SourceFile:
-        """Name and size."""
-        return self.groups.file
-
-    @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Types of the other columns."""
+        """Declared types of the extra columns."""
         return {name: self.groups.schema.field(name).type for name in self.columns.extra}
 
     @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self.groups.path
-
-    @property
-    def rows(self) -> int:
-        """Documents."""
-        return self.groups.rows
-
-    @property
     def decoded(self) -> DecodedSize:
-        """What its documents come to, or a little more."""
+        """Size of the documents once decoded, or slightly more: an empty list counts as one token."""
         return self._decoded(RowGroup(self.groups.rows, self.groups.size))
 
     def cut(self, size: int) -> Sequence[Input]:
-        """Cut between row groups: as many together as come to `size` when they are decoded."""
+        """Cut between row groups, into pieces of about `size` bytes once decoded."""
         pieces = self.groups.cut(lambda group: self._decoded(group).bytes >= size)
         return [replace(self, groups=piece) for piece in pieces]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the rows in order."""
-        at_once = int(min(max(_VALUES / self.groups.size_of_a_row, 1), _ROWS))
+        """Yield the documents in order."""
+        at_once = int(min(max(_VALUES / self.groups.row_size, 1), _ROWS))
         for batch, done in self.groups.batches(self.columns.wanted(has_labels=self.has_labels), at_once):
             yield Batch.of(batch, self.columns, done, has_labels=self.has_labels)
-
-    @property
-    def places(self) -> Places:
-        """What names the documents."""
-        return self.groups.places
 
     def _decoded(self, group: RowGroup) -> DecodedSize:
         return DecodedSize.of(group.size, group.rows, has_labels=self.has_labels)
@@ -83,7 +60,7 @@ def open_parquet(path: Path, name: str, columns: Columns) -> ParquetFile:
 
     Raises:
         PackerError: a column is missing, or the file cannot be read.
-        SourceError: truncated, corrupt, or of a type that is not taken.
+        SourceError: the file is truncated or corrupt, or the type of a column is not supported.
     """
     with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
         has_labels = find_columns(parquet.schema_arrow, name, columns)
@@ -94,6 +71,6 @@ def open_parquet(path: Path, name: str, columns: Columns) -> ParquetFile:
 
 
 def column_names(path: Path, name: str) -> list[str]:
-    """Return the names of the columns of a file."""
+    """Return the column names of a file."""
     with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
         return list(parquet.schema_arrow.names)

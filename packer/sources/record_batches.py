@@ -1,8 +1,8 @@
-"""Record batches that stay where they are, as in a mapped file, and are decoded again when they are wanted.
+"""Record batches of mapped files and of tables in memory, decoded each time they are needed.
 
-A decoded batch takes about a kilobyte for each of its columns, so none is held: a store knows where its batches begin
-and where the lists of its token columns lie, some 70 bytes for each batch. It can be pickled: a file is mapped again
-by its path, a table travels by value.
+A decoded batch takes about a kilobyte per column, so none is held. A store holds only where its batches begin and
+the addresses of its token columns, about 70 bytes per batch. Stores can be pickled: a file is mapped again by path, and
+a table is pickled by value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packer.gather.token_column import Addresses
 from packer.sources.documents import reading
 
 MAGIC = b"ARROW1"
-"""How an IPC file begins; a stream begins with the length of its schema message."""
+"""First bytes of an IPC file; an IPC stream begins with the length of its schema message."""
 
 
 class BatchStore(Protocol):
@@ -31,40 +31,40 @@ class BatchStore(Protocol):
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Shape (batches,): rows up to the end of each."""
+        """Shape (batches,): cumulative lengths of the batches."""
 
     @property
     def tokens(self) -> Mapping[str, TokenColumn]:
-        """Columns of lists by address: those of tokens and labels, by name."""
+        """Addresses of the token and label columns, by name."""
 
     @property
     def owner(self) -> object:
-        """What keeps the memory of the batches alive."""
+        """Object that keeps the memory of the batches alive."""
 
     def type_of(self, name: str) -> pa.DataType:
-        """The type of a column, as `read` yields it."""
+        """Return the type of a column as `read` yields it."""
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Decode batches; yield the named columns of each. Several threads may read at a time.
+        """Decode batches and yield the named columns of each. Several threads may read at the same time.
 
         Args:
-            numbers: of the batches, ascending.
-            names: of the columns.
+            numbers: numbers of the batches, ascending.
+            names: names of the columns.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was when it was opened."""
+    """Path and size of a file when it was opened."""
 
     path: Path
     name: str
-    """What messages call it."""
+    """Name of the file in messages."""
 
     bytes: int
 
     def check(self) -> None:
-        """Raise a SourceError where the file is gone or has another size."""
+        """Raise a `SourceError` if the file is missing or has another size."""
         try:
             found = self.path.stat().st_size
         except OSError as error:
@@ -83,29 +83,29 @@ class MappedFile:
     """The record batches of an uncompressed IPC stream or file."""
 
     state: FileState
-    """Path, name and size."""
+    """Path, name and size of the file."""
 
     owner: pa.Buffer
-    """The mapped file."""
+    """Memory of the mapped file."""
 
     ends: NDArray[np.int64]
-    """Shape (batches,): rows up to the end of each."""
+    """Shape (batches,): cumulative lengths of the batches."""
 
     places: NDArray[np.int64]
-    """Shape (batches,): where each begins, a byte of a stream or a number in a file; batches without rows left out."""
+    """Shape (batches,): byte offset of each batch in a stream, or its number in a file; empty batches are left out."""
 
     in_sequence: bool
-    """Whether decoding a batch takes all batches before it: dictionaries change in between."""
+    """Whether batches must be decoded in sequence because their dictionaries change."""
 
     tokens: Mapping[str, TokenColumn]
-    """Columns of tokens and labels, by name."""
+    """Addresses of the token and label columns, by name."""
 
     def type_of(self, name: str) -> pa.DataType:
-        """The type of a column."""
+        """Return the type of a column."""
         return schema_of(self.owner).field(name).type
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Decode batches; yield the named columns of each."""
+        """Decode batches and yield the named columns of each."""
         with reading(self.state.name):
             for batch in self._decode(numbers):
                 yield [batch.column(name) for name in names]
@@ -122,7 +122,7 @@ class MappedFile:
         for number in numbers:
             place = int(self.places[number])
             if head is None:
-                head = stream.read_next_batch()  # and the dictionaries before it, which others need, too
+                head = stream.read_next_batch()  # also reads the dictionaries before it, which later batches need
             if place == start:
                 yield head
                 continue
@@ -146,10 +146,10 @@ def _map_again(
     in_sequence: bool,
     columns: Mapping[str, Addresses],
 ) -> MappedFile:
-    """Map a file that another process has opened, as unpickling does.
+    """Unpickle a `MappedFile`: map its file again.
 
     Raises:
-        SourceError: it is gone or has another size.
+        SourceError: the file is missing or has another size.
     """
     state.check()
     with reading(state.name):
@@ -162,28 +162,28 @@ def _map_again(
 
 
 def _moved(addresses: Addresses, distance: int) -> Addresses:
-    """Add a distance to all addresses, modulo 2^64; those of fixed-size lists have no offsets and keep their 0."""
+    """Add a distance to all addresses, modulo 2**64. Fixed-size lists have no offsets and keep 0 for them."""
     by = np.uint64(distance % 2**64)
     offsets = np.where(addresses.offset_bytes > 0, addresses.offsets + by, addresses.offsets)
     return addresses._replace(offsets=offsets, values=addresses.values + by)
 
 
 def ends_of(lengths: Iterable[int]) -> NDArray[np.int64]:
-    """Rows up to the end of each batch, from the rows of each."""
+    """Return cumulative lengths, shape (batches,): [2, 3] -> [2, 5]."""
     return np.cumsum(np.array(array("q", lengths), np.int64))
 
 
 def map_file(path: Path) -> pa.Buffer:
-    """Map a file."""
-    with pa.memory_map(str(path)) as file:  # closing gives the file descriptor back; the mapping lives in the buffer
+    """Map a file into memory."""
+    with pa.memory_map(str(path)) as file:  # closing frees the file descriptor; the buffer keeps the mapping
         return file.read_buffer()
 
 
 def is_ipc_file(buffer: pa.Buffer) -> bool:
-    """Whether this is an IPC file, and not a stream."""
+    """Whether a buffer holds an IPC file rather than a stream."""
     return bytes(buffer.slice(0, len(MAGIC))) == MAGIC
 
 
 def schema_of(buffer: pa.Buffer) -> pa.Schema:
-    """The schema of a mapped stream or file."""
+    """Return the schema of a mapped stream or file."""
     return pa.ipc.open_file(buffer).schema if is_ipc_file(buffer) else pa.ipc.open_stream(buffer).schema

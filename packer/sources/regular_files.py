@@ -1,4 +1,4 @@
-"""Refuse what is no ordinary file before it is opened: a pipe would wait for ever, a device never ends."""
+"""Refuse pipes, devices and sockets before they are opened: reading a pipe may block, a device may never end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _SPECIAL = {
 
 
 def require_regular(path: Path, name: str) -> None:
-    """Raise unless this is a file that can be read more than once; links are followed.
+    """Raise unless this is a regular file, which can be read more than once; links are followed.
 
     Args:
-        path: where it is.
-        name: what messages call it.
+        path: the file.
+        name: its name in messages.
 
     Raises:
-        PackerError: it is a pipe, a device, a socket or a folder, or not there; or its path is not UTF-8, which
-            neither Arrow nor a manifest can hold.
+        PackerError: the path leads to a pipe, a device, a socket, a folder or nothing, or is not UTF-8, which neither
+            Arrow nor a manifest can hold.
     """
     try:
         str(path).encode()
@@ -37,6 +37,6 @@ def require_regular(path: Path, name: str) -> None:
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise PackerError(
-            f"{name}: {_SPECIAL.get(stat.S_IFMT(mode), 'no ordinary file')}, where a file is expected that can be read "
+            f"{name}: {_SPECIAL.get(stat.S_IFMT(mode), 'a special file')}, where a file is expected that can be read "
             "more than once; write its content to a file"
         )

@@ -1,4 +1,4 @@
-"""The rows of a Parquet file, or of a run of its row groups: cut into pieces, and read page by page."""
+"""Rows of a Parquet file, or of a run of its row groups: cut into pieces, and read page by page."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from packer.sources.documents import Places, RowPlaces, SourceFile, reading
 
 
 class RowGroup(NamedTuple):
-    """What the footer says of a row group."""
+    """Size of a row group, from the footer."""
 
     rows: int
     size: int
-    """In whatever pieces are measured by."""
+    """Size in tokens or in bytes, depending on the reader."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,16 +28,15 @@ class RowGroups:
     """A Parquet file, or a run of its row groups."""
 
     file: SourceFile
-    """Name, and the bytes of the file that are this run's share."""
+    """Name of the file, and the share of its bytes that belongs to this run."""
 
     path: Path
     schema: pa.Schema
-
     every: tuple[RowGroup, ...]
     """All row groups of the file."""
 
     run: range
-    """Those to read."""
+    """Numbers of the row groups to read."""
 
     @classmethod
     def survey(
@@ -48,20 +47,20 @@ class RowGroups:
         size_of: Callable[[pq.RowGroupMetaData], int],
         columns: list[str] | None = None,
     ) -> RowGroups:
-        """Ask the footer for all row groups; `reading` should be around it.
+        """Read the sizes of all row groups from the footer; call it inside `reading`.
 
-        The first row of each is read before its entry is asked: pyarrow's own reader refuses a damaged one, and asking
-        for it from Python ends the process, since nothing there catches what C++ throws.
+        The first row of each group is read before its metadata. If they are damaged, pyarrow's reader raises an error,
+        whereas access from Python ends the process, since nothing catches the C++ exception.
 
         Args:
             parquet: the open file.
-            path: where it is.
-            name: what users call it.
-            size_of: what a row group is measured by.
-            columns: those of which the first row is read; None for all.
+            path: its path.
+            name: its name in messages and in the manifest.
+            size_of: returns the size of a row group.
+            columns: columns of which the first row is read; None for all.
 
         Raises:
-            SourceError: corrupt.
+            SourceError: the file is corrupt.
         """
         groups = []
         for number in range(parquet.metadata.num_row_groups):
@@ -76,26 +75,26 @@ class RowGroups:
 
     @property
     def rows(self) -> int:
-        """Rows to read."""
+        """Number of rows in this run."""
         return sum(group.rows for group in self._own)
 
     @property
     def size(self) -> int:
-        """Of what is read."""
+        """Size of all row groups of this run."""
         return sum(group.size for group in self._own)
 
     @property
     def first_row(self) -> int:
-        """Rows of the file before these."""
+        """Number of rows of the file before this run."""
         return sum(group.rows for group in self.every[: self.run.start])
 
     @property
-    def size_of_a_row(self) -> float:
-        """On average, in the row group where rows are largest; at least 1."""
+    def row_size(self) -> float:
+        """Average size of a row in the row group where it is largest; at least 1."""
         return max([1.0, *(group.size / max(group.rows, 1) for group in self._own)])
 
     def cut(self, is_enough: Callable[[RowGroup], bool]) -> list[RowGroups]:
-        """Cut the file between row groups: as many are taken together as are enough, as if they were one."""
+        """Cut the file into runs of row groups, each ending where `is_enough` holds for the sum of its row groups."""
         runs, start, held = [], 0, RowGroup(0, 0)
         for stop, group in enumerate(self.every, start=1):
             held = RowGroup(held.rows + group.rows, held.size + group.size)
@@ -114,12 +113,12 @@ class RowGroups:
         ] or [self]
 
     def batches(self, columns: Sequence[str], at_once: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield the rows in order, `at_once` of them, and the bytes of the file up to their end.
+        """Yield batches of `at_once` rows in order, each with the bytes of the file up to its end.
 
-        A row group is read page by page, never held as a whole.
+        A row group is read page by page and never held as a whole.
 
         Raises:
-            SourceError: corrupt.
+            SourceError: the file is corrupt.
         """
         with reading(self.file.name):
             parquet = pq.ParquetFile(self.path, memory_map=True, pre_buffer=False)
@@ -136,13 +135,38 @@ class RowGroups:
                     break
                 yield batch, self.file.bytes * done // max(rows, 1)
             if done != rows:
-                raise SourceError(f"{self.file.name}: corrupt: its footer says {rows} rows, its pages hold others")
-
-    @property
-    def places(self) -> Places:
-        """What names the documents."""
-        return RowPlaces(self.file.name, self.first_row)
+                raise SourceError(
+                    f"{self.file.name}: corrupt: its footer says {rows} rows, its pages hold more or fewer"
+                )
 
     @property
     def _own(self) -> tuple[RowGroup, ...]:
         return self.every[self.run.start : self.run.stop]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParquetPiece:
+    """A Parquet file, or a run of its row groups; the common part of `ParquetFile` and `ParquetRecords`."""
+
+    groups: RowGroups
+    """Row groups, measured by tokens for `ParquetFile` and by decompressed bytes for `ParquetRecords`."""
+
+    @property
+    def file(self) -> SourceFile:
+        """Name and size of the file."""
+        return self.groups.file
+
+    @property
+    def path(self) -> Path:
+        """Path of the file."""
+        return self.groups.path
+
+    @property
+    def rows(self) -> int:
+        """Number of documents."""
+        return self.groups.rows
+
+    @property
+    def places(self) -> Places:
+        """Locations of the documents, for messages."""
+        return RowPlaces(self.groups.file.name, self.groups.first_row)

@@ -1,4 +1,4 @@
-"""Documents in the order in which one pass over their files meets them, to be compared with rows."""
+"""Documents in the order in which one pass over the files yields them, for comparison with rows."""
 
 from __future__ import annotations
 
@@ -15,60 +15,59 @@ from packer.sources.documents import TokenTable
 from packer.sources.survey import IdentityCounter
 
 if TYPE_CHECKING:
-    from packer.sources.draw_mixture import Drawn
+    from packer.sources.draw_mixture import DrawnMixture
     from packer.sources.source import Source
 
-_TOGETHER = 1 << 20
-"""Documents of a table, every copy counted."""
+_TOGETHER = 1 << 20  # documents of a table, copies included
 
 
 class OwnOrder:
-    """The documents of one source as it numbers them; see the protocol `SourceOrder`."""
+    """Documents of a single source in its own order; see the protocol `SourceOrder`."""
 
     mixture: tuple[MixturePart, ...] = ()
-    """There is one source only."""
+    """Empty: there is only one source."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._seen = IdentityCounter(source)
 
     def tables(self) -> Iterator[TokenTable]:
-        """Yield all documents in order; their identity is counted on the way."""
+        """Yield all documents in order, collecting the identity of the source."""
         self._seen = IdentityCounter(self._source)
         for table in self._source.tables():
             yield table
             self._seen.add(table.lengths)
 
     def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
-        """Number the documents of segments: by their "doc_ids"."""
+        """Return the number of the document of each segment: its "doc_ids"."""
         return segments["doc_ids"].astype(np.int64, copy=False)
 
     def describe(self, document: int) -> str:
-        """Name a document for a message: "document 17 (rows.jsonl line 18)"."""
+        """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
         return self._source.describe(document)
 
     def identity(self) -> SourceIdentity:
-        """Return what the manifest says of the source, when `tables` has been read to its end."""
+        """Return the identity of the source; call this after reading `tables` to the end."""
         return self._seen.identity()
 
 
 class MixtureOrder:
-    """The documents that a mixture takes, numbered in the order of its sources; copies of one document are neighbours.
+    """Documents that a mixture takes, numbered in the order of its sources, with the copies of a document together.
 
-    Source 0 has documents a and b, b is taken twice; source 1 has c, which is not taken, and d: a, b, b, d are 0, 1, 2
-    and 3. So one pass over the sources meets all documents in this order. Nothing is held for each of them.
+    Example: source 0 has documents a and b, and b is taken twice; source 1 has c, which is not taken, and d. Then a, b,
+    b, d are documents 0 to 3, and one pass over the sources yields them in this order. Nothing is held per document.
     """
 
-    def __init__(self, drawn: Drawn) -> None:
+    def __init__(self, drawn: DrawnMixture) -> None:
         self.mixture = drawn.identities
-        """Sources of the mixture and what is taken of each."""
+        """Sources of the mixture, and counts of what is taken of each."""
         self._drawn = drawn
         self._mixture = drawn.mixture
         self._takes = drawn.takes
         self._firsts = drawn.origins().firsts
 
     def tables(self) -> Iterator[TokenTable]:
-        """Yield what is taken, in tables of bounded memory that name a document once for each copy."""
+        """Yield all documents in order, in tables of bounded memory that list a document once per copy."""
         for part, take, first_of_source in zip(self._mixture.parts, self._takes, self._firsts[:-1], strict=True):
             step = max(1, _TOGETHER // (take.copies + 1))
             done = int(first_of_source)
@@ -76,18 +75,18 @@ class MixtureOrder:
                 for first in range(0, len(table.lengths), step):
                     last = min(first + step, len(table.lengths))
                     times = take.times(table.first_document + first, table.first_document + last)
-                    lists = np.arange(first, last) if table.rows is None else table.rows[np.arange(first, last)]
+                    lists = np.arange(first, last) if table.lists is None else table.lists[np.arange(first, last)]
                     if times.any():
                         yield replace(
                             table,
                             lengths=np.repeat(table.lengths[first:last], times),
-                            rows=np.repeat(lists.astype(np.int64), times),
+                            lists=np.repeat(lists.astype(np.int64), times),
                             first_document=done,
                         )
                     done += int(times.sum())
 
     def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
-        """Number the documents of segments, in any order; what is not taken gets the number after the last.
+        """Return the number of the document of each segment; one past the last for documents that are not taken.
 
         Args:
             segments: (segments,) columns "source_ids", "doc_ids" and "copy".
@@ -105,7 +104,7 @@ class MixtureOrder:
         return numbers
 
     def describe(self, document: int) -> str:
-        """Name a document for a message: "document 17 (rows.jsonl line 18) of code, copy 0"."""
+        """Return the name of a document for messages: "document 17 (rows.jsonl line 18) of code, copy 0"."""
         source = int(np.searchsorted(self._firsts, document, side="right")) - 1
         take, number = self._takes[source], document - int(self._firsts[source])
         before = take.sample.before[:-1] + np.arange(len(take.sample.before) - 1) * BLOCK * take.copies
@@ -118,5 +117,5 @@ class MixtureOrder:
         return f"{where} of {self._mixture.names[source]}, copy {copy}"
 
     def identity(self) -> SourceIdentity:
-        """Return what the manifest says of the mixture."""
+        """Return the identity of the mixture."""
         return self._drawn.identity

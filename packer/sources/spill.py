@@ -1,10 +1,10 @@
-"""Decode what cannot be mapped, once: pieces of the inputs side by side, each an Arrow stream with a note.
+"""Decode inputs that cannot be mapped: once, in pieces and in parallel, each into an Arrow stream with a note.
 
-00003-00000.arrow   list<int32> `input_ids`, and `labels` where the source has them
-00003-00000.json    what it was made from, and its hash: written after the stream, so that a stream without it does not
-                    count
+00003-00000.arrow   list<int32> `input_ids`, `labels` if the source has them, and the extra columns
+00003-00000.json    note of what the stream was made from, and of its hash; written last, so that it marks the stream as
+                    complete
 
-Nothing is synced. A stream that a kill or a power failure left is used again only if it matches its hash.
+Nothing is synced. After a kill or a power failure, a stream is used again only if it matches its hash.
 """
 
 from __future__ import annotations
@@ -38,65 +38,65 @@ from packer.sources.mapped_lists import MappedLists
 if TYPE_CHECKING:
     from packer.sources.source import Source
 
-_PIECE = 32 << 20  # bytes; small enough that cores end together, large enough that files are few
-_PIECES = 1 << 12  # of a source, beyond its files: a process may map 65,530
-_COUNTED = ("straddling", "untrained")  # by batches of text
+_PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
+_PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
+_COUNTED = ("straddling", "untrained")  # fields of `Batch` that are summed over a source of text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A piece of an input that is decoded, and where."""
+    """A piece of an input, and the stream that it is decoded into."""
 
     number: int
-    """Of the input in the source."""
+    """Index of the input in the source."""
 
-    given: Input
-    """What is decoded."""
+    input: Input
+    """The piece, which can be read like any input."""
 
     stream: Path
-    """Where to."""
+    """Path of the stream."""
 
-    note: dict[str, Any]
-    """What the stream is made from; it is used again only where all of it agrees."""
+    made_from: dict[str, Any]
+    """Facts about the input and the columns. A stream is used again only if its note has the same."""
 
-    def is_made(self) -> bool:
-        """Whether the stream is there with its size, made from what the note says; its hash is not looked at."""
+    def is_written(self) -> bool:
+        """Whether the stream exists, made from the same input and with the size in its note; no hash is compared."""
         try:
             note = self._read_note()
-            return bool(note["made_from"] == self.note and note["bytes"] == self.stream.stat().st_size)
+            return bool(note["made_from"] == self.made_from and note["bytes"] == self.stream.stat().st_size)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return False
 
     def is_intact(self) -> bool:
-        """Whether the stream is made and matches its hash."""
-        return self.is_made() and self.stream.is_file() and hash_file(self.stream) == self.digest()
+        """Whether the stream exists and matches its hash."""
+        return self.is_written() and self.stream.is_file() and hash_file(self.stream) == self.digest()
 
     def write_note(self, counts: dict[str, int], digest: str) -> None:
-        """Say that the stream is whole, its hash, and what was counted while it was made."""
+        """Mark the stream as complete, with its hash and what was counted while it was written."""
         size = self.stream.stat().st_size
-        note = {"made_from": self.note, "counts": counts, "bytes": size, "xxh3_128": digest}
+        note = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
         with appearing(self.note_path) as temporary:
             temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
 
     def counts(self) -> dict[str, int]:
-        """What was counted while the stream was made."""
+        """Return what was counted while the stream was written: documents, by the names in `_COUNTED`."""
         counts: dict[str, int] = self._read_note()["counts"]
         return counts
 
     def digest(self) -> str:
-        """Hash of the stream: xxh3-128, hexadecimal."""
+        """Return the hash of the stream: xxh3-128, hexadecimal."""
         return str(self._read_note()["xxh3_128"])
 
     def open(self) -> MappedLists:
         """Map the stream."""
-        extra = tuple(self.note["columns"][2])
+        extra = tuple(self.made_from["columns"][2])
         opened = open_ipc(self.stream, self.stream.name, COLUMNS._replace(extra=extra))
         assert isinstance(opened, MappedLists)
         return opened
 
     @property
     def note_path(self) -> Path:
-        """Where the note is."""
+        """Path of the note."""
         return self.stream.with_suffix(".json")
 
     def _read_note(self) -> Any:
@@ -107,28 +107,28 @@ class Piece:
 
 
 def cut_source(source: Source, folder: Path) -> list[Piece]:
-    """Cut the inputs that are not mapped into pieces; a function of the files alone."""
+    """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
     size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
     fingerprint = source.tokenized.fingerprint if source.tokenized is not None else None
     pieces = []
-    for number, given in enumerate(source.inputs):
-        if given.mapped:
+    for number, input_ in enumerate(source.inputs):
+        if input_.mapped:
             continue
-        stat = given.path.stat() if given.path is not None else None
+        stat = input_.path.stat() if input_.path is not None else None
         columns = source.columns_of(number)
         made_from = {
-            "name": given.file.name,
-            "bytes": stat.st_size if stat is not None else given.file.bytes,
-            "mtime_ns": stat.st_mtime_ns if stat is not None else fingerprint or str(uuid.uuid4()),  # may be anything
+            "name": input_.file.name,
+            "bytes": stat.st_size if stat is not None else input_.file.bytes,
+            "mtime_ns": stat.st_mtime_ns if stat is not None else fingerprint or str(uuid.uuid4()),  # never reused
             "columns": [*columns[:2], *map(list, columns[2:])],
-            "labels": bool(given.has_labels),
+            "labels": bool(input_.has_labels),
             "size": size,
         }
         if source.tokenized is not None:
             made_from["text"] = source.tokenized.identity.to_dict()
-        for part, piece in enumerate(given.cut(size)):
+        for part, piece in enumerate(input_.cut(size)):
             stream = folder / f"{number:05d}-{part:05d}.arrow"
-            pieces.append(Piece(number=number, given=piece, stream=stream, note=made_from))
+            pieces.append(Piece(number=number, input=piece, stream=stream, made_from=made_from))
     return pieces
 
 
@@ -138,14 +138,14 @@ def spill_inputs(
     """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`.
 
     Returns:
-        The inputs, and what was counted: "straddling" and "untrained" documents.
+        The inputs, and the numbers of "straddling" and "untrained" documents.
     """
-    for left in folder.glob(".*"):  # what a process was writing when it died
-        left.unlink()
+    for path in folder.glob(".*"):  # temporary files of a process that died
+        path.unlink()
     pieces = cut_source(source, folder)
     decoding = _Decoding(pieces, source, progress)
     decoding.run(workers)
-    decoding.make_types_alike(kinds)
+    decoding.unify_types(kinds)
     inputs = list(source.inputs)
     for number, parts in groupby(pieces, key=lambda piece: piece.number):
         inputs[number] = _joined(inputs[number], [part.open() for part in parts])
@@ -154,7 +154,7 @@ def spill_inputs(
 
 
 def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
-    """Put the decoded pieces of an input in its place."""
+    """Join the decoded pieces of an input."""
     has_labels = any(part.labels is not None for part in parts)
     return MappedLists(
         file=origin.file,
@@ -167,12 +167,12 @@ def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
     )
 
 
-class _Abandoned(Exception):  # noqa: N818 (no error: nobody sees it)
-    """A piece before this one is wrong."""
+class _Abandoned(Exception):  # noqa: N818 (never reaches a caller)
+    """Raised to give up a piece because an earlier one is invalid."""
 
 
 class _Decoding:
-    """Pieces under way. The first fault in the order of the source ends it, after those before it are through."""
+    """Decodes pieces in parallel; raises the first error in the order of the source, as decoding one by one would."""
 
     def __init__(self, pieces: list[Piece], source: Source, progress: Progress) -> None:
         self._pieces = pieces
@@ -181,8 +181,8 @@ class _Decoding:
         self._progress = progress
         self._lock = threading.Lock()
         self._first_fault = len(pieces)
-        self._done = [piece.given.file.bytes if piece.is_made() else 0 for piece in pieces]
-        self._total = sum(piece.given.file.bytes for piece in pieces)
+        self._done = [piece.input.file.bytes if piece.is_written() else 0 for piece in pieces]
+        self._total = sum(piece.input.file.bytes for piece in pieces)
 
     def run(self, workers: int) -> None:
         if not self._pieces:
@@ -201,22 +201,22 @@ class _Decoding:
                     future.cancel()
                 raise
 
-    def make_types_alike(self, kinds: Mapping[str, pa.DataType]) -> None:
-        """Write those streams again whose other columns are not of the types that hold all values of the source.
+    def unify_types(self, kinds: Mapping[str, pa.DataType]) -> None:
+        """Rewrite streams so that each extra column has one type, which holds all of its values in the source.
 
         Types are joined in the order of the source, so that they depend on its values alone.
 
         Args:
-            kinds: types of values elsewhere, to be held as well.
+            kinds: types of these columns in other sources, which are joined, too.
 
         Raises:
-            SourceError: a column has no such type; with the first document that does not fit.
+            SourceError: no type holds all values of a column; with the first document that does not fit.
         """
         opened = [piece.open() for piece in self._pieces]
         streams = [
             (piece.number, number, part) for number, (piece, part) in enumerate(zip(self._pieces, opened, strict=True))
         ]
-        mapped = [(at, -1, given) for at, given in enumerate(self._source.inputs) if isinstance(given, MappedLists)]
+        mapped = [(at, -1, input_) for at, input_ in enumerate(self._source.inputs) if isinstance(input_, MappedLists)]
         joined = dict(kinds)
         for _, number, part in sorted([*streams, *mapped], key=itemgetter(0, 1)):
             for name in part.extra:
@@ -231,16 +231,16 @@ class _Decoding:
                 counts = piece.counts()
                 with self._naming(number), appearing(piece.stream) as temporary:
                     digest = rewrite([piece.stream], temporary, joined)
-                piece.write_note(counts, digest)  # until then, the stream does not match its note, and is made again
+                piece.write_note(counts, digest)  # until then, the stream does not match its note
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:
-        """Name the document of a piece in errors; -1 is an input that is mapped, of which `one_column` tells more."""
+        """Name the document in errors of a piece; those of a mapped input (-1) are left to `one_type`."""
         try:
             yield
         except DocumentError as fault:
             if number >= 0:
-                fault.place = self._pieces[number].given.place(fault.row)
+                fault.place = self._pieces[number].input.place(fault.row)
                 raise fault.in_source(self._document(number, fault.row)) from None
 
     def _decode(self, number: int, pool: DecodePool) -> None:
@@ -248,47 +248,48 @@ class _Decoding:
         try:
             with pool.working():
                 if piece.is_intact():
-                    self._tell(number, piece.given.file.bytes)
+                    self._report(number, piece.input.file.bytes)
                     return
                 counts = dict.fromkeys(_COUNTED, 0)
-                batches = self._told(number, pool, counts)
-                has_labels = bool(piece.given.has_labels)
+                batches = self._counted(number, pool, counts)
+                has_labels = bool(piece.input.has_labels)
                 columns = self._source.columns_of(piece.number)
                 with closing(batches):
                     digest = write_stream(piece.stream, batches, columns, has_labels=has_labels)
                 piece.write_note(counts, digest)
-                self._tell(number, piece.given.file.bytes)
+                self._report(number, piece.input.file.bytes)
         except BaseException as error:
             if isinstance(error, DocumentError):
-                error.place = error.place or piece.given.place(error.row)
+                error.place = error.place or piece.input.place(error.row)
             self._stop(number)
             raise
 
-    def _told(self, number: int, pool: DecodePool, counts: dict[str, int]) -> Generator[Batch, None, None]:
+    def _counted(self, number: int, pool: DecodePool, counts: dict[str, int]) -> Generator[Batch, None, None]:
+        """Yield the checked batches of a piece; add to `counts` and report progress."""
         piece = self._pieces[number]
-        for batch, _ in checked(piece.given, self._source.columns_of(piece.number), pool):
+        for batch, _ in checked(piece.input, self._source.columns_of(piece.number), pool):
             if number > self._first_fault:
                 raise _Abandoned
             for name in _COUNTED:
                 counts[name] += getattr(batch, name)
             yield batch
-            self._tell(number, batch.done)
+            self._report(number, batch.done)
 
-    def _tell(self, number: int, done: int) -> None:
+    def _report(self, number: int, done: int) -> None:
         with self._lock:
             self._done[number] = done
             self._progress(self._stage, sum(self._done), self._total)
 
     def _stop(self, number: int) -> None:
-        """Give up the pieces after this one."""
+        """Give up all pieces after this one."""
         with self._lock:
             self._first_fault = min(self._first_fault, number)
 
     def _document(self, number: int, row: int) -> int:
-        """Which document of the source a list of a piece is, the pieces before it decoded."""
+        """Return the index in the source of a document of a piece; all earlier pieces must be decoded."""
         inputs, at = self._source.inputs, self._pieces[number].number
         of_side = len(inputs) // self._source.side_count
         side, first = at // of_side, at // of_side * of_side
         decoded = sum(piece.open().rows for piece in self._pieces[:number] if piece.number >= first)
-        mapped = sum(given.rows or 0 for given in inputs[first:at] if given.mapped)
+        mapped = sum(input_.rows or 0 for input_ in inputs[first:at] if input_.mapped)
         return self._source.side_count * (decoded + mapped + row) + side

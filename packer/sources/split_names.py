@@ -1,4 +1,4 @@
-"""Splits that file names tell, recognised as `datasets` recognises them in a folder or a repository on the Hub."""
+"""Sort files into splits by their names, as `datasets` does in a folder or a repository on the Hub."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ log = logging.getLogger(__name__)
 def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
     """Sort files into splits by their names.
 
-    The first of three rules that fits any file decides for all of them, and files that it does not fit are in no split:
+    The first of three rules that matches any file is applied to all of them; files that it does not match are in no
+    split:
 
-    1. shards, as in `data/train-00000-of-00002.parquet`: any word is a split;
-    2. a folder named after a split, as in `train/a.jsonl` or `en-dev.v2/x/a.jsonl`;
-    3. a file that is, as in `test.jsonl`, `web_train_3.parquet` or `sub/valid-0.arrow`.
+    1. shards such as `data/train-00000-of-00002.parquet`, in which any word is a split;
+    2. folders named after a split, such as `train/a.jsonl` or `en-dev.v2/x/a.jsonl`;
+    3. files named after a split, such as `test.jsonl`, `web_train_3.parquet` or `sub/valid-0.arrow`.
 
     Args:
-        names: relative to the source, with "/" between folders.
+        names: file names relative to the source, with "/" between folders.
 
     Returns:
-        The files of each split, in the order of the names: train, validation and test first, the others sorted. A file
-        whose name has the words of two splits is in both. Empty where no name tells a split.
+        Files of each split, in the order of `names`. The splits train, validation and test come first, the others are
+        sorted. A file that is named after two splits is in both. Empty if no file is named after a split.
     """
     names = list(names)
     shards = {name: match[1] for name in names if (match := _SHARD.fullmatch(name))}
@@ -51,33 +52,33 @@ def splits_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def files_of_split(folder: str, files: int, splits: Mapping[str, Sequence[str]], split: str | None) -> Sequence[str]:
-    """The files of the split that is asked for, or of the only one there is.
+    """Return the files of the requested split, or of the only one.
 
     Args:
-        folder: the source, for messages.
-        files: how many there are, those of no split included.
-        splits: the files of each split, as from `splits_of`.
-        split: which one; may be None where there is one split and all files are in it.
+        folder: name of the source in messages.
+        files: number of files, including those in no split.
+        splits: files of each split, from `splits_of`.
+        split: name of the split; may be None if all files are in one split.
 
     Raises:
-        OtherSourceError: no such split, or it must be chosen.
+        OtherSourceError: the split does not exist, or must be chosen.
     """
     outside = files - len({name for names in splits.values() for name in names})
     if split is None and len(splits) > 1:
         raise OtherSourceError(
-            f"{folder}: its files are {len(splits)} splits ({', '.join(splits)})",
+            f"{folder}: its files form {len(splits)} splits ({', '.join(splits)})",
             f"choose one, as in --split {next(iter(splits))}, or name files with a glob",
         )
     if split is None and outside:
         ((only, names),) = splits.items()
         raise OtherSourceError(
-            f"{folder}: by their names {len(names)} of {files} files are the split {only}, as {names[0]}, and "
-            f"{outside} of no split",
-            f"take that split with --split {only}, or name files with a glob, as in '{folder}/**'",
+            f"{folder}: by their names, {len(names)} of {files} files are in the split {only}, such as {names[0]}, and "
+            f"{outside} in no split",
+            f"choose that split with --split {only}, or name files with a glob, as in '{folder}/**'",
         )
     chosen = choose_split(folder, list(splits), split)
     if outside:
-        log.info("%d of %d files in %s are of no split by their names, and are left out", outside, files, folder)
+        log.info("%d of %d files in %s are in no split by their names, and are left out", outside, files, folder)
     return splits[chosen]
 
 

@@ -1,4 +1,4 @@
-"""One pass over a source: every document checked, lengths, and the identity that tells one source from another."""
+"""Surveys: one pass over a source that checks every document and collects lengths and the identity of the source."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from packer.sources.documents import DocumentError, TokenTable
 if TYPE_CHECKING:
     from packer.sources.source import Source
 
-_TOGETHER = 1 << 18  # documents whose lengths are looked up together
+_TOGETHER = 1 << 18  # documents whose lengths are looked up at once
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[np.int32]]
-"""Documents of a source -> tokens of each."""
+"""Function that returns the tokens of each of some documents of a source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceSurvey:
-    """What one pass over a single source finds; see the protocol `Survey`."""
+    """Result of one pass over a single source; see the protocol `Survey`."""
 
     source: Source
-    """The source."""
+    """The source that was read."""
 
     identity: SourceIdentity
-    """What the manifest says of it."""
+    """Identity of the source, for the manifest."""
 
     lengths_of: LengthsOf
-    """Looks up lengths: where the lists lie, or in an array if the source has to be decoded."""
+    """Function that looks up lengths: in the mapped lists, or in an array if the source must be decoded."""
 
     extra: Mapping[str, pa.ChunkedArray]
-    """The other columns, a value per list; empty if they were not asked for."""
+    """Extra columns, one value per list; empty if they were not requested."""
 
     def chunks(self) -> Iterator[tuple[int, NDArray[np.int32]]]:
-        """Yield (first document, lengths) of some documents at a time, in order."""
+        """Yield (first document, lengths) for blocks of documents, in order."""
         for first in range(0, self.identity.documents, _TOGETHER):
             yield first, self.lengths_of(np.arange(first, min(first + _TOGETHER, self.identity.documents)))
 
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of every document: shape (documents,)."""
+        """Return the tokens of every document, shape (documents,)."""
         lengths = np.empty(self.identity.documents, np.int32)
         for first, chunk in self.chunks():
             lengths[first : first + len(chunk)] = chunk
         return lengths
 
     def order(self, lengths: NDArray[np.int32] | None = None) -> None:
-        """One source stays in its order."""
+        """Return None: a single source keeps its order."""
 
     def origins(self, order: NDArray[Any] | None = None) -> None:
-        """There is one source only."""
+        """Return None: there is only one source."""
 
     def lists(self, order: NDArray[Any] | None = None) -> NDArray[Any] | None:
-        """Which list of the source each document is: shape (documents,); None if document i is list i."""
+        """Return the list of each document, shape (documents,); None if document i is list i."""
         return self.source.order
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One of the other columns, a value per list."""
+        """Return an extra column, one value per list."""
         return self.extra[name]
 
 
@@ -80,17 +80,18 @@ def survey_source(
 ) -> SourceSurvey:
     """Check every document of a source in one pass.
 
-    Nothing is held for a document of a mapped source, unless the source has another order than its files. Of a source
-    that has to be decoded, the lengths are held.
+    Nothing is held per document of a mapped source, unless its documents are not in the order of its files. Lengths of
+    a source that must be decoded are held.
 
     Args:
-        source: the source.
+        source: the source to read.
         progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
-        with_extra: keep the other columns; those of a source that has to be decoded are resident.
+        with_extra: keep the extra columns; those of a source that must be decoded are held in memory.
         on_table: callback, called with every table, in order.
 
     Raises:
-        SourceError: the source holds no document, or a document or file is wrong; or a column is not of one type.
+        SourceError: the source has no documents, a document or file is invalid, or no type holds all values of an extra
+            column.
     """
     seen = IdentityCounter(source)
     held: list[NDArray[np.int32]] = []
@@ -114,12 +115,12 @@ def survey_source(
 
 
 def _mapped_lengths(source: Source) -> LengthsOf:
-    """Look up the lengths of a mapped source where its lists lie."""
+    """Return a function that looks up lengths in the lists of a mapped source."""
     table = source.table(np.zeros(0, np.int32))
 
     def look_up(documents: NDArray[np.int64]) -> NDArray[np.int32]:
         lengths = np.empty(len(documents), np.int32)
-        lists = documents if table.rows is None else table.rows[documents].astype(np.int64)
+        lists = documents if table.lists is None else table.lists[documents].astype(np.int64)
         lengths_of(table.input_ids.addresses, lists, lengths)
         return lengths
 
@@ -127,10 +128,10 @@ def _mapped_lengths(source: Source) -> LengthsOf:
 
 
 def source_identity(source: Source, lengths: NDArray[np.int32]) -> SourceIdentity:
-    """Return what the manifest says of a source.
+    """Return the identity of a source.
 
     Args:
-        source: read to its end.
+        source: the source, read to its end.
         lengths: (documents,) tokens of each document.
     """
     digest = xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data)
@@ -138,21 +139,23 @@ def source_identity(source: Source, lengths: NDArray[np.int32]) -> SourceIdentit
 
 
 class IdentityCounter:
-    """Collects the identity of a source while its tables are read; lengths are held only if it has another order.
+    """Collects the identity of a source while its tables are read.
+
+    Lengths are held only if the documents are not in the order of the files.
 
     Args:
-        source: read to its end before the identity is asked for.
+        source: the source, which must be read to its end before `identity` is called.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._digest = xxhash.xxh3_128()
-        self._ends, self._tokens = [0], [0]  # up to the end of each table; none crosses the end of a file
+        self._ends, self._tokens = [0], [0]  # up to the end of each table, which never crosses files
         self._held: list[NDArray[np.int32]] = []
 
     @property
     def documents(self) -> int:
-        """Documents that have been added."""
+        """Number of documents added so far."""
         return self._ends[-1]
 
     def add(self, lengths: NDArray[np.int32]) -> None:
@@ -164,7 +167,7 @@ class IdentityCounter:
             self._held.append(lengths)
 
     def identity(self) -> SourceIdentity:
-        """Return what the manifest says of the source."""
+        """Return the identity of the source."""
         if self._source.order is not None:
             return source_identity(self._source, np.concatenate([np.empty(0, np.int32), *self._held]))
         rows = [count or 0 for count in self._source.rows]
@@ -174,7 +177,7 @@ class IdentityCounter:
 
 
 def _identity(source: Source, rows: list[int], tokens: list[int], digest: str) -> SourceIdentity:
-    """What the manifest says of a source with these documents and tokens in each file, and this hash of its lengths."""
+    """Return the identity of a source with these documents and tokens per file, and this hash of its lengths."""
     documents, order, order_digest = sum(rows), source.order, None
     if order is not None:  # equal lengths in another order are other documents
         hashed = xxhash.xxh3_128()
@@ -200,7 +203,7 @@ def _column(source: Source, name: str, chunks: Sequence[pa.Array]) -> pa.Chunked
     """Join the chunks of a column that was read as a stream.
 
     Raises:
-        SourceError: no type holds all values; with the first document that does not fit.
+        SourceError: no type holds all values; the message names the first document that does not fit.
     """
     try:
         return pa.chunked_array(alike([chunk for chunk in chunks if len(chunk)], name))
@@ -209,7 +212,7 @@ def _column(source: Source, name: str, chunks: Sequence[pa.Array]) -> pa.Chunked
 
 
 def _per_file(source: Source, lengths: NDArray[np.int32]) -> tuple[list[int], list[int]]:
-    """Documents and tokens that come from each file."""
+    """Return the documents and the tokens of each file."""
     ends, order = np.cumsum([rows or 0 for rows in source.rows], dtype=np.int64), source.order
     if order is None:
         starts = [0, *ends[:-1].tolist()]

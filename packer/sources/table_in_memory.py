@@ -1,4 +1,4 @@
-"""Record batches of a table in memory, as `datasets` holds one: in arrays, or in files that it maps."""
+"""Record batches of a table in memory, such as that of a `datasets.Dataset`, which may map files."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from packer.sources.record_batches import FileState, ends_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableInMemory:
-    """The chunks of a table, aligned, so that each batch is a slice of one chunk of every column."""
+    """Record batches of a table, each of them a slice of one chunk per column."""
 
     owner: Any
     """A `pa.Table`, or a table of `datasets`, which has one as its attribute `table`."""
 
     files: tuple[FileState, ...]
-    """Those that a table of `datasets` maps; it maps them again when it is unpickled."""
+    """Files that a table of `datasets` maps, and maps again when it is unpickled."""
 
     ends: NDArray[np.int64]
-    """Shape (batches,): rows up to the end of each."""
+    """Shape (batches,): cumulative lengths of the batches."""
 
     chunk_ends: Mapping[str, NDArray[np.int64]]
-    """Shape (chunks,): the same of the chunks of each column."""
+    """Cumulative lengths of the chunks of each column, each of shape (chunks,)."""
 
     tokens: Mapping[str, TokenColumn]
-    """Columns of tokens and labels, by name."""
+    """Addresses of the token and label columns, by name."""
 
     @classmethod
     def of(cls, owner: Any, names: Sequence[str], token_names: Sequence[str]) -> TableInMemory:
@@ -42,8 +42,8 @@ class TableInMemory:
 
         Args:
             owner: the table.
-            names: the columns to read.
-            token_names: those of them that are lists of tokens or labels.
+            names: columns to read.
+            token_names: columns among `names` that hold tokens or labels.
         """
         table = _table(owner)
         chunk_ends = {name: ends_of(len(chunk) for chunk in table.column(name).iterchunks()) for name in names}
@@ -60,11 +60,11 @@ class TableInMemory:
         return cls(owner=owner, files=bare.files, ends=ends, chunk_ends=chunk_ends, tokens=tokens)
 
     def type_of(self, name: str) -> pa.DataType:
-        """The type of a column."""
+        """Return the type of a column."""
         return plain_type(_table(self.owner).schema.field(name).type)
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Slice the chunks; yield the named columns of each batch."""
+        """Slice the chunks and yield the named columns of each batch."""
         table = _table(self.owner)
         columns = [(table.column(name), self.chunk_ends[name]) for name in names]
         all_plain = all(column.type.equals(plain_type(column.type)) for column, _ in columns)
@@ -82,7 +82,7 @@ class TableInMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Unchanged:
-    """Files that are checked while they are unpickled: before what follows them in the pickle maps them again."""
+    """Files that unpickling checks; placed before the table in the pickle, so that it runs before they are mapped."""
 
     files: tuple[FileState, ...]
 
@@ -111,7 +111,7 @@ def _table(owner: Any) -> pa.Table:
 
 
 def _files_of(owner: Any) -> tuple[FileState, ...]:
-    """The files that a table of `datasets` maps."""
+    """Return the files that a table of `datasets` maps."""
     if isinstance(owner, pa.Table):
         return ()
     from datasets.table import list_table_cache_files

@@ -1,28 +1,30 @@
-"""Records that hold text: what reads them from a file, a block at a time."""
+"""Text records, and the protocol of readers that take them from files in blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from packer.sources.documents import Places, RowPlaces, SourceFile
+from packer.sources.documents import DocumentError, Places, RowPlaces, SourceFile
+
+Record = TypeVar("Record")
 
 BLOCK = 1 << 20
-"""Bytes of records encoded at once: some hundred thousand tokens."""
+"""Bytes of records tokenized at once, some hundred thousand tokens."""
 
 ROWS = 1 << 12
-"""Most rows of a table encoded at once."""
+"""Largest number of records of a table tokenized at once."""
 
 
 class RecordReader(Protocol):
-    """A file of records, or a piece of one. A class that derives from it may leave out `rows`, `places` and `cut`."""
+    """A file of text records, or a piece of one. Subclasses may leave out `rows`, `places` and `cut`."""
 
     @property
     def file(self) -> SourceFile:
-        """Name and size."""
+        """Name and size of the file."""
 
     @property
     def path(self) -> Path | None:
@@ -30,44 +32,68 @@ class RecordReader(Protocol):
 
     @property
     def rows(self) -> int | None:
-        """Number of records; None where only reading tells."""
+        """Number of records; None if it is known only after reading."""
         return None
 
     @property
     def fields(self) -> pa.Schema | Mapping[str, Any] | None:
-        """The schema, or the first record; None where there is no record."""
+        """Schema of the file, or its first record; None if there is no record."""
 
     @property
     def places(self) -> Places:
-        """What names the records."""
+        """Locations of the records, for messages."""
         return RowPlaces(self.file.name)
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that records have these columns, which are to be kept beside the tokens.
+        """Check that records have these columns, which are kept beside the tokens.
 
         Raises:
             PackerError: a column is missing, or the file cannot be read.
-            SourceError: several columns have its name, or its type cannot be kept.
+            SourceError: several columns have the same name, or a type cannot be kept.
         """
 
     def cut(self, size: int) -> Sequence[RecordReader]:
-        """Cut into pieces of about `size` bytes, a function of the file alone."""
+        """Cut into pieces of about `size` bytes, which depend on nothing but the file and `size`."""
         return (self,)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
-        """Yield stretches of records, undecoded where that takes long, and the bytes of the file up to their end."""
+        """Yield blocks of records, each with the bytes of the file up to its end; `records` does any slow decoding."""
 
     def records(self, block: Any, columns: Sequence[str]) -> pa.Table | list[dict[str, Any]]:
-        """Decode a stretch; raises `DocumentError` with a row of it."""
+        """Decode a block; raises a `DocumentError` with the index of a record in the block."""
 
 
-def rows_at_once(file: SourceFile, rows: int) -> int:
-    """How many rows come to about a block."""
+def rows_per_block(file: SourceFile, rows: int) -> int:
+    """Return the number of records in a block of about `BLOCK` bytes."""
     return min(max(BLOCK * rows // max(file.bytes, 1), 1), ROWS)
 
 
+def in_blocks(records: Iterator[tuple[Record, int]]) -> Iterator[list[Record]]:
+    """Yield records in blocks of about `BLOCK` bytes.
+
+    Args:
+        records: (record, size) in order; a `DocumentError` that they raise is about the record after the last one.
+
+    Raises:
+        DocumentError: with the index of the record in its block.
+    """
+    block: list[Record] = []
+    total = 0
+    try:
+        for record, size in records:
+            block.append(record)
+            total += size
+            if total >= BLOCK or len(block) == ROWS:
+                yield block
+                block, total = [], 0
+    except DocumentError as error:
+        raise DocumentError(len(block), error.message) from None
+    if block:
+        yield block
+
+
 def with_columns(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Add the columns that are not there: a file of conversations may have no tools where another has."""
+    """Add missing columns as nulls: of two files of chats, only one may have tools."""
     for column in columns:
         if column not in table.schema.names:
             table = table.append_column(column, pa.nulls(len(table)))

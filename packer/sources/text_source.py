@@ -1,4 +1,4 @@
-"""Sources of text: opened with a tokenizer, their documents are lists of tokens like those of any other."""
+"""Sources of text, whose documents are tokenized while they are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packer.sources.arrow_records import open_arrow_records, select_arrow_record
 from packer.sources.column_checks import check_types, refuse_twins
 from packer.sources.column_types import as_plain
 from packer.sources.column_values import infer
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decode_pool import DecodePool, pool_or_new
 from packer.sources.decoded_streams import COLUMNS
 from packer.sources.documents import (
     TURN_STARTS,
@@ -31,102 +31,88 @@ from packer.sources.formats import format_of
 from packer.sources.hugging_face import Found
 from packer.sources.source import Source
 from packer.sources.text_records import RecordReader
-from packer.sources.tokenized_source import find, refuse_masks
+from packer.sources.tokenized_source import find_source, refuse_masks
 from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
 from packer.text.text_columns import OF_CHATS
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-_THREADS = 2  # where nobody helps; the tokenizer has its own
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextInput(Input):
-    """A file of text, or a piece of one; its documents are tokenized whenever they are read."""
+    """A file of text, or a piece of one, whose documents are tokenized each time they are read."""
 
     reader: RecordReader
     encoder: Encoder
     kept: tuple[str, ...] = ()
-    """Columns that are handed on beside the tokens."""
+    """Columns kept beside the tokens."""
 
     @property
     def file(self) -> SourceFile:
-        """Name and size."""
+        """Name and size of the file."""
         return self.reader.file
 
     @property
     def path(self) -> Path | None:
-        """Where the file is; None for data in memory."""
+        """Path of the file; None for data in memory."""
         return self.reader.path
 
     @property
     def rows(self) -> int | None:
-        """Documents; None where only reading tells."""
+        """Number of documents; None if it is known only after reading."""
         return self.reader.rows
 
     @property
     def has_labels(self) -> bool:
-        """Whether some tokens are not trained."""
+        """Whether there are labels, because some tokens are not trained."""
         return self.encoder.has_labels
 
     def cut(self, size: int) -> Sequence[Input]:
-        """Cut as the reader does."""
+        """Cut into the pieces of the reader."""
         return [replace(self, reader=piece) for piece in self.reader.cut(size)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents of one stretch of records after the other; stretches are tokenized side by side.
+        """Yield the documents in order, one `Batch` per block of records; blocks are tokenized in parallel.
 
         Raises:
-            DocumentError: a record is wrong.
+            DocumentError: a record is invalid.
         """
-        if pool is not None:
-            yield from self._batches(pool)
-            return
-        with closing(DecodePool(_THREADS)) as own, own.working():
-            yield from self._batches(own)
+        row, blocks = 0, self.reader.blocks(self._columns)
+        with pool_or_new(pool) as working, closing(working.in_order(self._encode, blocks)) as results:
+            try:
+                for encoded, extra, done in results:
+                    yield Batch(
+                        [encoded.input_ids],
+                        [encoded.labels] if encoded.labels is not None else None,
+                        done,
+                        {name: [values] for name, values in extra.items()},
+                        straddling=len(encoded.straddling),
+                        untrained=len(encoded.untrained),
+                    )
+                    row += len(encoded.input_ids)
+            except (DocumentError, TextError) as fault:
+                raise DocumentError(row + fault.row, fault.message) from None
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Types of the columns that are kept, where there is a schema."""
+        """Declared types of the kept columns; empty if the file has no schema."""
         fields = self.reader.fields
         return {name: fields.field(name).type for name in self.kept} if isinstance(fields, pa.Schema) else {}
 
     @property
     def places(self) -> Places:
-        """What names the documents."""
+        """Locations of the documents, for messages."""
         return self.reader.places
-
-    def _batches(self, pool: DecodePool) -> Iterator[Batch]:
-        row = 0
-        stretches = pool.in_order(self._encode, self.reader.blocks(self._columns))
-        with closing(stretches):  # type: ignore[type-var]  # a generator
-            while True:
-                try:
-                    found, extra, done = next(stretches, (None, {}, 0))
-                except (DocumentError, TextError) as fault:
-                    raise DocumentError(row + fault.row, fault.message) from None
-                if found is None:
-                    return
-                labels = [found.labels] if found.labels is not None else None
-                yield Batch(
-                    [found.input_ids],
-                    labels,
-                    done,
-                    {name: [values] for name, values in extra.items()},
-                    straddling=len(found.straddling),
-                    untrained=len(found.untrained),
-                )
-                row += len(found.input_ids)
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        """All columns to read."""
+        """Columns to read, for the tokens and beside them."""
         return tuple(dict.fromkeys((*self.encoder.records.needed, *self.kept)))
 
-    def _encode(self, stretch: tuple[Any, int]) -> tuple[Encoded, dict[str, pa.Array], int]:
-        block, done = stretch
-        records = self.reader.records(block, self._columns)
+    def _encode(self, block: tuple[Any, int]) -> tuple[Encoded, dict[str, pa.Array], int]:
+        content, done = block
+        records = self.reader.records(content, self._columns)
         encoded = self.encoder.encode(records)
         extra = {column: _values(records, column) for column in self.kept}
         if encoded.turn_starts is not None:
@@ -143,26 +129,26 @@ def open_text(
     keep: Sequence[str] = (),
     turns: bool = False,
 ) -> Source:
-    """Open a dataset of text: see which files and columns are there, without reading the documents.
+    """Open a dataset of text: find its files and columns, without reading the documents.
 
     Args:
         source: a file, folder, glob, folder of `save_to_disk`, `datasets` object, or Hub id ("org/name").
-        options: what shapes the tokens.
-        split: which split, where there are several.
+        options: tokenizer, chat template and other options that shape the tokens.
+        split: name of the split; may be None if there is only one.
         text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
             `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`,
-            whichever is there.
-        keep: columns with a value for each document, to be handed on beside the tokens.
-        turns: hand on where the turns of chats begin, too, as the column "turn_starts"; texts have none.
+            whichever exists.
+        keep: columns with a value for each document, to be kept beside the tokens.
+        turns: also keep the column "turn_starts", with the tokens at which turns of chats begin; plain text has none.
 
     Raises:
-        PackerError: no such path, split or column, an unknown format, or the tokenizer does not fit.
-        SourceError: a file is truncated or corrupt, or is no text.
+        PackerError: the path, split or column does not exist, the format is unknown, or the tokenizer does not fit.
+        SourceError: a file is truncated or corrupt, or does not hold text.
     """
     refuse_masks(keep)
     if TURN_STARTS in keep:
         raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
-    found = find(source, split)
+    found = find_source(source, split)
     readers = _readers(found)
     records = _common_records(readers, found.name, text_column)
     encoder = Encoder(options, records, turns=turns and records.conversational)
@@ -174,7 +160,7 @@ def open_text(
     for reader in readers:
         reader.require(keep)
     inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep)) for reader in readers)
-    check_types(found.name, keep, [(given.file.name, given.declared_types) for given in inputs])
+    check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
     extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
     return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized, pad_id=encoder.pad_id)
 
@@ -189,10 +175,10 @@ def _readers(found: Found) -> list[RecordReader]:
 
 
 def _common_records(readers: list[RecordReader], name: str, text_column: str | None) -> Records:
-    """Tell what the files hold.
+    """Return the columns that hold the text, which must be the same in all files.
 
     Raises:
-        PackerError: no text, or not the same in all of them.
+        PackerError: a file holds no text, or another kind of it than the others.
     """
     known: dict[str, Records] = {}
     for reader in readers:
@@ -213,15 +199,15 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
                 f"{first} holds {_shown(records)}, {file} {_shown(other)}: give files of one kind, or name the column "
                 "that all of them have with --text-column"
             )
-    # a file may have tools where another has none, and a line where the first has none
+    # some files may lack tools, and so may the first line of a file
     return replace(records, template_columns=OF_CHATS) if records.conversational else records
 
 
 def _values(records: pa.Table | Sequence[Mapping[str, Any]], column: str) -> pa.Array:
-    """The values of a column that is kept.
+    """Return the values of a kept column.
 
     Raises:
-        DocumentError: one does not go with those before it.
+        DocumentError: no type holds all values.
     """
     if isinstance(records, pa.Table):
         return as_plain(records.column(column).combine_chunks())
@@ -232,8 +218,8 @@ def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column
     columns = fields.names if isinstance(fields, pa.Schema) else fields
     if text_column is None and COLUMNS.input_ids in columns:
         raise OtherSourceError(
-            f"{name}: has the column '{COLUMNS.input_ids}', so that it is tokenized already",
-            "take it without --tokenizer, or name the column of text with --text-column",
+            f"{name}: has the column '{COLUMNS.input_ids}', so it is already tokenized",
+            "leave out --tokenizer, or name the column of text with --text-column",
         )
 
 

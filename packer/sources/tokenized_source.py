@@ -1,4 +1,4 @@
-"""Find what a source consists of: one file, a folder or glob of files, a saved dataset, an object, a Hub id."""
+"""Find the files of a source, be it a file, folder, glob, saved dataset, object or Hub id, and open tokenized ones."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def open_source(
     turns: bool = False,
     pairs: bool = False,
 ) -> Source:
-    """Open a tokenized dataset: see which files and columns are there, without reading the documents.
+    """Open a tokenized dataset: find its files and columns, without reading the documents.
 
     Args:
         source: a file, folder, glob, folder of `save_to_disk`, `datasets` object, or Hub id ("org/name").
-        split: which split, where there are several.
+        split: name of the split; may be None if there is only one.
         input_column: the column with the token ids.
-        labels_column: the column with the labels; "labels" may be missing.
-        keep: columns with a value for each document, to be read beside the tokens.
-        keep_tokens: columns with a value for each token, to be read beside the tokens.
-        turns: read where the turns of chats begin, too, from the column "turn_starts".
-        pairs: whether rows are preference pairs, of columns `chosen_input_ids` and `rejected_input_ids`, and labels
-            of such names, where they are there: two documents a row, and the column `role` says which is which.
+        labels_column: the column with the labels; only "labels" may be missing.
+        keep: columns with a value for each document, to be kept beside the tokens.
+        keep_tokens: columns with a value for each token, to be kept beside the tokens.
+        turns: also keep the column "turn_starts", with the tokens at which turns of chats begin.
+        pairs: read preference pairs from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
+            `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart.
 
     Raises:
-        PackerError: no such path, split or column, or an unknown format.
-        SourceError: a file is truncated or corrupt, or the columns are of a type that is not taken.
+        PackerError: the path, split or column does not exist, or the format is unknown.
+        SourceError: a file is truncated or corrupt, or the type of a column is not supported.
     """
     refuse_masks((*keep, *keep_tokens))
     if pairs:
@@ -65,25 +65,25 @@ def open_source(
     columns = Columns(input_column, labels_column, (*keep, *keep_tokens, *places), tuple(keep_tokens))
     opened = _opened(source, split, columns)
     if labels_column != "labels" and not opened.has_labels:
-        raise PackerError(f"{opened.name}: no labels column '{labels_column}'; name one that is there")
+        raise PackerError(f"{opened.name}: no labels column '{labels_column}'; name one that exists")
     return opened
 
 
 def refuse_masks(keep: Sequence[str]) -> None:
-    """Raise a PackerError where a mask is to be kept."""
+    """Raise a PackerError if one of the columns to keep is a mask."""
     for name in keep:
         if name in MASKS:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
 
 
 def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, columns: Columns) -> Source:
-    found = find(source, split)
+    found = find_source(source, split)
     read = with_masks(columns, _names_in(found))
     if found.table is not None:
         opened: list[Input] = [_open_table(found.table, found.name, read)]
     else:
         opened = [kind.open_tokens(path, name, read) for kind, path, name in _formats(found)]
-    check_types(found.name, columns.extra, [(given.file.name, given.declared_types) for given in opened])
+    check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
     inputs = apply_masks(opened, columns, read)
     if not found.saved:
         _check_labels(inputs, columns)
@@ -91,39 +91,40 @@ def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, colum
 
 
 def column_names(source: str | Path | Dataset | DatasetDict, split: str | None) -> list[str]:
-    """The names of the columns of a source's first file, as far as its beginning tells; raises as `find`."""
-    return _names_in(find(source, split))
+    """Return the column names of the first file of a source; raises as `find_source` does."""
+    return _names_in(find_source(source, split))
 
 
-def find(source: str | Path | Dataset | DatasetDict, split: str | None) -> Found:
-    """Find what a source consists of.
+def find_source(source: str | Path | Dataset | DatasetDict, split: str | None) -> Found:
+    """Find the files or the table of a source.
 
     Raises:
-        PackerError: no such path or split.
+        PackerError: the path or split does not exist.
         SourceError: a folder of `save_to_disk` is damaged.
     """
     if not isinstance(source, (str, Path)):
         if not is_dataset(source):
-            raise PackerError(f"a source of type {type(source).__name__}; taken are a path, a Dataset or a DatasetDict")
+            kind = type(source).__name__
+            raise PackerError(f"a source of type {kind} is not supported; give a path, a Dataset or a DatasetDict")
         return find_table(source, split)
     path = Path(source)
     with reading(str(source)):
-        is_folder, is_there = path.is_dir(), path.exists()
+        is_folder, exists = path.is_dir(), path.exists()
     if is_folder:
         return _find_in_folder(path, split)
-    if is_there:
+    if exists:
         root, files = path.parent, [path]
     elif glob.has_magic(str(source)):
         root, files = matches_of(path)
     elif path.is_symlink():
-        raise PackerError(f"{source}: a link that leads to no file or folder ({path.readlink()}); mend the link")
+        raise PackerError(f"{source}: a link that leads to no file or folder ({path.readlink()}); correct the link")
     elif _HUB_ID.fullmatch(str(source)):
         return find_on_hub(str(source), split)
     else:
         raise PackerError(f"{source}: no such file or folder, and not a Hub id like org/name; check the path")
     if split is not None:
         raise no_splits(f"{source} consists of files", split)
-    return _found(str(source), root, files)
+    return _name_files(str(source), root, files)
 
 
 def _find_in_folder(folder: Path, split: str | None) -> Found:
@@ -144,13 +145,13 @@ def _find_in_folder(folder: Path, split: str | None) -> Found:
         files = [folder / name for name in files_of_split(str(folder), len(files), splits, split)]
     elif split is not None:
         raise no_splits(f"{folder} consists of files", split)
-    return _found(str(folder), folder, files)
+    return _name_files(str(folder), folder, files)
 
 
-def _found(name: str, root: Path, files: Sequence[Path]) -> Found:
-    """What a source of these files consists of, none of them opened."""
+def _name_files(name: str, root: Path, files: Sequence[Path]) -> Found:
+    """Name the files of a source relative to its root; raises a PackerError if there are none or one is special."""
     if not files:
-        raise PackerError(f"{name}: no file to read; taken are {known_formats()}")
+        raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
     named = [(file, file.relative_to(root).as_posix()) for file in files]
     for file in named:
         require_regular(*file)
@@ -177,7 +178,7 @@ def _formats(found: Found) -> Iterator[tuple[InputFormat, Path, str]]:
 
 
 def _names_in(found: Found) -> list[str]:
-    """The names of the columns of the first file that has any, as far as its beginning tells."""
+    """Return the column names of the first file that has any."""
     if found.table is not None:
         return list(found.table.table.column_names)
     names = (kind.column_names(path, name) for kind, path, name in _formats(found))
@@ -185,8 +186,8 @@ def _names_in(found: Found) -> list[str]:
 
 
 def _check_labels(inputs: tuple[Input, ...], columns: Columns) -> None:
-    """Raise if some files have labels and others none."""
-    by_labels = {given.has_labels: given.file.name for given in inputs}
+    """Raise a SourceError if some files have labels and others have none."""
+    by_labels = {input_.has_labels: input_.file.name for input_ in inputs}
     if True in by_labels and False in by_labels:
         raise SourceError(
             f"{by_labels[True]} has a column '{columns.labels}', {by_labels[False]} has none; "

@@ -1,4 +1,4 @@
-"""A column beside the tokens, whose values are looked up where they lie."""
+"""Columns beside the tokens, whose values are decoded on demand."""
 
 from __future__ import annotations
 
@@ -17,94 +17,94 @@ from packer.sources.record_batches import BatchStore, ends_of
 
 @dataclass(frozen=True, slots=True)
 class HeldChunks:
-    """A column in chunks that are held, as those of a table that is read as a stream."""
+    """A column as chunks in memory, such as one of a table read as a stream; satisfies `BatchStore`."""
 
     chunks: Sequence[pa.Array]
-    """None of them empty."""
+    """Chunks of the column, none of them empty."""
 
     kind: pa.DataType
-    """Their type."""
+    """Type of the chunks."""
 
     ends: NDArray[np.int64]
-    """Shape (chunks,): values up to the end of each."""
+    """Shape (chunks,): cumulative lengths of the chunks."""
 
     @classmethod
     def of(cls, chunks: Sequence[pa.Array], kind: pa.DataType) -> HeldChunks:
-        """Hold these chunks, those without values left out."""
+        """Hold the chunks that are not empty."""
         filled = [chunk for chunk in chunks if len(chunk)]
         return cls(filled, kind, ends_of(map(len, filled)))
 
     @property
     def tokens(self) -> Mapping[str, TokenColumn]:
-        """None is described."""
+        """Empty: no addresses are held."""
         return {}
 
     @property
     def owner(self) -> object:
-        """The chunks."""
+        """The chunks, which own their memory."""
         return self.chunks
 
     def type_of(self, name: str) -> pa.DataType:
-        """The type of the chunks."""
+        """Return the type of the chunks."""
         return self.kind
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
-        """Yield the chunks."""
+        """Yield the chunks with these numbers."""
         for number in numbers:
             yield [self.chunks[number]]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
-    """A column with a value for each list of a table; record batches are decoded when their values are wanted."""
+    """A column with one value per list of a table; record batches are decoded each time values are needed."""
 
     name: str
 
     type: pa.DataType
-    """Of all values."""
+    """Type of all values."""
 
     stores: tuple[BatchStore, ...]
-    """Where they are, in order."""
+    """Record batches that hold the values, in order."""
 
     @classmethod
     def of_chunks(cls, name: str, chunks: Sequence[pa.Array], kind: pa.DataType | None = None) -> ValueColumn:
-        """A column of arrays that are held.
+        """Make a column of arrays in memory.
 
         Args:
-            name: the column.
-            chunks: the arrays, all of one type.
-            kind: the type; None for that of the arrays, of which there must be one then.
+            name: name of the column.
+            chunks: arrays of one type.
+            kind: type of the arrays; None for the type of the first, which must exist then.
         """
         kind = chunks[0].type if kind is None else kind
         return cls(name, kind, (HeldChunks.of(chunks, kind),))
 
     @property
     def chunks(self) -> Iterator[pa.Array]:
-        """All values, decoded array by array."""
+        """All values, as arrays that are decoded one at a time."""
         for store in self.stores:
             for (chunk,) in store.read(range(len(store.ends)), [self.name]):
                 yield chunk
 
-    def at(self, rows: NDArray[np.int64]) -> pa.Array:
-        """The values at these rows, ascending; chunk by chunk, since taking from all chunks at once copies all."""
-        parts, first = [], 0
+    def at(self, lists: NDArray[np.int64]) -> pa.Array:
+        """Return the values of lists, given their numbers in ascending order."""
+        parts, first = [], 0  # taken chunk by chunk, because `take` of a chunked array copies all chunks
         for store in self.stores:
             count = int(store.ends[-1]) if len(store.ends) else 0
-            begin, end = np.searchsorted(rows, [first, first + count])
-            parts += _taken(store, self.name, rows[begin:end] - first)
+            begin, end = np.searchsorted(lists, [first, first + count])
+            parts += _taken(store, self.name, lists[begin:end] - first)
             first += count
         return pa.concat_arrays(parts) if parts else pa.array([], self.type)
 
     def addresses(self) -> TokenColumn:
-        """The lists of a column of values per token, by address."""
+        """Return the addresses of a column that holds one value per token."""
         return TokenColumn.from_arrow(self.chunks, tuple(store.owner for store in self.stores))
 
 
-def _taken(store: BatchStore, name: str, rows: NDArray[np.int64]) -> list[pa.Array]:
-    """The values of a column at rows of a store, ascending: those of each batch that has any."""
-    numbers = np.searchsorted(store.ends, rows, side="right")
+def _taken(store: BatchStore, name: str, lists: NDArray[np.int64]) -> list[pa.Array]:
+    """Return the values of lists of a store, ascending, as one array per record batch."""
+    numbers = np.searchsorted(store.ends, lists, side="right")
     wanted, firsts = np.unique(numbers, return_index=True)
     starts = np.concatenate([[0], store.ends])[wanted]
-    parts = [rows[first:last] for first, last in pairwise([*firsts, len(rows)])]
+    parts = [lists[first:last] for first, last in pairwise([*firsts, len(lists)])]
     chunks = store.read(wanted.tolist(), [name])
     return [chunk.take(as_arrow(part - start)) for (chunk,), part, start in zip(chunks, parts, starts, strict=True)]

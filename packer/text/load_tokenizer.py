@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError
 from packer.paths import expanded
+from packer.progress import STATUS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,6 +30,7 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
     """
     path_or_id = expanded(path_or_id)
     path = Path(path_or_id)
+    STATUS.info("loading the tokenizer")
     transformers = _transformers()
     opened: PreTrainedTokenizerBase
     if path.is_file() and not path.with_name("tokenizer_config.json").is_file():

@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError
+from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.system_errors import shortage
+from packer.text.built_in_templates import built_in
 from packer.text.messages import Message, TextError, is_utf8
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+CHOICE = f"choose one by --chat-template ({', '.join(BUILT_IN_TEMPLATES)}, or a file)"
+"""Remedy if a chat template is missing or unfit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +42,15 @@ class Templates:
     """A tokenizer's chat templates, or one given in their place.
 
     Raises:
-        PackerError: there is no template, or one is no text.
+        PackerError: there is no template, or one is no text; or a built-in one needs tokens that there are not.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> None:
+        """Take the templates of a tokenizer, or `source`: a template, or the name of a built-in one."""
         self._tokenizer = tokenizer
         self._name = tokenizer.name_or_path or "the tokenizer"
+        if source in BUILT_IN_TEMPLATES:
+            source = _built_in(str(source), tokenizer, self._name)
         self.sources = _checked(tokenizer.chat_template if source is None else source, self._name)
         """All templates by name; `default` is the usual one."""
 
@@ -56,8 +64,7 @@ class Templates:
         if wanted not in self.sources:
             raise TextError(
                 chat.row,
-                f"{self._name} has no chat template 'default' for it (found: {', '.join(self.sources)}); "
-                "give one by --chat-template FILE",
+                f"{self._name} has no chat template 'default' for it (found: {', '.join(self.sources)}); " + CHOICE,
             )
         return self.sources[wanted]
 
@@ -115,6 +122,23 @@ def template_tokens(source: str) -> list[tuple[str, str]]:
         return []  # rendering reports the error
 
 
+def _built_in(name: str, tokenizer: PreTrainedTokenizerBase, tokenizer_name: str) -> str:
+    """Return a built-in template.
+
+    Raises:
+        PackerError: the tokenizer does not have the special tokens that it writes.
+    """
+    template, special_tokens = built_in(name)
+    for token in special_tokens:
+        number = tokenizer.convert_tokens_to_ids(token)
+        if number is None or tokenizer.convert_ids_to_tokens(number) != token:
+            raise PackerError(
+                f"--chat-template {name} writes {token}, which is not a token of {tokenizer_name}: choose the template "
+                "of its own model, or add the token to the tokenizer"
+            )
+    return template
+
+
 def _checked(templates: Any, name: str) -> dict[str, str]:
     """Chat templates by name; a tokenizer has one or several.
 
@@ -122,7 +146,7 @@ def _checked(templates: Any, name: str) -> dict[str, str]:
         PackerError: there is no template, or one is no text.
     """
     if not templates and (templates is None or isinstance(templates, str | dict)):
-        raise PackerError(f"{name} has no chat template; give one by --chat-template FILE")
+        raise PackerError(f"{name} has no chat template; {CHOICE}")
     by_name = templates if isinstance(templates, dict) else {"default": templates}
     for which, template in by_name.items():
         if not (isinstance(which, str) and isinstance(template, str) and template and is_utf8(template)):

@@ -22,14 +22,14 @@ from packer.text.message_ends.generation_tags import (
 )
 from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
 from packer.text.messages import TextError
-from packer.text.rendering import Chat, Templates
+from packer.text.rendering import CHOICE, Chat, Templates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Span = tuple[int, int]
 
-_REMEDY = "use a template that marks its answers with {% generation %} (--chat-template FILE) or --train-on all"
+_REMEDY = f"{CHOICE}, mark its answers with {{% generation %}}, or --train-on all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What `stats` and `compare` foretell is what `pack` makes: of mixtures, groups and pairs, from every source."""
+"""`stats` and `compare` predict the rows that `pack` writes: mixtures, groups and pairs from every kind of source."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ KINDS = [("arrow", "jsonl"), ("shuffled", "memory"), ("parquet", "saved")]
 GROUPED = [("together", "bfd"), ("apart", "bfd"), ("apart", "ffd")]
 
 
-def foretold_and_made(source, out, options):
+def predicted_and_packed(source, out, options):
     found = dataset_statistics(source, options=options)
     made = run_pack(source, out, options=options, sync=False).manifest
     return found, made
@@ -41,7 +41,7 @@ def assert_alike(found, made):
 
 
 def two_sources(folder, kinds):
-    """A source of each kind, with the group of every document."""
+    """Write a source of each kind, with the group of every document."""
     found = []
     for number, (count, kind) in enumerate(zip((200, 60), kinds, strict=True)):
         (folder / str(number)).mkdir()
@@ -76,24 +76,24 @@ def preferences(folder, kind, monkeypatch):
     ],
     ids=str,
 )
-def test_stats_foretell_the_rows_of_a_mixture(tmp_path, kinds, options):
+def test_stats_predict_the_rows_of_a_mixture(tmp_path, kinds, options):
     sources = two_sources(tmp_path, kinds)
     options = PackOptions(**{"max_len": 32, "weights": (0.5, 2.25), "algorithm": "bfd", **options})
-    assert_alike(*foretold_and_made(sources, tmp_path / "out", options))
+    assert_alike(*predicted_and_packed(sources, tmp_path / "out", options))
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 @pytest.mark.parametrize(("mode", "algorithm"), GROUPED)
 @pytest.mark.parametrize("mixed", [False, True])
-def test_stats_foretell_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mixed):
+def test_stats_predict_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mixed):
     sources = two_sources(tmp_path, kinds)
     options = PackOptions(max_len=48, algorithm=algorithm, group_by="source", group_mode=mode, long="truncate")
     if not mixed:
         for number, source in enumerate(sources):
-            assert_alike(*foretold_and_made(source, tmp_path / f"out-{number}", options))
+            assert_alike(*predicted_and_packed(source, tmp_path / f"out-{number}", options))
         return
     options = replace(options, weights=(0.5, 2.25), mix_unit="epochs")
-    found, made = foretold_and_made(sources, tmp_path / "out", options)
+    found, made = predicted_and_packed(sources, tmp_path / "out", options)
     assert_alike(found, made)
     assert made.totals.packs - made.totals.groups.packs_ungrouped >= (mode == "together")
 
@@ -101,16 +101,16 @@ def test_stats_foretell_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mix
 @pytest.mark.parametrize("kind", test_kept.KINDS)
 @pytest.mark.parametrize("long", ["truncate", "drop"])
 @pytest.mark.parametrize("options", [{}, {"group_by": "source"}, {"algorithm": "sequential"}], ids=str)
-def test_stats_foretell_the_rows_of_pairs(tmp_path, kind, long, options, monkeypatch):
+def test_stats_predict_the_rows_of_pairs(tmp_path, kind, long, options, monkeypatch):
     source = preferences(tmp_path, kind, monkeypatch)
     options = PackOptions(**{"max_len": 64, "algorithm": "bfd", "pairs": True, "long": long, **options})
-    found, made = foretold_and_made(source, tmp_path / "out", options)
+    found, made = predicted_and_packed(source, tmp_path / "out", options)
     assert_alike(found, made)
     assert sum(made.totals.documents_dropped.values())
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_stats_foretell_the_rows_of_a_mixture_of_text(tmp_path, grouped):
+def test_stats_predict_the_rows_of_a_mixture_of_text(tmp_path, grouped):
     pytest.importorskip("transformers")
     from tests.test_from_text import chats, texts, write_lines
 
@@ -127,7 +127,7 @@ def test_stats_foretell_the_rows_of_a_mixture_of_text(tmp_path, grouped):
         train_on="all",
         group_by="source" if grouped else None,
     )
-    assert_alike(*foretold_and_made(sources, tmp_path / "out", options))
+    assert_alike(*predicted_and_packed(sources, tmp_path / "out", options))
 
 
 def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
@@ -153,7 +153,7 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
 
 
 def attention_in(out):
-    """Squares of the lengths of the segments of every row, summed, row by row."""
+    """Return the sum of squared segment lengths of each row."""
     return [sum(int(n) ** 2 for n, d in zip(row["seq_lengths"], row["doc_ids"], strict=True) if d >= 0)
             for row in packer.load(out)]  # fmt: skip
 
@@ -167,7 +167,7 @@ def attention_in(out):
     ],
     ids=str,
 )
-def test_compare_foretells_the_rows_of_a_mixture_and_of_groups(tmp_path, options):
+def test_compare_predicts_the_rows_of_a_mixture_and_of_groups(tmp_path, options):
     sources = two_sources(tmp_path, ("parquet", "jsonl"))
     options = PackOptions(max_len=32, weights=(0.5, 2.25), **options)
     names = ["bfd", "ffd", "sequential"]
@@ -182,14 +182,14 @@ def test_compare_foretells_the_rows_of_a_mixture_and_of_groups(tmp_path, options
         rows = attention_in(out)
         assert (outcome.rows.packs, outcome.rows.segments) == (totals.packs, totals.segments)
         assert outcome.rows.mixing.attention == sum(rows)
-        if options.group_by:  # whose rows are those of the plan; of patterns they are dealt otherwise
+        if options.group_by:  # its rows are those of the plan, whereas rows of patterns are dealt in another order
             assert outcome.rows.mixing.attention_peak == pytest.approx(max(rows) / np.mean(rows))
         assert found.lower_bound >= totals.lower_bound
         assert found.corpus.documents_packed == totals.documents_packed
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_compare_foretells_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
+def test_compare_predicts_the_rows_of_pairs(tmp_path, grouped, monkeypatch):
     source = preferences(tmp_path, "jsonl", monkeypatch)
     options = PackOptions(max_len=64, pairs=True, long="drop", group_by="source" if grouped else None)
     found = compare(source, options=options, algorithms=["bfd", "sequential", "wrapped"])
@@ -228,7 +228,7 @@ def test_the_commands_take_the_options_of_pack(tmp_path):
         assert (nothing.exit_code, "Give a DATASET, or several with --source" in nothing.output) == (2, True)
 
 
-def test_what_cannot_be_foretold_is_told_in_one_line(tmp_path):
+def test_unsupported_predictions_fail_in_one_line(tmp_path):
     source = save(tmp_path, 0, 20)
     histogram = tmp_path / "lengths.csv"
     histogram.write_text("length,count\n3,4\n")
@@ -237,8 +237,8 @@ def test_what_cannot_be_foretold_is_told_in_one_line(tmp_path):
         (("stats", source, "--pairs", "--long", "drop", "--max-len", 32), "no column 'chosen_input_ids'"),
         (("stats", source, "--group-by", "none", "--max-len", 32), "no column 'none'"),
         (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),
-        (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "tells no pairs or groups"),
-        (("compare", histogram, "--group-by", "x", "--max-len", 8), "tells no pairs or groups"),
+        (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "has no pairs or groups"),
+        (("compare", histogram, "--group-by", "x", "--max-len", 8), "has no pairs or groups"),
         (("compare", "--source", histogram, "--max-len", 8), "unknown format"),
     ):
         done = run(*arguments)

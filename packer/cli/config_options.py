@@ -1,0 +1,99 @@
+"""`--config` and `--like`: options of a command from a file, or from a dataset that was packed before.
+
+What is given on the command line wins over the file, and the file over the dataset.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from packer.cli.declared_options import FileContent, UserPath
+from packer.errors import PackerError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_NOT_IN_FILES = ("help", "as_json", "debug", "config", "like")
+_NOT_OF_DATASETS = ("weights", "chat_template")  # weights stand with the sources; a template is no file there
+
+
+def config_options(function: Function) -> Function:
+    """Add `--config` and `--like`; neither reaches the function."""
+    for name, callback, words in (
+        ("like", _use_dataset, "Packed dataset whose options are the defaults; its sources are not."),
+        ("config", _use_file, "TOML file of defaults: max_len = 4096, keep = ['topic'], source = ['web:0.7']."),
+    ):
+        add = click.option(
+            f"--{name}",
+            type=UserPath(),
+            metavar="PACKED" if name == "like" else "FILE",
+            is_eager=True,  # before the options whose defaults it sets
+            expose_value=False,
+            callback=callback,
+            help=words,
+        )
+        function = add(function)
+    return function
+
+
+def _use_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """Make the options of a TOML file the defaults of a command.
+
+    Raises:
+        click.UsageError: the file cannot be read, or names an option that the command does not have.
+    """
+    if path is None:
+        return
+    known = {"source" if name == "sources" else name: name for name in _names(context)}
+    defaults = {}
+    for name, value in _read_toml(path).items():
+        if name not in known:
+            similar = get_close_matches(name.replace("-", "_"), known, n=1)
+            meant = f"; did you mean {similar[0]}?" if similar else ""
+            raise click.UsageError(f"{path}: {context.info_name} has no option {name!r}{meant}")
+        defaults[known[name]] = value
+    context.default_map = {**(context.default_map or {}), **defaults}
+
+
+def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Path | None) -> None:
+    """Make the options of a packed dataset the defaults of a command.
+
+    Raises:
+        click.UsageError: it is not a packed dataset, or damaged.
+    """
+    if folder is None:
+        return
+    from packer.shards import read_manifest
+
+    try:
+        options = read_manifest(folder).options
+    except PackerError as error:
+        raise click.UsageError(f"--like: {error}") from error
+    defaults: dict[str, Any] = {
+        name: value for name, value in options.to_dict().items() if name in _names(context) - {*_NOT_OF_DATASETS}
+    }
+    if options.chat_template is not None and "chat_template" in _names(context):
+        defaults["chat_template"] = FileContent(options.chat_template)
+    context.default_map = {**defaults, **(context.default_map or {})}
+
+
+def _names(context: click.Context) -> set[str]:
+    """Names of the parameters that a file may set."""
+    return {str(parameter.name) for parameter in context.command.params} - {*_NOT_IN_FILES}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{path} cannot be read: {error}") from error
+    return content

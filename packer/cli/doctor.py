@@ -1,0 +1,107 @@
+"""`packer doctor`: what this machine has for packing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packer import __version__
+from packer.cli.command import command
+from packer.cli.declared_options import options
+from packer.options.command_options import JsonOption
+
+REQUIRED = ("numpy", "numba", "highspy", "pyarrow", "datasets", "transformers", "jinja2", "click", "tqdm", "xxhash")
+"""Distributions that packer needs."""
+
+OPTIONAL = {
+    "torch": "tensors from packer.load, and packer check",
+    "trl": "training with TRL",
+    "accelerate": "training with Hugging Face's Trainer",
+    "lightning": "training with Lightning",
+    "torchdata": "its StatefulDataLoader",
+}
+"""Distributions that packer can do without, and what they are for."""
+
+
+@command()
+@options(JsonOption)
+def doctor(as_json: bool) -> None:
+    """Show versions, cores, memory, disk, the cache of compiled kernels, and which optional packages are missing."""
+    facts = {
+        "versions": {"packer": __version__, "python": platform.python_version(), **_versions(REQUIRED)},
+        "optional": _versions(OPTIONAL),
+        "machine": _machine(),
+        "kernel_cache": _kernel_cache(),
+    }
+    click.echo(json.dumps(facts, indent=1) if as_json else _render(facts))
+
+
+def _versions(names: Any) -> dict[str, str | None]:
+    """Versions of distributions by name; None for one that is missing."""
+    versions: dict[str, str | None] = {}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _machine() -> dict[str, Any]:
+    """The platform, the cores this process may use, and bytes of memory and of disk."""
+    from packer.executors import available_workers
+
+    disk = shutil.disk_usage(Path())
+    page = os.sysconf("SC_PAGE_SIZE")
+    return {
+        "platform": platform.platform(),
+        "cores": available_workers(),
+        "memory_bytes": page * os.sysconf("SC_PHYS_PAGES"),
+        "memory_available_bytes": page * os.sysconf("SC_AVPHYS_PAGES"),
+        "disk_free_bytes": disk.free,
+        "disk_bytes": disk.total,
+    }
+
+
+def _kernel_cache() -> dict[str, Any]:
+    """The folder in which kernels are cached (None if no folder can be written), and how many are there."""
+    from packer.plan import row_kernels
+
+    kernel: Any = row_kernels.fill_rows
+    folder = kernel.stats.cache_path
+    package = Path(row_kernels.__file__).parent.parent
+    root = Path(folder) if folder is not None else None
+    if root is not None and package in root.parents:  # beside every module
+        root = package
+    elif root is not None:
+        root = root.parent
+    return {
+        "folder": None if root is None else str(root),
+        "kernels": 0 if root is None else len([*root.rglob("*.nbc")]),
+    }
+
+
+def _render(facts: dict[str, Any]) -> str:
+    from packer.options import byte_size
+    from packer.report.plain_text import render_table
+
+    machine, cache = facts["machine"], facts["kernel_cache"]
+    folder = cache["folder"] or "none that can be written: every process compiles; set NUMBA_CACHE_DIR"
+    rows = [[name, version or "missing: pip install " + name] for name, version in facts["versions"].items()]
+    rows += [[name, version or f"not installed ({OPTIONAL[name]})"] for name, version in facts["optional"].items()]
+    rows += [
+        ["platform", machine["platform"]],
+        ["cores", str(machine["cores"])],
+        ["memory", "{1} free of {0}".format(*(byte_size(machine[f"memory_{n}bytes"]) for n in ("", "available_")))],
+        ["disk here", f"{byte_size(machine['disk_free_bytes'])} free of {byte_size(machine['disk_bytes'])}"],
+        ["kernel cache", folder],
+        ["kernels in it", f"{cache['kernels']:,}" if cache["kernels"] else "0: the first pack compiles them"],
+    ]
+    return render_table(rows, align="<<")

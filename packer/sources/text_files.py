@@ -1,0 +1,66 @@
+"""Plain text files: each file is one document, in the column `text`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from packer.errors import PackerError
+from packer.sources.documents import Columns, DocumentError, SourceFile, reading
+from packer.sources.lines import CODECS
+from packer.sources.text_records import RecordReader
+
+COLUMN = "text"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlainText(RecordReader):
+    """A file whose whole content is one document."""
+
+    file: SourceFile
+    path: Path
+    fields: Mapping[str, str] = field(default_factory=lambda: {COLUMN: ""})
+    rows: int = 1
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
+        """Yield the content of the file."""
+        with reading(self.file.name), pa.OSFile(str(self.path)) as file:
+            codec = CODECS.get(self.path.suffix)
+            yield (pa.CompressedInputStream(file, codec) if codec else file).read(), self.file.bytes
+
+    def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Decode the content, without a byte order mark."""
+        try:
+            return [{COLUMN: block.decode("utf-8-sig")}]
+        except UnicodeDecodeError as error:
+            raise DocumentError(0, f"invalid UTF-8 at byte {error.start}; write the file as UTF-8") from None
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Check that no other column is asked for."""
+        for column in columns:
+            if column != COLUMN:
+                raise PackerError(f"{self.file.name}: a text file has no column '{column}': leave it out")
+
+
+def open_plain_text(path: Path, name: str) -> PlainText:
+    """Open a text file, without reading it."""
+    with reading(name):
+        return PlainText(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
+
+
+def column_names(path: Path, name: str) -> list[str]:
+    """Return the name of the only column."""
+    return [COLUMN]
+
+
+def refuse_tokens(path: Path, name: str, columns: Columns) -> NoReturn:
+    """Refuse to read tokens.
+
+    Raises:
+        PackerError: always.
+    """
+    raise PackerError(f"{name}: a text file holds no tokens: set --tokenizer, or give another format")

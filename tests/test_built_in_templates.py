@@ -1,0 +1,130 @@
+"""Built-in chat templates: the tokens of the models' own on simple chats, and exact spans for any number of turns."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+import packer
+from packer.errors import PackerError
+from packer.options.choices import BUILT_IN_TEMPLATES
+from packer.text import train_byte_level
+from packer.text.built_in_templates import built_in
+from packer.text.rendering import Chat, Templates
+from packer.text.text_columns import Records
+from packer.text.text_encoder import Encoder, TextOptions
+from tests.chat_templates import WORDS
+
+SYSTEM = {"role": "system", "content": "Be brief. "}
+QUESTION = {"role": "user", "content": " What is\n 2 + 2? "}
+ANSWER = {"role": "assistant", "content": "4, of course."}
+AGAIN = {"role": "user", "content": "And 3 + 3?"}
+CHATS = [[QUESTION, ANSWER], [SYSTEM, QUESTION, ANSWER], [QUESTION, ANSWER, AGAIN, {**ANSWER, "content": "6 "}]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A tokenizer that has the special tokens of all templates, and no template."""
+    special = sorted({token for name in BUILT_IN_TEMPLATES for token in built_in(name)[1]})
+    tokenizer = train_byte_level([WORDS] * 3, 1000)
+    tokenizer.add_special_tokens([*special, "<bos>"])
+    folder = tmp_path_factory.mktemp("tokenizer")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>").save_pretrained(folder)
+    return folder
+
+
+def rendered(folder: Path, template: str, messages, *, prompt: bool = False) -> str:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    return Templates(tokenizer, template).render(Chat(0, messages), prompt=prompt)
+
+
+def template_of_trl(name: str) -> str:
+    if find_spec("trl") is None:
+        pytest.skip("TRL, which has copies of the models' templates, is not installed")
+    path = Path(find_spec("trl").origin).parent / "chat_templates" / f"{name}.jinja"
+    if not path.is_file():
+        pytest.skip(f"this TRL has no template {name}")
+    return path.read_text()
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llama3", "qwen3"])
+@pytest.mark.parametrize("prompt", [False, True])
+def test_chats_are_rendered_as_by_the_model_s_own_template(folder, name, prompt):
+    own = template_of_trl(name)
+    for messages in CHATS[: 2 if name == "qwen3" else 3]:
+        chat = messages[:-1] if prompt else messages
+        assert rendered(folder, name, chat, prompt=prompt) == rendered(folder, own, chat, prompt=prompt)
+
+
+def test_qwen3_writes_thoughts_before_every_answer_as_its_template_for_training(folder):
+    thoughtful = {"role": "assistant", "content": "<think>\nAdd.\n</think>\n\n4"}
+    reasoned = {"role": "assistant", "content": "4", "reasoning_content": "Add."}
+    for messages in (*CHATS, [QUESTION, thoughtful, AGAIN, ANSWER], [QUESTION, reasoned]):
+        assert rendered(folder, "qwen3", messages) == rendered(folder, template_of_trl("qwen3_training"), messages)
+
+
+def test_the_tokens_are_those_of_qwen3_s_own_tokenizer_and_template(shared_data):
+    tokenizer = str(shared_data / "tokenizers" / "qwen3")
+    records = Records(kind="chat", columns=("messages",), conversational=True)
+    batch = [{"messages": messages} for messages in CHATS[:2]]
+    own, ours = (
+        Encoder(TextOptions(tokenizer=tokenizer, chat_template=template), records).encode(batch)
+        for template in (None, "qwen3")
+    )
+    assert own.input_ids == ours.input_ids
+    assert own.labels == ours.labels
+
+
+@pytest.mark.parametrize("name", BUILT_IN_TEMPLATES)
+def test_every_answer_of_a_long_chat_is_trained_and_nothing_else(folder, tmp_path, name):
+    messages = [SYSTEM]
+    for turn in range(5):
+        messages += [
+            {"role": "user", "content": f"question {turn}"},
+            {"role": "assistant", "content": f"answer {turn}"},
+        ]
+    records = Records(kind="chat", columns=("messages",), conversational=True)
+    encoded = Encoder(TextOptions(tokenizer=str(folder), chat_template=name), records).encode([{"messages": messages}])
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    ids, labels = (column.to_pylist()[0] for column in (encoded.input_ids, encoded.labels))
+    assert tokenizer.decode(ids) == rendered(folder, name, messages)
+    trained = tokenizer.decode([token if label >= 0 else 0 for token, label in zip(ids, labels, strict=True)])
+    for turn in range(5):
+        assert f"answer {turn}" in trained
+        assert f"question {turn}" not in trained
+    end = built_in(name)[1][-1]
+    assert trained.count(end) == 5, "an answer includes the token that ends it"
+
+
+@pytest.mark.parametrize("name", BUILT_IN_TEMPLATES)
+def test_parts_of_text_are_joined(folder, name):
+    parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": " 2 + 2?"}]
+    whole = [{"role": "user", "content": "What is 2 + 2?"}, ANSWER]
+    assert rendered(folder, name, [{"role": "user", "content": parts}, ANSWER]) == rendered(folder, name, whole)
+
+
+def test_a_tokenizer_without_the_tokens_of_a_template_is_refused(tmp_path):
+    train_byte_level([WORDS] * 3, 1000).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(
+        PackerError, match=r"--chat-template llama3 writes <\|start_header_id\|>, which is not a token of"
+    ):
+        Encoder(
+            TextOptions(tokenizer=str(tmp_path / "tokenizer.json"), chat_template="llama3"),
+            Records(kind="chat", columns=("messages",), conversational=True),
+        )
+
+
+def test_the_error_about_a_template_that_cannot_be_trained_on_names_those_that_can(shared_data, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"messages": CHATS[2:] * 5}), tmp_path / "chats.parquet")
+    options = {"max_len": 64, "tokenizer": shared_data / "tokenizers" / "qwen3", "sync": False}
+    with pytest.raises(PackerError, match=r"chat_template \(chatml, gemma3, llama3, qwen3, or a file\)"):
+        packer.pack(tmp_path / "chats.parquet", tmp_path / "out", **options)
+    manifest = packer.pack(
+        tmp_path / "chats.parquet", tmp_path / "out", chat_template="qwen3", overwrite=True, **options
+    )
+    assert manifest.options.chat_template == "qwen3"
+    assert manifest.totals.tokens_trained > 0

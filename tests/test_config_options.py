@@ -1,0 +1,123 @@
+"""Options from a file and from a packed dataset; and what `packer doctor` says."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import packer
+from packer.options import PackOptions, options_of
+from tests.test_cli import run, run_process, source, succeeded  # noqa: F401 (a fixture)
+from tests.test_pack import hashes, made_documents, save_arrow
+
+
+def manifest_of(folder: str) -> dict:
+    return json.loads(Path(folder, "manifest.json").read_bytes())
+
+
+def test_a_file_sets_the_defaults_of_all_options(source):  # noqa: F811
+    Path("pack.toml").write_text(
+        f"""dataset = "{source}"
+output = "out"
+max_len = 32
+long = "truncate"
+shard_size = "10KB"
+emit = ["position_ids"]
+labels = false
+sync = false
+workers = 1
+"""
+    )
+    succeeded("pack", "--config", "pack.toml", "--seed", 3)
+    packer.pack(
+        source, "same", max_len=32, long="truncate", shard_size="10KB", emit="position_ids", labels=False, seed=3
+    )
+    assert hashes(Path("out")) == hashes(Path("same"))
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_dataset(source):  # noqa: F811
+    packer.pack(source, "first", max_len=16, seed=1, long="drop", shard_size="10KB")
+    Path("pack.toml").write_text("max_len = 32\nseed = 2\n")
+    for order in (("--like", "first", "--config", "pack.toml"), ("--config", "pack.toml", "--like", "first")):
+        succeeded("pack", source, "-o", "out", "--seed", 3, "--overwrite", *order)
+        options = manifest_of("out")["options"]
+        assert {name: options[name] for name in ("max_len", "seed", "long", "shard_size")} == {
+            **{"max_len": 32, "seed": 3},
+            **{"long": "drop", "shard_size": 10_000},
+        }
+
+
+def test_a_source_of_a_mixture_stands_in_a_file_as_on_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        save_arrow(tmp_path / f"{name}.arrow", made_documents(50))
+    Path("mix.toml").write_text(
+        'source = ["a.arrow:1", "b.arrow:2"]\nmix_unit = "epochs"\nmax_len = 64\noutput = "mix"\n'
+    )
+    succeeded("pack", "--config", "mix.toml")
+    assert manifest_of("mix")["options"]["weights"] == [1.0, 2.0]
+
+
+def test_like_takes_every_option_that_shapes_the_bytes(tmp_path, monkeypatch, shared_data):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(
+        pa.table({"messages": [[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]] * 9}),
+        "chats.parquet",
+    )
+    tokenizer = str(shared_data / "tokenizers" / "qwen3")
+    template = Path(__file__).parent.parent / "benchmarks" / "chat_templates" / "chatml.jinja"
+    succeeded(
+        "pack", "chats.parquet", "-o", "one", "--max-len", 64, "--tokenizer", tokenizer, "--chat-template", template
+    )
+    succeeded("pack", "chats.parquet", "-o", "two", "--like", "one", "--tokenizer", tokenizer)
+    assert hashes(Path("one")) == hashes(Path("two"))
+    assert manifest_of("one")["options"] == manifest_of("two")["options"]
+    assert (
+        {"chat_template", "tokenizer", "pad_id"} <= set(manifest_of("one")["options"]) <= set(options_of(PackOptions))
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("maxlen = 3", "pack has no option 'maxlen'; did you mean max_len?"),
+        ("as_json = true", "pack has no option 'as_json'"),
+        ("max_len = 0", "Invalid value for '--max-len'"),
+        ('max_len = "many"', "Invalid value for '--max-len'"),
+        ('max_len = 8\nlong = "cut"', "Invalid value for '--long'"),
+        ("max_len = ", "pack.toml cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(source, content, words):  # noqa: F811
+    Path("pack.toml").write_text(content)
+    result = run("pack", source, "--config", "pack.toml")
+    assert result.exit_code == 2
+    assert words in result.stderr.splitlines()[-1]
+
+
+def test_a_file_or_dataset_that_is_not_there_is_named(source):  # noqa: F811
+    for name in ("config", "like"):
+        result = run("pack", source, f"--{name}", "nowhere")
+        assert result.exit_code == 2
+        assert "nowhere" in result.stderr.splitlines()[-1]
+
+
+def test_the_doctor_names_versions_machine_and_cache(tmp_path):
+    facts = json.loads(succeeded("doctor", "--json"))
+    assert facts["versions"]["packer"] == packer.__version__
+    assert None not in facts["versions"].values()
+    assert set(facts["optional"]) >= {"torch", "trl"}
+    assert facts["machine"]["cores"] >= 1
+    assert 0 < facts["machine"]["memory_available_bytes"] <= facts["machine"]["memory_bytes"]
+    text = succeeded("doctor")
+    assert all(len(line) <= 80 for line in text.splitlines() if "/" not in line)
+    assert f"packer         {packer.__version__}" in text
+
+
+def test_the_doctor_finds_the_cache_that_the_environment_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    facts = json.loads(run_process("-m", "packer", "doctor", "--json").stdout)
+    assert facts["kernel_cache"]["folder"].startswith(str(tmp_path / "cache"))
+    assert facts["kernel_cache"]["kernels"] == 0
