@@ -4,15 +4,15 @@ Horizontal positions are percentages and text has a fixed size, so that a plot f
 are attributes, which hold without any style sheet, and classes, which `style_sheet` gives a dark variant.
 
 - `svg_elements`: elements with escaped attributes and text; `Plot`, within a page or as a file
-- `colors`: the palette and its style sheet
+- `palette`: the colors and their style sheet
 - `bar_plot`, `line_plot`, `histogram_plot`, `row_plot`: the kinds of plots
 - `notebook_facts`: facts and a plot as notebooks show them
 """
 
 from packer.plots.bar_plot import Bar, bar_plot
-from packer.plots.colors import style_sheet
 from packer.plots.histogram_plot import histogram_plot
 from packer.plots.line_plot import Line, line_plot
+from packer.plots.palette import style_sheet
 from packer.plots.row_plot import DrawnRow, row_plot
 from packer.plots.svg_elements import Plot, shortened
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from packer.plots.colors import fill
+from packer.plots.palette import fill
 from packer.plots.svg_elements import Plot, element, label, percentage
 
 _STEP = 38

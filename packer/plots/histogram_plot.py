@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from packer.plots.colors import fill, stroke
 from packer.plots.line_plot import HEIGHT, axis_top, grid
+from packer.plots.palette import fill, stroke
 from packer.plots.svg_elements import Plot, element, label, legend, percentage, tooltip
 
 _LEFT = 0.12

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from packer.plots.colors import fill, stroke
+from packer.plots.palette import fill, stroke
 from packer.plots.svg_elements import Plot, element, label, legend, percentage, tooltip
 
 HEIGHT = 180

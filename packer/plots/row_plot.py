@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from packer.plots.colors import SERIES, fill, stroke
+from packer.plots.palette import SERIES, fill, stroke
 from packer.plots.svg_elements import Plot, element, label, legend, shortened
 
 STEP = 22
