@@ -103,7 +103,7 @@ def test_an_unknown_format_names_those_there_are(tmp_path):
     words = ("rows.xml", "unknown format", "1,2,3", ".arrow", ".parquet", ".jsonl")
     refused("pack", tmp_path / "rows.xml", "--max-len", 4, words=words)
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "notes.txt").write_text("nothing to read")
+    (tmp_path / "folder" / "notes.md").write_text("nothing to read")
     refused("pack", tmp_path / "folder", "--max-len", 4, words=("folder", "no file to read", ".jsonl"))
     assert not list(tmp_path.glob("*packed*"))
 

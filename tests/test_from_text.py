@@ -573,8 +573,9 @@ def test_tokens_that_cannot_fit_on_the_disk_are_refused_before_a_text_is_tokeniz
         assert tokenize(source, options=options).found_complete
 
 
-def test_the_command_prints_the_space_that_tokenizing_needs(tmp_path, tokenizer):
+def test_the_command_prints_the_space_that_tokenizing_needs(tmp_path, tokenizer, monkeypatch):
     source = write_lines(tmp_path / "rows.jsonl", chats() * 100)
+    with_free(monkeypatch, 5 * 10**6)
     done = CliRunner().invoke(cli, ["tokenize", str(source), "--tokenizer", str(tokenizer)])
     assert done.exit_code == 0, done.output
     first = done.stderr.splitlines()[0]

@@ -40,8 +40,9 @@ SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
     "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
-    "gap": 0.25, "time_limit": 2.5, "align": 4, "untrained": "drop", "seed": 7, "pad_id": 9, "long": "truncate",
-    "overlap": 5, "split_at": "turns", "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
+    "gap": 0.25, "time_limit": 2.5, "align": 4, "untrained": "drop", "allow_untrained": True,
+    "seed": 7, "pad_id": 9, "long": "truncate", "overlap": 5, "split_at": "turns",
+    "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
     "group_by": "topic", "group_mode": "apart", "pairs": True, "emit": ("position_ids",), "labels": False,
     "shard_size": 2 * 10**6,
 }  # fmt: skip

@@ -402,9 +402,12 @@ def test_rows_that_cannot_fit_on_the_disk_are_refused_before_they_are_written(tm
     assert pack(path, tmp_path / "out", options=options).manifest.totals.packs == 100
 
 
-def test_the_command_prints_the_space_that_decoding_needs(tmp_path):
+def test_the_command_prints_the_space_that_decoding_needs_unless_that_is_little(tmp_path, monkeypatch):
     path = write(tmp_path / "a", "gz", made_documents(8000))
     done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "64"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    with_free(monkeypatch, 4 * 10**6)
+    done = CliRunner().invoke(cli, ["pack", str(path), "--max-len", "32"])
     assert done.exit_code == 0
     first = done.stderr.splitlines()[0]
     assert first.startswith("packer: decoding needs about 4")

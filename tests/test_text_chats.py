@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
 from packer.text.message_ends.generation_tags import mark_generated, tags_stand_alone, without_generation_marks
+from packer.text.messages import messages_of
 from tests import naive_chats
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
@@ -318,3 +319,28 @@ def test_a_conversational_completion_trains_everything_after_the_prompt(tokenize
 def test_without_a_template_chats_are_refused(tokenizer_path):
     with pytest.raises(PackerError, match=re.escape("has no chat template; choose one by --chat-template (chatml")):
         Encoder(TextOptions(tokenizer=tokenizer_path), recognise({"messages": []}, "x"))
+
+
+@pytest.mark.parametrize("named", ["role", "from"])
+def test_a_function_call_is_a_call_of_the_assistant_and_an_observation_the_answer_of_the_tool(named):
+    content = "content" if named == "role" else "value"
+    call = {"name": "add", "arguments": {"a": 2, "b": 2}}
+    chat = [
+        {named: "function_call", content: json.dumps(call)},
+        {named: "function_call", content: json.dumps([call, {"name": "now"}])},
+        {named: "observation", content: "4"},
+    ]
+    tool_call = {"type": "function", "function": call}
+    now = {"type": "function", "function": {"name": "now", "arguments": {}}}
+    assert messages_of(chat, "messages", 0) == [
+        {"role": "assistant", "tool_calls": [tool_call]},
+        {"role": "assistant", "tool_calls": [tool_call, now]},
+        {"role": "tool", "content": "4"},
+    ]
+    for text, words in (
+        ("{", "not valid JSON"),
+        ("3", "names no function"),
+        ('{"arguments": {}}', "names no function"),
+    ):
+        with pytest.raises(TextError, match=rf"document 7: 'messages' message 0 is a function_call, .*{words}"):
+            messages_of([{named: "function_call", content: text}], "messages", 7)

@@ -44,6 +44,7 @@ class PackArguments(TypedDict, total=False):
     time_limit: float | None
     align: int
     untrained: Untrained
+    allow_untrained: bool
     seed: int
     pad_id: int | None
     long: LongPolicy

@@ -158,6 +158,7 @@ class PackOptions:
         ),
     ] = 1
     untrained: Annotated[Untrained, About("What to do with segments that have no trained token.", ROWS)] = "keep"
+    allow_untrained: Annotated[bool, About("Pack labels of which none is trained.", ROWS)] = False
     seed: Annotated[int, About("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
     pad_id: Annotated[
         int | None,

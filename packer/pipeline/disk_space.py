@@ -13,14 +13,14 @@ from packer.output.packed_output import PackedOutput
 from packer.shards.row_format import RowFormat
 from packer.sources import OpenDocuments, Source
 
-_WORTH_LOGGING = 10**6  # bytes
+_WORTH_LOGGING = 0.25  # share of the free space
 _CERTAIN_SHARE = 0.8  # share of a size estimated from a sample that is needed for certain
 
 log = logging.getLogger(__name__)
 
 
 def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOptions) -> None:
-    """Log the disk space that decoding needs and the free space, unless little or nothing is left to decode.
+    """Log the disk space that decoding needs and the free space, if it is a quarter of that or more.
 
     Raises:
         PackerError: the decoded source, or the decoded source and the rows, do not fit.
@@ -31,7 +31,7 @@ def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOp
     rows = spill.tokens * RowFormat.of(options).row_bytes // options.max_len
     free = _free(claimed)
     about = "about" if spill.sampled else "up to"
-    if spill.bytes + rows >= _WORTH_LOGGING:
+    if spill.bytes + rows >= _WORTH_LOGGING * free:
         log.info(
             "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
             about,
@@ -62,7 +62,7 @@ def check_tokenizing(folder: Path, source: Source, out: Path) -> None:
     size = source.spill_size(folder)
     free = shutil.disk_usage(folder).free
     about = "about" if size.sampled else "up to"
-    if size.bytes >= _WORTH_LOGGING:
+    if size.bytes >= _WORTH_LOGGING * free:
         log.info("tokenizing needs %s %s for the output; %s are free", about, byte_size(size.bytes), byte_size(free))
     if size.bytes * (_CERTAIN_SHARE if size.sampled else 1) > free:
         raise PackerError(

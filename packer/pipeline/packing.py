@@ -10,7 +10,7 @@ from pathlib import Path
 
 import xxhash
 
-from packer.errors import PackerError
+from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.facts import SourceIdentity, Totals
 from packer.notes import Note, NotesInFolder
@@ -26,13 +26,15 @@ from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.shard_maker import ShardMaker, write_shards
+from packer.pipeline.source_warnings import warn_of_padding, warn_of_split_chats
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments
-from packer.sources.formats import ending_of
+from packer.sources.formats import FORMATS, ending_of
+from packer.sources.hugging_face import SAVED
 from packer.system_errors import system_errors
 
 log = logging.getLogger(__name__)
@@ -117,6 +119,8 @@ def default_output(source: SourceLike | Sequence[SourceLike], options: PackOptio
 def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, suffix: str) -> Path:
     """Name an output after the source and, if there is one, its split: rows.jsonl.gz, "tokenized" -> rows-tokenized.
 
+    It lies beside the source, but not in the folder of a saved dataset.
+
     Raises:
         PackerError: the source is a mixture, a glob or a dataset in memory.
     """
@@ -130,8 +134,13 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
     if path.name in ("", ".."):
         path = path.resolve()
     name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
-    split = f"-{options.split}" if options.split else ""
     folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
+    others = [folder / f"{name}{ending}" for each in FORMATS.values() for ending in each.all_endings]
+    if path.is_file() and any(other.exists() and other.name != path.name for other in (folder / name, *others)):
+        name = path.name  # its output is not that of rows.parquet beside rows.jsonl
+    while any((folder / each).exists() for each in SAVED):  # the folder of a dataset, which is read as a whole
+        folder = folder.resolve().parent
+    split = f"-{options.split}" if options.split else ""
     return folder / f"{name}{split}-{suffix}"
 
 
@@ -200,10 +209,12 @@ def _pack_into(
     documents = read_documents(mapped, progress, hold_lengths=is_grouped, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     check_mixture(claimed, documents.identity, options)
+    warn_of_padding(mapped)
 
     # Plan the rows.
     planned = plan_documents(documents, options, notes=notes, workers=workers, progress=progress)
     watch.check()
+    warn_of_split_chats(documents.identity, planned.totals, options)
 
     # Write the shards that are missing.
     check_writing(claimed, planned.totals.packs * planned.row_format.row_bytes)
@@ -223,6 +234,11 @@ def _pack_into(
         tokens_trained=sum(entry.trained for entry in entries),
         segments_untrained=sum(entry.untrained_segments for entry in entries),
     )
+    if documents.identity.labels and options.labels and not (totals.tokens_trained or options.allow_untrained):
+        raise SourceError(
+            f"none of the {totals.tokens_packed:,} packed tokens is trained, so that a model learns nothing from them: "
+            "check the labels or masks, or choose --allow-untrained"
+        )
     manifest = Manifest(
         options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the path of the tokenizer
         source=documents.identity,

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes into the folder of a `Dataset`, and of a `DatasetDict`."""
 
+SAVED = (STATE, SPLITS)
+"""Files that tell that a folder was written by `save_to_disk`."""
+
 REPORT = "tokenized.json"
 """Report that `packer tokenize` adds to the folder of a dataset."""
 

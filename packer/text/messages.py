@@ -18,8 +18,10 @@ _SHAREGPT = {
     "system": "system",
     "tool": "tool",
     "observation": "tool",
+    "function_call": "assistant",
 }
 _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")}
+_ROLES |= {"observation": "tool", "function_call": "assistant"}
 
 
 class TextError(SourceError):
@@ -67,7 +69,8 @@ def messages_of(value: Any, column: str, row: int) -> list[Message]:
     """Check a conversation and give every message a `role` and, unless it has none, a `content`.
 
     The fields `from` and `value` of ShareGPT become `role` and `content`; `human` is the user and `gpt` the assistant.
-    All other fields are left for the chat template.
+    An `observation` is of a tool, and the content of a `function_call`, JSON with the name and arguments of one call or
+    of several, becomes the `tool_calls` of the assistant. All other fields are left for the chat template.
 
     Raises:
         TextError: it is no list of messages, or a role is unknown.
@@ -94,12 +97,33 @@ def _message(message: Any, column: str, number: int, row: int) -> Message:
         raise TextError(row, f"{where} has no 'role' (found: {', '.join(message) or 'none'})")
     if not isinstance(role, str) or role not in known:
         raise TextError(row, f"{where} has the role {role!r}, which is none of {', '.join(known)}")
+    if role == "function_call" and isinstance(message.get("content"), str):
+        message["tool_calls"] = _calls_of(message.pop("content"), where, row)
     content = message.get("content", "")
     if isinstance(content, str):
         text_of(content, f"the content of {where}", row)
     elif not isinstance(content, list):
         raise TextError(row, f"{where} has a content of type {type(content).__name__} where text is expected")
     return {**message, "role": known[role]}
+
+
+def _calls_of(text: str, where: str, row: int) -> list[dict[str, Any]]:
+    """Return the `tool_calls` of a message of the role function_call, whose content is JSON of one call or a list.
+
+    Raises:
+        TextError: it is not.
+    """
+    try:
+        calls = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TextError(row, f"{where} is a function_call, and its content is not valid JSON: {error}") from None
+    calls = calls if isinstance(calls, list) else [calls]
+    if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+        raise TextError(row, f"{where} is a function_call, and its content names no function: write name and arguments")
+    return [
+        {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+        for call in calls
+    ]
 
 
 def tools_of(value: Any, row: int) -> list[Any] | None:

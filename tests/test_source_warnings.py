@@ -1,0 +1,123 @@
+"""Warnings and errors where a silent default would ruin a run, and where outputs go by default."""
+
+import logging
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import packer
+from packer.options import PackOptions
+from packer.pipeline.packing import default_output
+from tests.chat_templates import EXACT, save_tokenizer
+from tests.test_cli import run
+from tests.test_pack import made_documents, save_arrow
+
+
+def warnings_of(caplog, *arguments, **options) -> list[str]:
+    with caplog.at_level(logging.WARNING, logger="packer"):
+        caplog.clear()
+        packer.pack(*arguments, sync=False, overwrite=True, **options)
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def padded(documents: list[list[int]], width: int, *, left: bool = False) -> list[list[int]]:
+    rows = []
+    for tokens in documents:
+        padding = [0] * (width - len(tokens))
+        rows.append([*padding, *tokens] if left else [*tokens, *padding])
+    return rows
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_documents_that_look_padded_are_warned_of(tmp_path, caplog, left):
+    documents = [tokens or [5] for tokens in made_documents(300)]
+    source = save_arrow(tmp_path / "rows.arrow", padded(documents, 64, left=left))
+    (warning,) = warnings_of(caplog, source, tmp_path / "out", max_len=64)
+    assert "several tokens of id 0, which looks like padding: give an attention_mask" in warning
+    assert not warnings_of(caplog, save_arrow(tmp_path / "bare.arrow", documents), tmp_path / "out", max_len=64)
+    columns = {
+        "input_ids": padded(documents, 64, left=left),
+        "attention_mask": padded([[1] * len(tokens) for tokens in documents], 64, left=left),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "masked.parquet")
+    assert not warnings_of(caplog, tmp_path / "masked.parquet", tmp_path / "out", max_len=64)
+
+
+def test_the_source_of_a_mixture_that_looks_padded_is_named(tmp_path, caplog):
+    documents = [tokens or [5] for tokens in made_documents(300)]
+    good = save_arrow(tmp_path / "good.arrow", documents)
+    bad = save_arrow(tmp_path / "bad.arrow", padded(documents, 64))
+    (warning,) = warnings_of(caplog, [(good, 1), (bad, 1)], tmp_path / "out", max_len=64)
+    assert "most documents of bad.arrow begin or end" in warning
+
+
+def test_a_dataset_in_another_order_is_looked_at_in_that_order(tmp_path, caplog):
+    documents = [*padded([[1]] * 100, 8), *([1, 2, 3, 4] for _ in range(100))]
+    dataset = datasets.Dataset.from_dict({"input_ids": documents})
+    assert warnings_of(caplog, dataset.select(range(100)), tmp_path / "out", max_len=8)
+    assert not warnings_of(caplog, dataset.select(range(199, 99, -1)), tmp_path / "out", max_len=8)
+
+
+CHAT = [{"role": "user", "content": "a few words " * 9}, {"role": "assistant", "content": "and more words " * 9}]
+
+
+def test_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])
+    pq.write_table(pa.table({"messages": [CHAT] * 3}), tmp_path / "chats.parquet")
+    options = {"tokenizer": tokenizer, "max_len": 16}
+    (warning,) = warnings_of(caplog, tmp_path / "chats.parquet", tmp_path / "out", **options)
+    assert (
+        warning == "3 documents longer than a row are split inside a message: choose --split-at turns, or --long drop"
+    )
+    assert not warnings_of(caplog, tmp_path / "chats.parquet", tmp_path / "out", **{**options, "max_len": 4096})
+
+
+def test_a_source_of_which_nothing_is_trained_is_an_error_unless_allowed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    documents = [tokens for tokens in made_documents(50) if tokens]
+    save_arrow(tmp_path / "rows.arrow", documents, labels=[[-100] * len(tokens) for tokens in documents])
+    result = run("pack", "rows.arrow", "--max-len", 64)
+    assert result.exit_code == 1
+    tokens = sum(map(len, documents))
+    assert f"none of the {tokens:,} packed tokens is trained" in result.stderr
+    assert "choose --allow-untrained" in result.stderr
+    assert not Path("rows-packed-64").exists()
+    assert run("pack", "rows.arrow", "--max-len", 64, "--allow-untrained").exit_code == 0
+    assert packer.load("rows-packed-64").manifest.totals.tokens_trained == 0
+    packer.pack("rows.arrow", "without", max_len=64, labels=False)
+    save_arrow(tmp_path / "one.arrow", documents, labels=[[-100] * len(d) for d in documents[:-1]] + [documents[-1]])
+    packer.pack("one.arrow", max_len=64)
+
+
+def test_tokens_without_labels_may_be_too_short_to_be_trained(tmp_path):
+    packer.pack(save_arrow(tmp_path / "rows.arrow", [[1], [2]]), tmp_path / "out", max_len=4)
+
+
+def output_of(source: object) -> str:
+    return str(default_output(source, PackOptions(max_len=64)))
+
+
+def test_sources_whose_names_differ_by_their_ending_have_outputs_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("rows.jsonl", "rows.parquet", "other.arrow", "data.json.gz"):
+        Path(name).touch()
+    Path("data").mkdir()
+    assert output_of("rows.jsonl") == "rows.jsonl-packed-64"
+    assert output_of("rows.parquet") == "rows.parquet-packed-64"
+    assert output_of("other.arrow") == "other-packed-64"
+    assert output_of("data") == "data-packed-64"
+    assert output_of("data.json.gz") == "data.json.gz-packed-64"
+
+
+def test_the_output_of_a_file_of_a_saved_dataset_lies_beside_the_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    dataset = datasets.Dataset.from_dict({"input_ids": [np.arange(1, 9).tolist()] * 4})
+    datasets.DatasetDict({"train": dataset, "test": dataset}).save_to_disk("saved")
+    (file,) = Path("saved/train").glob("data-*.arrow")
+    assert Path(output_of(file)) == tmp_path / f"{file.stem}-packed-64"
+    packer.pack(file, max_len=8)
+    packer.pack("saved", max_len=8, split="train")
