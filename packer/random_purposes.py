@@ -17,3 +17,6 @@ POOL_ROWS = 12  # the order of rows in a shard of the pool
 # the loader
 ROW_ORDER = 5  # the order of rows in an epoch
 MASKS = 6  # the tokens that a masked language model restores, and what replaces them
+
+# reports
+SHOWN_ROWS = 13  # the rows that a report shows

@@ -78,8 +78,10 @@ def make_manifest_fit(folder: Path, name: str) -> None:
 def reading_fault(folder: Path, source: Path) -> str | None:
     """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
+    from packer.pipeline import packed_figures
     from packer.pipeline.statistics import packed_statistics
     from packer.report import render_row, segments_of
+    from packer.report.html import render_page
 
     def show(number: int) -> None:
         dataset = packer.load(folder)
@@ -93,6 +95,7 @@ def reading_fault(folder: Path, source: Path) -> str | None:
         "verify": lambda: list(packer.verify(folder)),
         "verify --source": lambda: list(packer.verify(folder, source)),
         "stats": lambda: packed_statistics(folder),
+        "stats --report": lambda: render_page(packed_figures(folder)),
         "load": lambda: list(packer.load(folder)),
         **{f"show {number}": functools.partial(show, number) for number in range(6)},
         **{f"export {target}": functools.partial(export, target) for target in ("parquet", "torchtitan")},

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from math import ceil, log
 
 # ---- packing: lengths -> packs, each a list of lengths in the order in which they were put in ----
@@ -697,3 +697,16 @@ def within_row_share(rows: list[list[int]]) -> float:
     whole = sum(length * (log(length) - middle) ** 2 for length in everything)
     between = sum(sum(row) * (mean(row) - middle) ** 2 for row in rows)
     return 1 - between / whole if len(set(everything)) > 1 else 1.0
+
+
+def work_of_rows(rows: list[list[int]], matrices: int) -> tuple[float, float]:
+    """(keys per token, largest work of a row over the mean), token by token (`packer.stats.model_work`)."""
+    keys = [sum(token + 1 for length in row for token in range(length)) for row in rows]
+    tokens = [sum(row) for row in rows]
+    work = [matrices * count + seen for count, seen in zip(tokens, keys, strict=True)]
+    return sum(keys) / sum(tokens), max(work) * len(rows) / sum(work)
+
+
+def expected_largest(values: list[int], draws: int) -> float:
+    """Mean over all ways to draw `draws` values, with replacement, of the largest (`RowProfile.wait`)."""
+    return sum(max(drawn) for drawn in product(values, repeat=draws)) / len(values) ** draws

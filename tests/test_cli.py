@@ -100,6 +100,8 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
         "overwrite",
         "like",
         "config",
+        "report",
+        "with_text",
     }
 
 

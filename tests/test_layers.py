@@ -20,6 +20,7 @@ FLOORS = {
     "facts": 0,
     "labels": 0,
     "paths": 0,
+    "plots": 0,
     "progress": 0,
     "random_purposes": 0,
     "system_errors": 0,

@@ -23,7 +23,15 @@ from packer.cli.declared_options import options
 from packer.facts.kinds import check_fields
 from packer.options import About, PackArguments, PackOptions, options_of, pack_options, parse_size
 from packer.options.choices import TokenColumn
-from packer.options.command_options import CheckOptions, ExportOptions, OutputOptions, StatsOptions
+from packer.options.command_options import (
+    CheckOptions,
+    ExportOptions,
+    OutputOptions,
+    PlotOptions,
+    ReportOptions,
+    RowLengthsOption,
+    StatsOptions,
+)
 from packer.options.headings import HEADINGS, ROWS
 from packer.pipeline.apply_options import row_format_of
 from packer.shards.option_kinds import OPTIONS, option_kinds
@@ -177,7 +185,13 @@ def test_an_option_is_added_by_its_declaration_alone():
     assert "--toy N  Number of toys.  [default: 3]" in invoke(play, ["--help"]).output
 
 
-@pytest.mark.parametrize("declaration", [PackOptions, OutputOptions, ExportOptions, StatsOptions, CheckOptions])
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        *(PackOptions, OutputOptions, ExportOptions, StatsOptions, RowLengthsOption),
+        *(ReportOptions, PlotOptions, CheckOptions),
+    ],
+)
 def test_every_declaration_says_what_help_needs(declaration):
     for name, option in options_of(declaration).items():
         assert option.about.help.endswith(".")

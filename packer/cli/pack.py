@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,9 +13,10 @@ from packer.cli.command import command
 from packer.cli.config_options import config_options
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
+from packer.cli.report_files import check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import source_options, sources_and_weights
 from packer.options import PackOptions
-from packer.options.command_options import JsonOption, OutputOptions
+from packer.options.command_options import JsonOption, OutputOptions, ReportOptions
 
 
 @command(resumes=True)
@@ -23,8 +25,11 @@ from packer.options.command_options import JsonOption, OutputOptions
 @options(PackOptions)
 @options(OutputOptions, "output", default_words="DATASET-packed-MAX_LEN")
 @options(OutputOptions, without=("output",))
+@options(ReportOptions)
 @options(JsonOption)
-def pack(dataset: str | None, sources: tuple[str, ...], as_json: bool, **values: Any) -> None:
+def pack(
+    dataset: str | None, sources: tuple[str, ...], report: Path | None, with_text: bool, as_json: bool, **values: Any
+) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
@@ -35,18 +40,25 @@ def pack(dataset: str | None, sources: tuple[str, ...], as_json: bool, **values:
 
     source, weights = sources_and_weights(dataset, sources)
     pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
+    check_report_files(report=report, with_text=with_text, tokenizer=values["tokenizer"])
+    decode = text_decoder(with_text=with_text, tokenizer=values["tokenizer"])
     with progress_bars() as progress:
         begun = time.perf_counter()
         result = pipeline.pack(source, options=pack_options, progress=progress, **values_of(OutputOptions, values))
         seconds = time.perf_counter() - begun
+        lines = []
+        if report is not None:
+            figures = pipeline.packed_figures(result.output, decode=decode, progress=progress)
+            lines = write_report_files(figures, report=report)
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
         click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
     elif result.found_complete:
         made = "packed with the same options from the same source"
-        click.echo(f"{result.output} is complete, {made}: nothing to do ({result.checked})")
+        click.echo("\n".join([f"{result.output} is complete, {made}: nothing to do ({result.checked})", *lines]))
     else:
         from packer.report import render_manifest_summary
 
         rows = pipeline.packed_statistics(result.output)
-        click.echo(render_manifest_summary(result.manifest, rows=rows, output=str(result.output), seconds=seconds))
+        summary = render_manifest_summary(result.manifest, rows=rows, output=str(result.output), seconds=seconds)
+        click.echo("\n".join([summary, *lines]))

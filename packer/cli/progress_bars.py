@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 INTERVAL = 15.0
 """Seconds between lines of progress where stderr is not a terminal."""
 
-_UNITS = {"write": "tok", "export": "tok", "compare": "tok", "plan": "part", "solve": "alg"}  # of other stages: bytes
-_WORDS = {"tok": "tokens", "part": "partitions", "alg": "algorithms"}
+_UNITS = {
+    "write": "tok",
+    "export": "tok",
+    "compare": "tok",
+    "plan": "part",
+    "length": "plan",
+    "solve": "alg",
+}  # of other stages: bytes
+_WORDS = {"tok": "tokens", "part": "partitions", "plan": "plans", "alg": "algorithms"}
 
 
 @contextmanager

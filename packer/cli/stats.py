@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from packer.cli.command import command
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
+from packer.cli.report_files import check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import source_options, sources_and_weights
+from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.options.command_options import JsonOption, StatsOptions
+from packer.options.command_options import JsonOption, PlotOptions, ReportOptions, RowLengthsOption, StatsOptions
 from packer.paths import expanded
+
+if TYPE_CHECKING:
+    from packer.progress import Progress
+    from packer.stats import ReportFigures
 
 WITHOUT = (
     *("max_len", "keep", "keep_tokens", "untrained", "pad_id", "split_at"),
@@ -26,29 +33,120 @@ WITHOUT = (
 
 @command()
 @source_options
-@options(PackOptions, "max_len", default=4096, help="Number of tokens in a row; a packed dataset has its own.")
+@options(RowLengthsOption)
 @options(PackOptions, without=WITHOUT)
 @options(StatsOptions)
+@options(ReportOptions)
+@options(PlotOptions)
 @options(JsonOption)
-def stats(dataset: str | None, sources: tuple[str, ...], batch_size: int, as_json: bool, **values: Any) -> None:
+def stats(
+    dataset: str | None,
+    sources: tuple[str, ...],
+    max_len: tuple[int, ...],
+    batch_size: int,
+    as_json: bool,
+    **values: Any,
+) -> None:
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
 
-    It predicts as many rows as `pack` makes with the same options, also for mixtures, groups and pairs.
+    It predicts as many rows as `pack` makes with the same options, also for mixtures, groups and pairs. Several row
+    lengths are compared in a table, to choose one.
     """
-    from packer import pipeline, report
     from packer.shards.manifest import is_packed
 
     source, weights = sources_and_weights(dataset, sources)
+    files = values_of(PlotOptions, values) | {"report": values["report"]}
+    with_text, tokenizer = values["with_text"], values["tokenizer"]
+    check_report_files(report=files["report"], plot=files["plot"], with_text=with_text, tokenizer=tokenizer)
+    wants_files = files["report"] is not None or files["plot"] is not None
+    with progress_bars() as progress:
+        if dataset is not None and is_packed(Path(expanded(dataset))):
+            decode = text_decoder(with_text=with_text, tokenizer=tokenizer)
+            found = _of_packed(dataset, max_len, batch_size, decode, progress, wants_files=wants_files)
+        else:
+            if with_text:
+                raise PackerError(
+                    "--with-text is for a packed dataset: pack first, as in packer pack DATASET --report F"
+                )
+            pack_options = PackOptions(weights=weights, max_len=max_len[-1], **values_of(PackOptions, values))
+            found = _of_dataset(source, pack_options, max_len, batch_size, progress, wants_files=wants_files)
+        lines = [] if found.figures is None else write_report_files(found.figures, **files)
+    click.echo(json.dumps(found.content, indent=1) if as_json else "\n".join([found.text, *lines]))
+
+
+class _Found(NamedTuple):
+    """What is printed, as JSON or as text, and what a report shows; None if none is asked for."""
+
+    content: dict[str, object]
+    text: str
+    figures: ReportFigures | None
+
+
+def _of_packed(
+    packed: str,
+    max_lens: tuple[int, ...],
+    batch_size: int,
+    decode: Callable[[Any], str] | None,
+    progress: Progress,
+    *,
+    wants_files: bool,
+) -> _Found:
+    """Describe a packed dataset.
+
+    Raises:
+        PackerError: it cannot be read, or there are several lengths.
+    """
+    from packer import pipeline, report
+
+    if len(max_lens) > 1:
+        raise PackerError(
+            f"--max-len {','.join(map(str, max_lens))}: {packed} is packed, into rows of one length; "
+            "compare lengths on the dataset that it was packed from"
+        )
+    found = pipeline.packed_statistics(packed)
+    text = report.render_packed_stats(found, unicode=report.can_draw_blocks(sys.stdout.encoding))
+    figures = None
+    if wants_files:
+        figures = pipeline.packed_figures(packed, documents_per_step=batch_size, decode=decode, progress=progress)
+    return _Found(found.to_json(), text, figures)
+
+
+def _of_dataset(
+    source: str | list[str],
+    pack_options: PackOptions,
+    max_lens: tuple[int, ...],
+    batch_size: int,
+    progress: Progress,
+    *,
+    wants_files: bool,
+) -> _Found:
+    """Describe a dataset or a mixture, at one row length or at several.
+
+    Raises:
+        PackerError: it cannot be read, or there is nothing in it to pack.
+    """
+    from packer import pipeline, report
+
+    is_choice = len(max_lens) > 1
+    figures = None
+    if wants_files:
+        figures = pipeline.dataset_figures(
+            source,
+            options=pack_options,
+            max_lens=max_lens if is_choice else (),
+            documents_per_step=batch_size,
+            progress=progress,
+        )
+    if is_choice:
+        lengths = figures.row_lengths if figures is not None else None
+        lengths = lengths or pipeline.row_length_statistics(
+            source, options=pack_options, max_lens=max_lens, documents_per_step=batch_size, progress=progress
+        )
+        return _Found(lengths.to_json(), report.render_row_lengths(lengths), figures)
+    stats = figures.stats if figures is not None else None
+    stats = stats or pipeline.dataset_statistics(
+        source, options=pack_options, documents_per_step=batch_size, progress=progress
+    )
     unicode = report.can_draw_blocks(sys.stdout.encoding)
-    content: dict[str, Any]
-    if dataset is not None and is_packed(Path(expanded(dataset))):
-        packed = pipeline.packed_statistics(dataset)
-        content, text = packed.to_json(), report.render_packed_stats(packed, unicode=unicode)
-    else:
-        pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
-        with progress_bars() as progress:
-            found = pipeline.dataset_statistics(
-                source, options=pack_options, documents_per_step=batch_size, progress=progress
-            )
-        content, text = found.to_json(), report.render_stats(found, unicode=unicode, mix_unit=pack_options.mix_unit)
-    click.echo(json.dumps(content, indent=1) if as_json else text)
+    text = report.render_stats(stats, unicode=unicode, mix_unit=pack_options.mix_unit)
+    return _Found(stats.to_json(), text, figures)

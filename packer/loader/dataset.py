@@ -134,6 +134,12 @@ class PackedDataset:
     def __repr__(self) -> str:
         return f"PackedDataset({str(self.path)!r}, rows={len(self):,}, max_len={self.max_len:,})"
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from packer.loader.notebook_view import dataset_html
+
+        return dataset_html(self)
+
     def __reduce__(self) -> tuple[type[PackedDataset], tuple[Path]]:
         return type(self), (self.path.absolute(),)  # a worker may run in another folder
 

@@ -36,5 +36,8 @@ BUILT_IN_TEMPLATES: tuple[str, ...] = get_args(BuiltInTemplate)
 ExportTarget = Literal["megatron", "maxtext", "torchtitan", "torchtune", "parquet"]
 """Trainers for which a packed dataset can be exported."""
 
+ReportPlot = Literal["padding", "lengths", "max-len", "rows", "mixing", "attention", "tokens", "mixture"]
+"""Plots of a report, in its order."""
+
 Compression = Literal["zstd", "snappy", "none"]
 """Compression of exported Parquet files."""

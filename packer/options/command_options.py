@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from packer.options.choices import Compression, ExportTarget
-from packer.options.headings import GENERAL, OUTPUT
+from packer.errors import PackerError
+from packer.options.choices import Compression, ExportTarget, ReportPlot
+from packer.options.headings import GENERAL, OUTPUT, ROWS
 from packer.options.option import About
+from packer.options.pack_options import LONGEST_ROW
+
+
+def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
+    """Return distinct row lengths in ascending order: "4096,512" -> (512, 4096).
+
+    Raises:
+        PackerError: one is not a whole number.
+    """
+    if isinstance(lengths, int):
+        return (lengths,)
+    words = lengths.split(",") if isinstance(lengths, str) else lengths
+    try:
+        return tuple(sorted({int(word) for word in words}))
+    except ValueError:
+        raise PackerError(f"{lengths!r} is no list of row lengths: write 4096, or 512,1024,2048 for several") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +70,48 @@ class StatsOptions:
         int,
         About("Documents per optimizer step in training without packing.", GENERAL, least=1, metavar="N"),
     ] = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowLengthsOption:
+    """The option of `packer stats` that names one row length or several."""
+
+    max_len: Annotated[
+        tuple[int, ...],
+        About(
+            "Number of tokens in a row, or several to choose from, as in 512,1024,2048; a packed dataset has its own.",
+            ROWS,
+            least=1,
+            most=LONGEST_ROW,
+            metavar="N[,N...]",
+            default_words="4096",
+            convert=_ascending,
+        ),
+    ] = (4096,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportOptions:
+    """Options of a report."""
+
+    report: Annotated[
+        Path | None,
+        About("Page of HTML to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html"),
+    ] = None
+    with_text: Annotated[
+        bool,
+        About(
+            "Show the beginnings of documents in the report, which otherwise holds no text; needs --tokenizer.", OUTPUT
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlotOptions:
+    """Options of a single plot of a report."""
+
+    plot: Annotated[Path | None, About("Picture to write: one plot of the report.", OUTPUT, metavar="FILE.svg")] = None
+    plot_of: Annotated[ReportPlot, About("The plot that --plot writes.", OUTPUT, metavar="NAME")] = "rows"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

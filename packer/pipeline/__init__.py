@@ -8,11 +8,14 @@
     - `order_plan`: rows follow the order of the source
     - `group_plan`: groups of documents are kept together or apart
 - `shard_maker`: writes the shards of a plan; `watch_source`, `disk_space`: source files must not change, rows must fit
-- `statistics`, `comparing`: plan without tokens, from the lengths that `measure_source` reads
+- `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
+- `collect_figures`, `sample_rows`: collect everything that a report shows
 - `verifying`: compares rows with their source (`against_source`) and counts the totals again (`recounting`)
 """
 
+from packer.pipeline.collect_figures import dataset_figures, packed_figures
 from packer.pipeline.comparing import compare
+from packer.pipeline.measure_row_lengths import row_length_statistics
 from packer.pipeline.packing import PackResult, pack
 from packer.pipeline.statistics import dataset_statistics, packed_statistics
 from packer.pipeline.tokenizing import TokenizeResult, tokenize
@@ -22,9 +25,12 @@ __all__ = [
     "PackResult",
     "TokenizeResult",
     "compare",
+    "dataset_figures",
     "dataset_statistics",
     "pack",
+    "packed_figures",
     "packed_statistics",
+    "row_length_statistics",
     "tokenize",
     "verify",
 ]

@@ -100,11 +100,18 @@ class PlannedLengths:
     shards: Shards
     """Rows of each shard."""
 
-    packs: int
-    """Number of rows."""
+    totals: PlanTotals
+    """Totals of the plan: every document and token accounted for."""
 
-    lower_bound: int
-    """Lower bound on the rows of any packing."""
+    @property
+    def packs(self) -> int:
+        """Number of rows."""
+        return self.totals.packs
+
+    @property
+    def lower_bound(self) -> int:
+        """Lower bound on the rows of any packing."""
+        return self.totals.lower_bound
 
 
 def plan_lengths(
@@ -136,7 +143,7 @@ def plan_lengths(
     else:
         reader = LengthsReader(lengths=lengths, options=options)
         shards, totals = _plan_ungrouped(reader, options, rows_per_shard, NotesInMemory(), threads, progress)
-    return PlannedLengths(segments=segments, shards=shards, packs=totals.packs, lower_bound=totals.lower_bound)
+    return PlannedLengths(segments=segments, shards=shards, totals=totals)
 
 
 def _rows_per_shard(options: PackOptions, row_format: RowFormat) -> int:

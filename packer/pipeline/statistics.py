@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.make_plan import plan_lengths
-from packer.pipeline.measure_source import measure
+from packer.pipeline.make_plan import PlannedLengths, plan_lengths
+from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.read_documents import SourceLike
 from packer.plan import Segments
 from packer.progress import Progress, silent
@@ -43,9 +44,16 @@ def dataset_statistics(
     measured = measure(source, options, progress)
     lengths = measured.lengths_for(options)
     planned = plan_lengths(lengths, options, groups=measured.groups, progress=progress)
+    return planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
+
+
+def planned_statistics(
+    measured: Measured, planned: PlannedLengths, options: PackOptions, *, documents_per_step: int
+) -> DatasetStats:
+    """Describe a dataset that was measured, and the rows that were planned of it."""
     return dataset_stats(
-        lengths=lengths,
-        histogram=_tokens_of_segments(planned.segments),
+        lengths=measured.lengths,
+        histogram=tokens_of_segments(planned.segments),
         packs=planned.packs,
         lower_bound=planned.lower_bound,
         algorithm=get_algorithm(options.algorithm).name,
@@ -55,7 +63,7 @@ def dataset_statistics(
     )
 
 
-def _tokens_of_segments(segments: Segments) -> NDArray[np.int64]:
+def tokens_of_segments(segments: Segments) -> NDArray[np.int64]:
     """Count segments by their tokens, without alignment: int64, shape (max_len + 1,)."""
     if segments.align == 1:
         return segments.histogram
@@ -74,17 +82,24 @@ def packed_statistics(packed: str | Path) -> PackedStats:
         documents=manifest.totals.documents_packed,
         lower_bound=manifest.totals.lower_bound,
         max_len=manifest.max_len,
-        rows=_row_arrays(folder, manifest),
+        rows=row_arrays(folder, manifest),
     )
 
 
-def _row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
+def row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
+    """Yield the boundaries of one record batch after the other."""
+    for batch in row_batches(folder, manifest):
+        yield RowArrays(
+            row_offsets=as_numpy(batch["seq_lengths"].offsets),
+            seq_lengths=as_numpy(batch["seq_lengths"].values),
+            doc_ids=as_numpy(batch["doc_ids"].values),
+            seq_tokens=as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else None,
+        )
+
+
+def row_batches(folder: Path, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of all shards in order, checked."""
     for entry in manifest.shards:
         for batch in open_shard(folder, entry, manifest).to_batches():
             check_batch(batch, folder / entry.file, manifest)
-            yield RowArrays(
-                row_offsets=as_numpy(batch["seq_lengths"].offsets),
-                seq_lengths=as_numpy(batch["seq_lengths"].values),
-                doc_ids=as_numpy(batch["doc_ids"].values),
-                seq_tokens=as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else None,
-            )
+            yield batch

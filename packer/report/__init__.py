@@ -1,16 +1,19 @@
-"""Reports for the terminal: tables, bars and summaries as text; nothing here prints.
+"""Reports: tables, bars and summaries as text for the terminal, and pages of HTML; nothing here prints.
 
 - `plain_text`: columns, bars and formatted numbers
 - `dataset_report`: `render_stats` and `render_packed_stats`
+- `row_length_table`: `render_row_lengths`
 - `run_summary`: `render_manifest_summary`, `render_tokenized` and `render_export`
 - `row_table`: `segments_of` a row, `render_row`, `render_text` and `row_to_json`
 - `comparison_tables`: `render_comparison`
+- `html`: the report as a page, and its plots as files; not imported here, because it needs Jinja2
 - `verdict_table`: `render_verdicts`; not imported here, because only `packer check` needs it
 """
 
 from packer.report.comparison_tables import render_comparison
 from packer.report.dataset_report import render_packed_stats, render_stats
 from packer.report.plain_text import can_draw_blocks
+from packer.report.row_length_table import render_row_lengths
 from packer.report.row_table import render_row, render_text, row_to_json, segments_of
 from packer.report.run_summary import render_export, render_manifest_summary, render_tokenized
 
@@ -21,6 +24,7 @@ __all__ = [
     "render_manifest_summary",
     "render_packed_stats",
     "render_row",
+    "render_row_lengths",
     "render_stats",
     "render_text",
     "render_tokenized",

@@ -12,7 +12,7 @@ from typing import Any
 
 from packer.facts import Facts, SourceIdentity, Totals, kinds_of
 from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields
-from packer.options import PackOptions
+from packer.options import PackOptions, byte_size
 from packer.shards.option_kinds import OPTIONS
 from packer.shards.row_format import RowFormat
 
@@ -98,6 +98,35 @@ class Manifest:
     def efficiency(self) -> float:
         """Tokens / (rows * max_len), padding not counted as tokens."""
         return self.totals.efficiency
+
+    def __repr__(self) -> str:
+        totals = self.totals
+        return (
+            f"Manifest(packs={totals.packs}, max_len={self.max_len}, documents={totals.documents_packed}, "
+            f"tokens={totals.tokens_packed}, efficiency={self.efficiency:.6f})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from packer.plots.notebook_facts import notebook_facts
+
+        return notebook_facts("Manifest of a packed dataset", self.facts())
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the main facts as (name, value in words)."""
+        totals = self.totals
+        facts = [
+            ("rows", f"{totals.packs:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
+            ("documents", f"{totals.documents_packed:,} of {totals.documents:,}, {totals.segments:,} segments"),
+            ("tokens", f"{totals.tokens_packed:,}, {totals.tokens_lost:,} truncated or dropped"),
+            ("algorithm", self.options.algorithm),
+            ("size", byte_size(sum(shard.bytes for shard in self.shards))),
+        ]
+        if self.options.labels:
+            facts.insert(3, ("trained tokens", f"{totals.tokens_trained:,}"))
+        if self.options.weights:
+            facts.append(("sources", ", ".join(part.name for part in self.source.mixture)))
+        return facts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file without its checksum."""

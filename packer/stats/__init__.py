@@ -5,13 +5,19 @@
 - `dataset_figures`: figures of a dataset before packing
 - `packed_figures`: figures of a packed dataset
 - `row_mixing`: how mixed rows are, and how evenly attention is divided among them
+- `row_lengths`: figures of the same documents in rows of several lengths, to choose max_len by
+- `report_figures`: everything that a report in HTML shows
+- `model_work`: work of a 7B model on rows, of which attention is a share
 - `row_figures` and `algorithm_comparison`: figures of each algorithm's rows; not imported here, because they need Numba
 """
 
 from packer.stats.dataset_figures import DatasetStats, Epoch, dataset_stats
 from packer.stats.distribution import Distribution, distribution
+from packer.stats.model_work import RowWork
 from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
 from packer.stats.padding import BATCH_SIZES, Padding, padding_ratios
+from packer.stats.report_figures import ReportFigures, SampleRow
+from packer.stats.row_lengths import RowLength, RowLengths, row_length
 from packer.stats.row_mixing import Mixing
 
 __all__ = [
@@ -22,9 +28,15 @@ __all__ = [
     "Mixing",
     "PackedStats",
     "Padding",
+    "ReportFigures",
     "RowArrays",
+    "RowLength",
+    "RowLengths",
+    "RowWork",
+    "SampleRow",
     "dataset_stats",
     "distribution",
     "packed_stats",
     "padding_ratios",
+    "row_length",
 ]

@@ -100,6 +100,26 @@ class DatasetStats:
         """Documents per row."""
         return self.documents_packed / self.packs
 
+    def __repr__(self) -> str:
+        return (
+            f"DatasetStats(documents={self.documents}, tokens={self.tokens}, packs={self.packs}, "
+            f"max_len={self.max_len}, efficiency={self.efficiency:.6f})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from packer.plots.notebook_facts import notebook_facts
+
+        facts = [
+            ("documents", f"{self.documents:,}"),
+            ("tokens", f"{self.tokens:,}"),
+            ("rows", f"{self.packs:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
+            ("longer than a row", f"{self.documents_over_max_len:,} documents"),
+            ("padding to max_len", f"{self.padding.max_len:.1%}"),
+            ("padding in batches of 8", f"{self.padding.batch_longest[8]:.1%}"),
+        ]
+        return notebook_facts("Statistics of a dataset", facts)
+
     def to_json(self) -> dict[str, object]:
         """Return all fields and ratios as values for JSON."""
         content = asdict(self)

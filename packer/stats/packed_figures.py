@@ -33,6 +33,14 @@ class RowArrays:
     seq_tokens: NDArray[np.int32] | None = None
     """Shape (segments,): real tokens in each extent; None without alignment."""
 
+    def without_padding(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return (lengths, row_starts): real tokens of the segments, and row r has row_starts[r]:row_starts[r + 1]."""
+        used = slice(self.row_offsets[0], self.row_offsets[-1])
+        tokens = self.seq_lengths if self.seq_tokens is None else self.seq_tokens
+        has_tail = self.doc_ids[self.row_offsets[1:] - 1] < 0
+        row_segments = np.diff(self.row_offsets) - has_tail
+        return tokens[used][self.doc_ids[used] >= 0], np.concatenate([[0], np.cumsum(row_segments)])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedStats:
@@ -89,6 +97,26 @@ class PackedStats:
         """Tokens of padding per row on average, including those for alignment."""
         return self.max_len - self.tokens / self.packs
 
+    def __repr__(self) -> str:
+        return (
+            f"PackedStats(documents={self.documents}, tokens={self.tokens}, packs={self.packs}, "
+            f"max_len={self.max_len}, efficiency={self.efficiency:.6f})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from packer.plots.notebook_facts import notebook_facts
+
+        facts = [
+            ("documents", f"{self.documents:,}"),
+            ("tokens", f"{self.tokens:,}"),
+            ("rows", f"{self.packs:,} of {self.max_len:,} tokens, {self.efficiency:.2%} full"),
+            ("segments per row", f"{self.segments_per_row.mean:.1f}, up to {self.segments_per_row.max:,}"),
+            ("padding to max_len", f"{self.padding.max_len:.1%}"),
+            ("padding in batches of 8", f"{self.padding.batch_longest[8]:.1%}"),
+        ]
+        return notebook_facts("Statistics of a packed dataset", facts)
+
     def to_json(self) -> dict[str, object]:
         """Return all fields and ratios as values for JSON."""
         content = asdict(self)
@@ -116,14 +144,11 @@ def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterab
     sums = RowSums()
     for part in rows:
         used = slice(part.row_offsets[0], part.row_offsets[-1])
-        is_segment = part.doc_ids[used] >= 0
-        tokens = part.seq_lengths if part.seq_tokens is None else part.seq_tokens
-        np.add.at(histogram, tokens[used][is_segment], 1)
-        has_tail = part.doc_ids[part.row_offsets[1:] - 1] < 0
-        row_segments = np.diff(part.row_offsets) - has_tail
-        np.add.at(depths, row_segments, 1)
+        lengths, row_starts = part.without_padding()
+        np.add.at(histogram, lengths, 1)
+        np.add.at(depths, np.diff(row_starts), 1)
         attention += int(np.square(part.seq_lengths[used], dtype=np.int64).sum())
-        sums.add(tokens[used][is_segment], np.concatenate([[0], np.cumsum(row_segments)]))
+        sums.add(lengths, row_starts)
     packs = int(depths.sum())
     return PackedStats(
         documents=documents,

@@ -104,12 +104,22 @@ class RowSums:
 
 
 def shuffled_share(histogram: NDArray[np.int64]) -> float:
-    """Return the within-row share of a shuffled corpus: segments in random order, in rows that end before an overflow.
+    """Return the within-row share of a shuffled corpus, which has the rows of `shuffled_rows`."""
+    sums = RowSums()
+    sums.add(*shuffled_rows(histogram))
+    return sums.finish().within_row_share
+
+
+def shuffled_rows(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (lengths, row_starts) of segments in random order, in rows that end before an overflow.
 
     If there are more than SAMPLED segments, a sample of about as many is shuffled.
 
     Args:
         histogram: (max_len + 1,) number of segments by length, with histogram[0] == 0.
+
+    Returns:
+        Lengths, shape (segments,), and row_starts, shape (rows + 1,), as for `RowSums.add`.
     """
     segments = int(histogram.sum())
     counts = histogram
@@ -122,6 +132,14 @@ def shuffled_share(histogram: NDArray[np.int64]) -> float:
     while row_starts[-1] < len(lengths):
         before = ends_in_order[row_starts[-1] - 1] if row_starts[-1] else 0
         row_starts.append(bisect_right(ends_in_order, before + len(histogram) - 1))
-    sums = RowSums()
-    sums.add(lengths, np.array(row_starts))
-    return sums.finish().within_row_share
+    return lengths, np.array(row_starts)
+
+
+def mean_lengths(lengths: NDArray[np.integer], row_starts: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Return the geometric mean of the segment lengths of each row, weighted by tokens, shape (rows,).
+
+    Arguments are those of `RowSums.add`, with at least one row. Segments of 4 and 4 tokens -> 4.
+    """
+    tokens = np.add.reduceat(lengths.astype(np.float64), row_starts[:-1])
+    means: NDArray[np.float64] = np.exp(np.add.reduceat(lengths * np.log(lengths), row_starts[:-1]) / tokens)
+    return means

@@ -1,0 +1,83 @@
+"""Reports and plots as files of `packer stats` and `packer pack`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer.errors import PackerError
+
+if TYPE_CHECKING:
+    from packer.stats import ReportFigures
+
+
+def check_report_files(
+    *, report: Path | None, plot: Path | None = None, with_text: bool, tokenizer: str | None
+) -> None:
+    """Check what can be checked before the work: that the files can be written, and that text can be shown.
+
+    Raises:
+        PackerError: a file cannot be written, or an option is missing.
+    """
+    for option, path in (("--report", report), ("--plot", plot)):
+        if path is None:
+            continue
+        if path.is_dir():
+            raise PackerError(f"{option} {path} is a folder: name a file in it")
+        if not os.access(path.parent, os.W_OK):
+            reason = "cannot be written to" if path.parent.is_dir() else "does not exist"
+            raise PackerError(f"{option} {path}: the folder {path.parent} {reason}; choose another")
+    if with_text and report is None:
+        raise PackerError("--with-text is for a report: add --report FILE.html")
+    if with_text and tokenizer is None:
+        raise PackerError("--with-text needs --tokenizer, which makes text of tokens")
+
+
+def text_decoder(*, with_text: bool, tokenizer: str | None) -> Callable[[Any], str] | None:
+    """Return the function from token ids to text; None to show no text.
+
+    Raises:
+        PackerError: there is no such tokenizer.
+    """
+    if not with_text or tokenizer is None:
+        return None
+    from packer.text import open_decoder
+
+    return open_decoder(tokenizer)
+
+
+def write_report_files(
+    figures: ReportFigures, *, report: Path | None, plot: Path | None = None, plot_of: str = "rows"
+) -> list[str]:
+    """Write the report and the plot that are asked for, and return a line about each.
+
+    Raises:
+        PackerError: a file cannot be written, or the dataset has no such plot.
+    """
+    from packer.report.html import render_page, render_plot
+
+    lines = []
+    if plot is not None:
+        _write(plot, render_plot(figures, plot_of))
+        lines.append(f"Plot written to {plot}")
+    if report is not None:
+        _write(report, render_page(figures))
+        lines.append(f"Report written to {report}")
+    return lines
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file under another name and rename it, so that it never is half a file.
+
+    Raises:
+        PackerError: the file cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise PackerError(f"{path}: {error.strerror or error}; choose another file") from error

@@ -1,0 +1,220 @@
+"""The figures of a report, from the lengths of a dataset or from the boundaries of one that is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms import get_algorithm
+from packer.arrow import as_numpy
+from packer.errors import PackerError
+from packer.loader.dataset import PackedDataset
+from packer.options import PackOptions
+from packer.options.pack_options import LONGEST_ROW
+from packer.paths import expanded
+from packer.pipeline.make_plan import plan_lengths
+from packer.pipeline.measure_row_lengths import Documents, MeasuredLengths, compare_lengths, located_rows
+from packer.pipeline.read_documents import SourceLike
+from packer.pipeline.sample_rows import packed_rows, planned_row, sample_numbers, within_limit
+from packer.pipeline.statistics import planned_statistics, row_arrays, row_batches, tokens_of_segments
+from packer.progress import Progress, silent
+from packer.shards.manifest import Manifest
+from packer.stats import ReportFigures, RowLengths, SampleRow, dataset_stats
+from packer.stats.distribution import tally
+from packer.stats.report_figures import ProfileParts, RowProfile
+from packer.stats.row_mixing import RowSums, shuffled_share
+
+
+def dataset_figures(
+    source: SourceLike | Sequence[SourceLike],
+    *,
+    options: PackOptions,
+    max_lens: Sequence[int] = (),
+    documents_per_step: int = 64,
+    progress: Progress = silent,
+) -> ReportFigures:
+    """Collect the figures of a dataset, or a mixture, and of the rows that packing would make; nothing is written.
+
+    Args:
+        source: a path, glob, Hub id, or a `datasets` object; or a list of these, to be mixed by `options.weights`.
+        options: options of the pack.
+        max_lens: row lengths to compare; the rows are those of the smallest that suffices, or of the largest. If empty,
+            lengths around `options.max_len` are compared, and the rows have that length.
+        documents_per_step: documents per optimizer step in unpacked training.
+        progress: callback, called as `progress(stage, done, total)`.
+
+    Raises:
+        PackerError: the source cannot be read, or there is nothing in it to pack.
+    """
+    reader = MeasuredLengths(source, progress)
+    compared = _compare_lengths(reader.in_order, options, max_lens, documents_per_step, progress)
+    if max_lens:
+        chosen = compared.smallest or compared.lengths[-1]
+        options = replace(options, max_len=chosen.max_len)
+    measured = reader.at(options)
+    planned = plan_lengths(measured.lengths_for(options), options, groups=measured.groups, progress=progress)
+    stats = planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
+    histogram = tokens_of_segments(planned.segments)
+    sums, parts = RowSums(), ProfileParts()
+    numbers = sample_numbers(planned.packs)
+    rows: list[SampleRow] = []
+    first_row = 0
+    for located in located_rows(planned.shards):
+        sums.add(located.lengths, located.row_starts)
+        parts.add(located.lengths, located.row_starts)
+        end = first_row + len(located.row_starts) - 1
+        rows += [planned_row(located, row, row - first_row, options.align) for row in numbers if first_row <= row < end]
+        first_row = end
+    values, counts = tally(measured.lengths)
+    return ReportFigures(
+        name=_name(source),
+        is_packed=False,
+        stats=stats,
+        mix_unit=options.mix_unit,
+        totals=planned.totals,
+        has_labels=False,
+        lengths=(values[values > 0], counts[values > 0]),
+        histogram=histogram,
+        mixing=sums.finish(),
+        shuffled_share=shuffled_share(histogram),
+        profile=RowProfile.of(parts, histogram),
+        row_lengths=compared,
+        rows=within_limit(rows),
+    )
+
+
+def packed_figures(
+    packed: str | Path,
+    *,
+    documents_per_step: int = 64,
+    decode: Callable[[Any], str] | None = None,
+    progress: Progress = silent,
+) -> ReportFigures:
+    """Collect the figures of a packed dataset, from its manifest and boundaries; tokens of a few rows are read.
+
+    Args:
+        packed: folder of the packed dataset.
+        documents_per_step: documents per optimizer step in unpacked training.
+        decode: function from token ids to text, to show the beginnings of segments; None to show no text.
+        progress: callback, called as `progress(stage, done, total)`.
+
+    Raises:
+        PackerError: the folder is not a packed dataset, or a shard was changed.
+    """
+    folder = Path(expanded(packed))
+    dataset = PackedDataset(folder)
+    manifest, options = dataset.manifest, dataset.manifest.options
+    sums, parts = RowSums(), ProfileParts()
+    histogram = np.zeros(options.max_len + 1, np.int64)
+    for arrays in row_arrays(folder, manifest):
+        lengths, row_starts = arrays.without_padding()
+        sums.add(lengths, row_starts)
+        parts.add(lengths, row_starts)
+        np.add.at(histogram, lengths, 1)
+    documents = _document_lengths(folder, manifest)
+    values, counts = tally(documents[documents > 0])
+    return ReportFigures(
+        name=folder.resolve().name,
+        is_packed=True,
+        stats=dataset_stats(
+            lengths=(values, counts),
+            histogram=histogram,
+            packs=manifest.packs,
+            lower_bound=manifest.totals.lower_bound,
+            algorithm=get_algorithm(options.algorithm).name,
+            max_segments=options.max_segments,
+            documents_per_step=documents_per_step,
+            mixture=manifest.source.mixture,
+        ),
+        mix_unit=options.mix_unit,
+        totals=manifest.totals,
+        has_labels=options.labels,
+        lengths=(values, counts),
+        histogram=histogram,
+        mixing=sums.finish(),
+        shuffled_share=shuffled_share(histogram),
+        profile=RowProfile.of(parts, histogram),
+        row_lengths=_compare_lengths(lambda _: (documents, None), options, (), documents_per_step, progress)
+        if _has_whole_documents(manifest)
+        else None,
+        rows=packed_rows(dataset, decode),
+    )
+
+
+def _has_whole_documents(manifest: Manifest) -> bool:
+    """Return whether other row lengths can be planned from the rows: nothing was lost, and no groups or turns count."""
+    options = manifest.options
+    return not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens"
+
+
+def _document_lengths(folder: Path, manifest: Manifest) -> NDArray[np.int32]:
+    """Return the tokens of each document in the rows, 0 for those that are not in them: shape (documents,).
+
+    A document ends where its last segment ends. Of a mixture, every copy of a document counts; the copies of one source
+    follow each other.
+
+    Raises:
+        PackerError: a segment is of a document that the source does not have.
+    """
+    sizes = [part.documents for part in manifest.source.mixture] or [manifest.source.documents]
+    copies: dict[tuple[int, int], NDArray[np.int32]] = {}
+    for batch in row_batches(folder, manifest):
+        columns = {name: as_numpy(batch[name].flatten()) for name in manifest.row_format.segment_columns}
+        is_segment = columns["doc_ids"] >= 0
+        values = {name: column[is_segment].astype(np.int64) for name, column in columns.items()}
+        ends = values["doc_starts"] + values.get("seq_tokens", values["seq_lengths"])
+        documents, none = values["doc_ids"], np.zeros(len(ends), np.int64)
+        keys = values.get("source_ids", none) << 32 | values.get("copy", none)
+        for key in np.unique(keys).tolist():
+            source, copy = key >> 32, key & 0xFFFFFFFF
+            of_copy, ends_of_copy = documents[keys == key], ends[keys == key]
+            last = int(of_copy.max())
+            if source >= len(sizes) or last >= sizes[source] or ends_of_copy.max() >= 2**31:
+                raise PackerError(
+                    f"{folder}: its rows hold document {last:,} of source {source}, which the manifest does not have: "
+                    "restore it, or pack again"
+                )
+            lengths = copies.get((source, copy), np.zeros(0, np.int32))
+            if last >= len(lengths):
+                lengths = np.pad(lengths, (0, max(last + 1, 2 * len(lengths)) - len(lengths)))
+            np.maximum.at(lengths, of_copy, ends_of_copy.astype(np.int32))
+            copies[source, copy] = lengths
+    return np.concatenate([copies[key] for key in sorted(copies)])
+
+
+def _compare_lengths(
+    documents_at: Callable[[PackOptions], Documents],
+    options: PackOptions,
+    max_lens: Sequence[int],
+    documents_per_step: int,
+    progress: Progress,
+) -> RowLengths:
+    """Compare row lengths: those that are given, or those around max_len that are possible."""
+    return compare_lengths(
+        documents_at,
+        options,
+        max_lens or _lengths_around(options),
+        documents_per_step=documents_per_step,
+        progress=progress,
+        skips=not max_lens,
+    )
+
+
+def _lengths_around(options: PackOptions) -> list[int]:
+    """Return row lengths to compare with max_len: from an eighth of it to twice as much."""
+    lengths = [options.max_len // 8, options.max_len // 4, options.max_len // 2, options.max_len, 2 * options.max_len]
+    return sorted({length - length % options.align for length in lengths if options.align <= length <= LONGEST_ROW})
+
+
+def _name(source: SourceLike | Sequence[SourceLike]) -> str:
+    """Return the name of a source without its path; of a mixture, the names of its sources."""
+    if isinstance(source, (list, tuple)):
+        return " + ".join(_name(each) for each in source)
+    if not isinstance(source, (str, Path)):
+        return "dataset"
+    return Path(source).name or Path(source).resolve().name

@@ -1,0 +1,109 @@
+"""The rows that a report shows: drawn at random, few enough to draw and to list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from packer.loader.dataset import PackedDataset, Row
+from packer.loader.draws import draws, stream_key
+from packer.plan.pieces import Located
+from packer.random_purposes import SHOWN_ROWS
+from packer.stats import SampleRow
+from packer.stats.report_figures import runs_of
+
+SAMPLED_ROWS = 24
+"""Rows that are shown, if they have no more than SAMPLED_SEGMENTS segments."""
+
+SAMPLED_SEGMENTS = 4000
+"""Segments in all rows that are shown, which bounds the size of a page."""
+
+TRAINED_RUNS = 200
+"""Ranges of trained tokens that are shown of a row."""
+
+SHOWN_TEXT = 50_000
+"""Characters of text that are shown at most, divided equally among the segments."""
+
+
+def sample_numbers(rows: int) -> list[int]:
+    """Return the numbers of up to SAMPLED_ROWS rows, drawn at random, ascending. They depend on `rows` alone."""
+    if rows <= SAMPLED_ROWS:
+        return list(range(rows))
+    drawn = draws(stream_key(0, SHOWN_ROWS, 0), np.arange(8 * SAMPLED_ROWS)) % np.uint64(rows)
+    return sorted(list(dict.fromkeys(drawn.tolist()))[:SAMPLED_ROWS])
+
+
+def within_limit(rows: Sequence[SampleRow]) -> tuple[SampleRow, ...]:
+    """Return the first rows that have no more than SAMPLED_SEGMENTS segments together, or else a part of the first."""
+    ends = np.cumsum([len(row.lengths) for row in rows])
+    within = int(np.searchsorted(ends, SAMPLED_SEGMENTS, side="right"))
+    if within:
+        return tuple(rows[:within])
+    first, shown = rows[0], slice(SAMPLED_SEGMENTS)
+    end = sum(first.extents[shown])
+    return (
+        replace(
+            first,
+            lengths=first.lengths[shown],
+            extents=first.extents[shown],
+            documents=first.documents[shown],
+            starts=first.starts[shown],
+            rest=sum(first.extents) - end,
+            sources=None if first.sources is None else first.sources[shown],
+            trained=None if first.trained is None else first.trained[shown],
+            trained_runs=tuple((begin, min(last, end)) for begin, last in first.trained_runs if begin < end),
+        ),
+    )
+
+
+def planned_row(located: Located, row: int, index: int, align: int) -> SampleRow:
+    """Return row number `row`, which is the one at `index` in a part of a plan; extents are multiples of `align`."""
+    segments = slice(located.row_starts[index], located.row_starts[index + 1])
+    lengths = located.lengths[segments]
+    return SampleRow(
+        row=row,
+        lengths=tuple(lengths.tolist()),
+        extents=tuple((-(-lengths // align) * align).tolist()),
+        documents=tuple(located.documents[segments].tolist()),
+        starts=tuple(located.starts[segments].tolist()),
+    )
+
+
+def packed_rows(dataset: PackedDataset, decode: Callable[[Any], str] | None) -> tuple[SampleRow, ...]:
+    """Return rows of a packed dataset; with `decode`, which makes text of token ids, with the text of segments."""
+    rows = within_limit([_packed_row(number, dataset[number]) for number in sample_numbers(len(dataset))])
+    if decode is None:
+        return rows
+    shown = SHOWN_TEXT // sum(len(row.lengths) for row in rows)
+    return tuple(replace(row, texts=tuple(_texts(row, dataset[row.row], decode, shown))) for row in rows)
+
+
+def _packed_row(number: int, row: Row) -> SampleRow:
+    segments = int(np.count_nonzero(row["doc_ids"] >= 0))
+    extents = row["seq_lengths"][:segments]
+    starts = np.cumsum(extents) - extents
+    is_trained = row["labels"] >= 0 if "labels" in row else None
+    trained = None if is_trained is None else np.add.reduceat(is_trained.astype(np.int64), starts)
+    if trained is not None and is_trained is not None:  # the last segment of `reduceat` has the padding tail
+        trained[-1] = np.count_nonzero(is_trained[starts[-1] : starts[-1] + extents[-1]])
+    return SampleRow(
+        row=number,
+        lengths=tuple(row.get("seq_tokens", row["seq_lengths"])[:segments].tolist()),
+        extents=tuple(extents.tolist()),
+        documents=tuple(row["doc_ids"][:segments].tolist()),
+        starts=tuple(row["doc_starts"][:segments].tolist()),
+        sources=tuple(row["source_ids"][:segments].tolist()) if "source_ids" in row else None,
+        trained=None if trained is None else tuple(trained.tolist()),
+        trained_runs=() if is_trained is None else runs_of(is_trained, TRAINED_RUNS),
+    )
+
+
+def _texts(row: SampleRow, tokens: Row, decode: Callable[[Any], str], shown: int) -> Iterator[str]:
+    """Yield the beginning of each segment as text, of up to `shown` characters."""
+    place = 0
+    for length, extent in zip(row.lengths, row.extents, strict=True):
+        yield decode(tokens["input_ids"][place : place + min(length, shown)])[:shown]
+        place += extent

@@ -1,0 +1,91 @@
+"""SVG elements as text, and plots made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+
+from packer.plots.palette import fill, style_sheet
+
+FONT = "system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A plot of any width and a fixed height."""
+
+    title: str
+    """What the plot shows, for readers who do not see it."""
+
+    height: int
+    """Height in pixels."""
+
+    body: str
+    """The elements."""
+
+    name: str = ""
+    """Value of the attribute `data-plot`; empty for none."""
+
+    def inline(self) -> str:
+        """Return the SVG element for a page; it is as wide as what it stands in."""
+        attributes = {"class": "plot", "width": "100%", "height": self.height, "role": "img", "aria-label": self.title}
+        if self.name:
+            attributes["data-plot"] = self.name
+        return element("svg", attributes | {"font-family": FONT, "font-size": 12}, self.body)
+
+    def file(self, *, width: int = 720, margin: int = 16) -> str:
+        """Return the content of an SVG file, `width` pixels wide, with its title above the plot."""
+        inner = width - 2 * margin
+        top = margin + 24
+        attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": top + self.height + margin}
+        style = "<style>" + style_sheet() + "</style>"
+        paper = element("rect", {"width": "100%", "height": "100%"} | fill("paper"))
+        heading = label(self.title, x=margin, y=margin + 8, attributes={"font-size": 14, "font-weight": "bold"})
+        plot = element("svg", {"x": margin, "y": top, "width": inner, "height": self.height}, self.body)
+        body = style + paper + heading + plot
+        return element("svg", attributes | {"font-family": FONT, "font-size": 12}, body) + "\n"
+
+
+def element(tag: str, attributes: Mapping[str, object], *children: str) -> str:
+    """Return an element with escaped attributes; children are elements already."""
+    named = "".join(f' {name}="{escape(_short(value))}"' for name, value in attributes.items())
+    return f"<{tag}{named}>{''.join(children)}</{tag}>" if children else f"<{tag}{named}/>"
+
+
+def label(
+    text: str, *, x: object, y: object, color: str = "ink", attributes: Mapping[str, object] | None = None
+) -> str:
+    """Return a line of text."""
+    return element("text", {"x": x, "y": y} | fill(color) | dict(attributes or {}), escape(text))
+
+
+def tooltip(text: str) -> str:
+    """Return the title of an element, which browsers show beside the pointer."""
+    return element("title", {}, escape(text))
+
+
+def percentage(share: float) -> str:
+    """Format a share of the width as a position: 0.25 -> 25%."""
+    return f"{_short(100 * share)}%"
+
+
+def shortened(name: str, most: int = 26) -> str:
+    """Return a name that fits half a phone, with its end in place of what is too much: "...2024-shard.parquet"."""
+    return name if len(name) <= most else "..." + name[3 - most :]
+
+
+def legend(entries: Mapping[str, str]) -> tuple[str, int]:
+    """Return (elements, height in pixels) of a legend with two entries a line, names by color."""
+    parts = []
+    for index, (name, color) in enumerate(entries.items()):
+        x, y = 0.5 * (index % 2), 18 * (index // 2)
+        parts.append(element("rect", {"x": percentage(x), "y": y + 2, "width": 10, "height": 10} | fill(color)))
+        shifted = element("svg", {"x": 16, "overflow": "visible"}, label(name, x=percentage(x), y=y + 11))
+        parts.append(shifted)
+    return "".join(parts), 18 * (-(-len(entries) // 2)) + 6
+
+
+def _short(value: object) -> str:
+    """Format a value; floats with two decimals at most, so that files are small: 1.50 -> 1.5."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

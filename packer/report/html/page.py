@@ -1,0 +1,172 @@
+"""The page: sections and their style in one file, under a policy that allows nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from packer.errors import PackerError
+from packer.plots import style_sheet
+from packer.report.html.account_sections import mixture_section, tokens_section
+from packer.report.html.corpus_sections import computed_tokens, lengths_section, max_len_section, padding_section
+from packer.report.html.row_sections import attention_section, mixing_section, rows_section
+from packer.report.html.section import Section
+from packer.report.plain_text import count_of, number, percent
+from packer.stats import ReportFigures, SampleRow
+
+SECTIONS: dict[str, Callable[[ReportFigures], Section | None]] = {
+    "padding": padding_section,
+    "lengths": lengths_section,
+    "max-len": max_len_section,
+    "rows": rows_section,
+    "mixing": mixing_section,
+    "attention": attention_section,
+    "tokens": tokens_section,
+    "mixture": mixture_section,
+}
+"""Function that makes each section, in the order of the page."""
+
+TOKENS_A_SECOND = 10_000
+"""Tokens that a GPU trains on in a second, until the reader enters another number."""
+
+_LISTED = 40
+"""Segments that are listed in the table below the rows."""
+
+
+def render_page(figures: ReportFigures) -> str:
+    """Return the report as a page of HTML. The same figures give the same text."""
+    sections = [section for make in SECTIONS.values() if (section := make(figures)) is not None]
+    style = _asset("style.css") + style_sheet()
+    script = _asset("script.js")
+    page: str = _template().render(
+        name=figures.name,
+        is_packed=figures.is_packed,
+        policy=(
+            f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; "
+            "form-action 'none'"
+        ),
+        style=style,
+        script=script,
+        facts=_facts(figures),
+        sections=sections,
+        ways=_ways(figures),
+        rate=TOKENS_A_SECOND,
+        listed=_listed(figures),
+        data=_json(_row_data(figures)),
+    )
+    return page + "\n"
+
+
+def render_plot(figures: ReportFigures, name: str) -> str:
+    """Return the plot of a section as an SVG file.
+
+    Raises:
+        PackerError: the dataset has no such plot.
+    """
+    section = SECTIONS[name](figures)
+    if section is None or section.plot is None:
+        reason = "it is no mixture" if section is None else "its rows do not tell"
+        raise PackerError(f"--plot-of {name}: {figures.name} has no such plot, because {reason}; choose another")
+    return section.plot.file()
+
+
+def _facts(figures: ReportFigures) -> list[tuple[str, float, str, str]]:
+    """Return (name in `packer stats --json`, value, value in words, what it counts)."""
+    stats = figures.stats
+    return [
+        ("documents", stats.documents, f"{stats.documents:,}", "documents"),
+        ("tokens", stats.tokens, f"{stats.tokens:,}", "tokens"),
+        ("packs", stats.packs, f"{stats.packs:,}", f"rows of {stats.max_len:,}"),
+        ("efficiency", stats.efficiency, percent(stats.efficiency), "filled"),
+        ("packing_factor", stats.packing_factor, number(stats.packing_factor), "documents a row"),
+        ("lower_bound", stats.lower_bound, f"{stats.lower_bound:,}", "rows at least"),
+    ]
+
+
+def _ways(figures: ReportFigures) -> list[tuple[str, str, float, int, str]]:
+    """Return (way to form batches, padding in words, padding, tokens, GPU hours of an epoch in words)."""
+    return [
+        (name, percent(ratio, decimals=2), ratio, tokens, number(tokens / TOKENS_A_SECOND / 3600))
+        for name, ratio, tokens in computed_tokens(figures)
+    ]
+
+
+def _row_data(figures: ReportFigures) -> dict[str, Any]:
+    """Return what the script tells of segments: for each row, values of all segments one after the other."""
+    return {
+        "maxLen": figures.stats.max_len,
+        "sources": [part.name for part in figures.stats.mixture],
+        "rows": [
+            {
+                "row": row.row,
+                "extents": row.extents,
+                "rest": row.rest,
+                "lengths": row.lengths if row.lengths != row.extents else None,
+                "documents": row.documents,
+                "starts": row.starts if any(row.starts) else None,
+                "sources": row.sources,
+                "trained": row.trained,
+                "texts": row.texts,
+            }
+            for row in figures.rows
+        ],
+    }
+
+
+def _listed(figures: ReportFigures) -> list[list[str]]:
+    """Return a table of the first segments that are drawn, the header first, for readers without script."""
+    first = figures.rows[0]
+    head = ["row", "document", *(["source"] if first.sources else []), "tokens", "from"]
+    table = [[*head, *(["trained"] if first.trained else []), *(["text"] if first.texts else [])]]
+    for row in figures.rows:
+        for index in range(len(row.lengths)):
+            if len(table) > _LISTED:
+                return table
+            table.append(_listed_segment(row, index, figures))
+    return table
+
+
+def _listed_segment(row: SampleRow, index: int, figures: ReportFigures) -> list[str]:
+    cells = [f"{row.row:,}", f"{row.documents[index]:,}"]
+    if row.sources:
+        cells.append(figures.stats.mixture[row.sources[index]].name)
+    cells += [f"{row.lengths[index]:,}", f"{row.starts[index]:,}"]
+    if row.trained:
+        cells.append(f"{row.trained[index]:,}")
+    if row.texts:
+        cells.append(row.texts[index])
+    return cells
+
+
+def _json(content: object) -> str:
+    """Return JSON that ends no element of HTML early: < is written as an escape."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _asset(name: str) -> str:
+    return files("packer.report.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def _code(text: str) -> Markup:
+    """Return a sentence as HTML, with what stands between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"count_of": count_of, "code": _code}
+    return environment.from_string(_asset("page.html.jinja"))

@@ -1,0 +1,80 @@
+"use strict";
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const count = (value) => value.toLocaleString("en-US");
+  const hoursText = (value) =>
+    value < 10 ? value.toFixed(2) : value < 1000 ? value.toFixed(1) : count(Math.round(value));
+
+  // GPU hours follow the two fields.
+  const cells = document.querySelectorAll("[data-tokens]");
+  const update = () => {
+    const rate = Number(byId("rate").value), epochs = Number(byId("epochs").value);
+    for (const cell of cells) {
+      const hours = (Number(cell.dataset.tokens) * epochs) / rate / 3600;
+      cell.textContent = Number.isFinite(hours) && hours >= 0 ? hoursText(hours) : "-";
+    }
+  };
+  byId("hours").hidden = false;
+  byId("hours").addEventListener("input", update);
+
+  // Rows: the segment under the pointer, or the one that was clicked or reached with the arrow keys.
+  const plot = document.querySelector('[data-plot="rows"] .rows');
+  const output = byId("segment");
+  const { maxLen, sources, rows } = JSON.parse(byId("row-data").textContent);
+  const step = 22, bar = 16;
+  const ends = rows.map((row) => { let end = 0; return row.extents.map((extent) => (end += extent)); });
+  const picked = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, value] of Object.entries({ fill: "none", "stroke-width": 2, class: "s-ink", height: bar, width: 0 }))
+    picked.setAttribute(name, value);
+  picked.setAttribute("vector-effect", "non-scaling-stroke");
+  plot.append(picked);
+  plot.setAttribute("tabindex", "0");
+  output.hidden = false;
+  let kept = null;
+
+  const show = (r, s) => {
+    const row = rows[r], first = s ? ends[r][s - 1] : 0;
+    picked.setAttribute("x", first);
+    picked.setAttribute("y", r * step);
+    if (s === row.extents.length) {
+      picked.setAttribute("width", maxLen - first);
+      const further = row.rest ? `${count(row.rest)} tokens in further segments` : "";
+      const padding = maxLen - first - row.rest;
+      output.textContent = `Row ${count(row.row)}: ${further || `${count(padding)} tokens of padding`}`;
+      return;
+    }
+    const length = (row.lengths || row.extents)[s], start = row.starts ? row.starts[s] : 0;
+    picked.setAttribute("width", row.extents[s]);
+    let text = `Row ${count(row.row)}, segment ${s + 1} of ${row.extents.length}: document ${count(row.documents[s])}`;
+    if (row.sources) text += ` of ${sources[row.sources[s]]}`;
+    text += `, ${count(length)} ${length === 1 ? "token" : "tokens"}`;
+    if (start) text += ` from token ${count(start)} on`;
+    if (row.trained) text += `, ${count(row.trained[s])} trained (${((100 * row.trained[s]) / length).toFixed(1)}%)`;
+    if (row.texts) text += `\n${row.texts[s]}`;
+    output.textContent = text;
+  };
+  const at = (event) => {
+    const box = plot.getBoundingClientRect();
+    const r = Math.floor((event.clientY - box.top) / step);
+    const token = ((event.clientX - box.left) / box.width) * maxLen;
+    if (r < 0 || r >= rows.length || token < 0 || token >= maxLen) return null;
+    const s = ends[r].findIndex((end) => token < end);
+    return [r, s < 0 ? rows[r].extents.length : s];
+  };
+  plot.addEventListener("mousemove", (event) => { const found = at(event); if (found && !kept) show(...found); });
+  plot.addEventListener("click", (event) => {
+    const found = at(event);
+    if (!found) return;
+    kept = kept && kept[0] === found[0] && kept[1] === found[1] ? null : found;
+    show(...found);
+  });
+  plot.addEventListener("keydown", (event) => {
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    if (!(event.key in moves)) return;
+    const [down, right] = moves[event.key], [r, s] = kept || [0, -1];
+    const row = Math.min(rows.length - 1, Math.max(0, r + down));
+    kept = [row, Math.min(rows[row].extents.length - 1, Math.max(0, s + right))];
+    show(...kept);
+    event.preventDefault();
+  });
+})();

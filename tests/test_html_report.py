@@ -1,0 +1,368 @@
+"""The report in HTML: true to the figures, safe, self-contained, the same bytes for the same input."""
+
+import json
+import re
+from base64 import b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import click.testing
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer.cli import cli
+from packer.options import PackOptions
+from packer.options.choices import ReportPlot
+from packer.pipeline import dataset_figures, packed_figures
+from packer.pipeline.sample_rows import SAMPLED_SEGMENTS
+from packer.report.html import render_page
+from packer.report.html.corpus_sections import length_edges
+from packer.report.html.page import SECTIONS
+from packer.stats.report_figures import RowProfile, binned, runs_of, weighted_median
+from tests import naive
+
+PLOTS = ReportPlot.__args__
+MARKUP = "<script>alert(1)</script>&\"'"
+
+
+def run(*arguments: object, fails: bool = False) -> str:
+    done = click.testing.CliRunner().invoke(cli, [str(word) for word in arguments])
+    assert (done.exit_code != 0) == fails, done.output
+    return done.stderr if fails else done.stdout
+
+
+def write_documents(path: Path, lengths: Any, *, seed: int = 3) -> Path:
+    """A Parquet file of documents of these lengths, of which the second half of each is trained."""
+    draw = np.random.default_rng([seed])
+    tokens = [draw.integers(0, 1000, length).astype(np.int32) for length in lengths]
+    labels = [np.where(np.arange(len(each)) < len(each) // 2, -100, each).astype(np.int32) for each in tokens]
+    pq.write_table(pa.table({"input_ids": tokens, "labels": labels, "url": ["https://secret"] * len(tokens)}), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def source(folder) -> Path:
+    lengths = np.random.default_rng([5]).geometric(0.02, 500)
+    return write_documents(folder / "documents.parquet", [0, 300, *lengths])
+
+
+@pytest.fixture(scope="module")
+def packed(folder, source) -> Path:
+    run("pack", source, "--max-len", 128, "--keep", "url", "-o", folder / "packed")
+    return folder / "packed"
+
+
+@pytest.fixture(scope="module")
+def mixture(folder, source) -> Path:
+    other = write_documents(folder / "other.parquet", [40] * 200)
+    run("pack", "--source", f"{source}:3", "--source", f"{other}:1", "--max-len", 128, "-o", folder / "mixture")
+    return folder / "mixture"
+
+
+class Page(HTMLParser):
+    """A page, read: its elements as (tag, attributes), and the text in them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def figures(self) -> dict[str, float]:
+        return {at["data-figure"]: float(at["data-value"]) for _, at in self.elements if "data-figure" in at}
+
+    def ids(self, tag: str) -> list[str]:
+        return [at["id"] for each, at in self.elements if each == tag and at.get("id")]
+
+
+# What a page holds
+
+
+def test_a_packed_dataset_a_dataset_and_a_mixture_have_all_sections(source, packed, mixture, tmp_path) -> None:
+    for dataset, sections in ((source, PLOTS[:-1]), (packed, PLOTS[:-1]), (mixture, PLOTS)):
+        run("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html")
+        page = Page((tmp_path / "report.html").read_text())
+        assert page.ids("section") == list(sections)
+        drawn = [at["data-plot"] for tag, at in page.elements if tag == "svg" and "data-plot" in at]
+        assert drawn == list(sections)
+
+
+def test_the_plots_that_can_be_chosen_are_the_sections() -> None:
+    assert list(SECTIONS) == list(PLOTS)
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_numbers_on_the_page_are_those_of_stats_json(source, packed, tmp_path, is_packed) -> None:
+    dataset = packed if is_packed else source
+    content = json.loads(run("stats", dataset, "--max-len", 128, "--report", tmp_path / "report.html", "--json"))
+    page = Page((tmp_path / "report.html").read_text())
+    figures = page.figures()
+    assert figures.keys() >= {"documents", "tokens", "packs", "efficiency", "packing_factor", "lower_bound"}
+    assert figures == {name: content[name] for name in figures}
+    padding = [float(at["data-value"]) for tag, at in page.elements if tag == "td" and "data-value" in at]
+    said = content["padding"]
+    ways = [said["max_len"], *(said[way][size] for way in ("batch_longest", "group_by_length") for size in ("8", "64"))]
+    assert padding == [*ways, said["packed"]]
+    computed = [int(at["data-tokens"]) for _, at in page.elements if "data-tokens" in at]
+    tokens = content.get("tokens_packed", content["tokens"])
+    assert computed == [round(tokens / (1 - ratio)) for ratio in padding]
+
+
+def test_pack_writes_the_report_that_stats_writes(source, packed, tmp_path) -> None:
+    out = tmp_path / packed.name
+    options = ("pack", source, "--max-len", 128, "--keep", "url", "-o", out, "--report", tmp_path / "report.html")
+    assert run(*options).endswith(f"Report written to {tmp_path / 'report.html'}\n")
+    first = (tmp_path / "report.html").read_bytes()
+    run("stats", packed, "--report", tmp_path / "other.html")
+    assert (tmp_path / "other.html").read_bytes() == first
+    (tmp_path / "report.html").unlink()
+    assert "nothing to do" in run(*options)
+    assert (tmp_path / "report.html").read_bytes() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.html", "packed", "report.html"]
+
+
+def test_several_lengths_are_those_of_the_table_and_rows_have_the_one_that_suffices(source, tmp_path) -> None:
+    content = json.loads(
+        run("stats", source, "--max-len", "64,128,512", "--report", tmp_path / "report.html", "--json")
+    )
+    text = (tmp_path / "report.html").read_text()
+    assert content["smallest"] == 512
+    assert "512 is the smallest with less than 1% of the tokens without context." in text
+    assert "rows of 512" in text
+
+
+# Safety
+
+
+def test_nothing_is_loaded_and_no_attribute_runs_code(packed) -> None:
+    page = Page(render_page(packed_figures(packed)))
+    for tag, attributes in page.elements:
+        assert tag not in {"link", "img", "iframe", "object", "embed", "base", "image", "use", "foreignobject"}
+        assert not {"src", "href", "xlink:href", "style", "action"} & set(attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+    assert "://" not in "".join(page.texts).replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_policy_allows_the_style_and_the_script_of_the_page_and_nothing_else(packed) -> None:
+    text = render_page(packed_figures(packed))
+    policy = next(at["content"] for tag, at in Page(text).elements if "http-equiv" in at)
+    inline = {
+        f"{kind}-src": re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
+        for kind, tag in (("style", "style"), ("script", "script"))
+    }
+    hashes = {kind: f"'sha256-{b64encode(sha256(code.encode()).digest()).decode()}'" for kind, code in inline.items()}
+    assert dict(rule.split(" ", 1) for rule in policy.split("; ")) == {
+        "default-src": "'none'",
+        **hashes,
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+
+
+def test_names_are_escaped_wherever_they_stand(folder, tmp_path) -> None:
+    """A file name cannot hold a slash; the name of a source in the manifest can."""
+    name = MARKUP.replace("/", "")
+    sources = [write_documents(tmp_path / f"{name}{number}.parquet", [9, 30, 70] * 9) for number in range(2)]
+    options = [word for path in sources for word in ("--source", path)]
+    out = tmp_path / f"{name}-packed"
+    run("pack", *options, "--max-len", 64, "-o", out, "--report", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;script&gt;&amp;" in text
+    data = re.search(r'<script type="application/json" id="row-data">(.*?)</script>', text, re.DOTALL)[1]
+    assert json.loads(data)["sources"] == [path.name for path in sources]
+    for plot in ("mixture", "rows"):
+        run("stats", out, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
+        ElementTree.parse(tmp_path / "plot.svg")
+
+
+def test_text_and_kept_columns_are_shown_only_with_text(tmp_path, shared_data) -> None:
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text(
+        "".join(json.dumps({"text": f"zebra crossing {MARKUP} {n}", "url": "x.secret"}) + "\n" for n in range(9))
+    )
+    tokenizer = ("--tokenizer", shared_data / "tokenizers/qwen3")
+    options = ("pack", corpus, "--max-len", 64, *tokenizer, "--keep", "url", "-o", tmp_path / "out")
+    run(*options, "--report", tmp_path / "plain.html")
+    run(*options, "--report", tmp_path / "text.html", "--with-text")
+    run("stats", tmp_path / "out", "--report", tmp_path / "stats.html", "--with-text", *tokenizer)
+    plain, text = ((tmp_path / name).read_text() for name in ("plain.html", "text.html"))
+    assert "zebra" not in plain
+    assert "secret" not in plain + text
+    assert "zebra crossing &lt;script&gt;" in text  # in the table
+    assert "zebra crossing \\u003cscript>" in text  # in the data of the script
+    assert "<script>alert" not in text
+    assert (tmp_path / "stats.html").read_text() == text
+
+
+# Size and bytes
+
+
+def test_the_same_input_gives_the_same_bytes_and_no_others(source, packed, tmp_path) -> None:
+    pages = []
+    for number in range(2):
+        copy = tmp_path / str(number) / source.name
+        copy.parent.mkdir()
+        copy.write_bytes(source.read_bytes())
+        run("stats", copy, "--max-len", 128, "--report", tmp_path / f"{number}.html")
+        pages.append((tmp_path / f"{number}.html").read_bytes())
+    assert pages[0] == pages[1]
+    assert str(tmp_path).encode() not in pages[0]
+
+
+@pytest.mark.parametrize(("lengths", "max_len"), [([2] * 60_000, 2**16), ([40] * 30_000, 4096), ([200_000], 4096)])
+def test_a_page_stays_below_500_kb(tmp_path, lengths, max_len) -> None:
+    path = write_documents(tmp_path / "many.parquet", lengths)
+    run("pack", path, "--max-len", max_len, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 500_000
+    rows = packed_figures(tmp_path / "out").rows
+    assert sum(len(row.lengths) for row in rows) <= SAMPLED_SEGMENTS
+    assert all(sum(row.extents) + row.rest <= max_len for row in rows)
+
+
+def test_masks_with_many_gaps_are_drawn_coarsely(tmp_path) -> None:
+    tokens = np.arange(4096, dtype=np.int32)
+    labels = np.where(tokens % 2, tokens, -100).astype(np.int32)
+    pq.write_table(pa.table({"input_ids": [tokens] * 40, "labels": [labels] * 40}), tmp_path / "gaps.parquet")
+    run(
+        "pack", tmp_path / "gaps.parquet", "--max-len", 4096, "-o", tmp_path / "out", "--report", tmp_path / "page.html"
+    )
+    assert (tmp_path / "page.html").stat().st_size < 500_000
+    assert {row.trained for row in packed_figures(tmp_path / "out").rows} == {(2048,)}
+
+
+# Figures
+
+
+def test_planned_rows_are_those_that_pack_writes(source, packed) -> None:
+    planned, written = dataset_figures(source, options=PackOptions(max_len=128)), packed_figures(packed)
+    for name in ("row", "lengths", "extents", "documents", "starts"):
+        assert [getattr(row, name) for row in planned.rows] == [getattr(row, name) for row in written.rows]
+    assert planned.mixing.attention == written.mixing.attention
+    np.testing.assert_array_equal(planned.profile.keys, written.profile.keys)
+    np.testing.assert_array_equal(planned.histogram, written.histogram)
+    np.testing.assert_array_equal(planned.lengths[1], written.lengths[1])  # the empty document is in neither
+    assert planned.row_lengths.lengths == written.row_lengths.lengths
+
+
+@pytest.mark.parametrize("options", [(), ("--overlap", 8), ("--align", 16), ("--algorithm", "wrapped")])
+def test_document_lengths_are_told_from_the_rows(source, tmp_path, options) -> None:
+    run("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out")
+    values, counts = packed_figures(tmp_path / "out").lengths
+    lengths = pq.read_table(source)["input_ids"].combine_chunks().value_lengths().to_numpy()
+    expected = np.unique(lengths[lengths > 0], return_counts=True)
+    np.testing.assert_array_equal(values, expected[0])
+    np.testing.assert_array_equal(counts, expected[1])
+
+
+def test_copies_in_a_mixture_count_as_documents(source, folder, tmp_path) -> None:
+    other = write_documents(tmp_path / "other.parquet", [40] * 20)
+    sources = ("--source", f"{other}:2.5", "--source", f"{source}:1")
+    run("pack", *sources, "--mix-unit", "epochs", "--max-len", 128, "-o", tmp_path / "out")
+    figures = packed_figures(tmp_path / "out")
+    values, counts = figures.lengths
+    assert counts.sum() == figures.totals.documents_packed
+    assert values @ counts == figures.totals.tokens
+    assert counts[values == 40] >= 50
+
+
+@pytest.mark.parametrize("options", [("--long", "truncate"), ("--group-by", "url")])
+def test_rows_that_do_not_tell_other_lengths_say_so(source, tmp_path, options) -> None:
+    run("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
+    assert "These rows do not tell" in (tmp_path / "page.html").read_text()
+    words = "its rows do not tell; choose another"
+    assert words in run("stats", tmp_path / "out", "--plot", tmp_path / "p.svg", "--plot-of", "max-len", fails=True)
+
+
+def test_trained_tokens_of_each_segment_are_those_of_its_labels(packed) -> None:
+    for row in packed_figures(packed).rows:
+        for length, start, trained in zip(row.lengths, row.starts, row.trained, strict=True):
+            if length < 128 and start == 0:
+                assert trained == length - max(1, length // 2)
+        assert sum(end - first for first, end in row.trained_runs) == sum(row.trained)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 10))
+def test_runs_are_those_of_the_mask_and_the_closest_are_joined(mask: list[bool], most: int) -> None:
+    runs = runs_of(np.array(mask), 40)
+    assert [any(first <= place < end for first, end in runs) for place in range(len(mask))] == mask
+    joined = runs_of(np.array(mask), most)
+    assert len(joined) == min(most, len(runs))
+    assert [run[0] for run in joined[:1]] == [run[0] for run in runs[:1]]
+    assert [run[1] for run in joined[-1:]] == [run[1] for run in runs[-1:]]
+    gaps, kept = (sorted(b[0] - a[1] for a, b in pairwise(each)) for each in (runs, joined))
+    assert kept == gaps[len(gaps) - len(kept) :]
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60))
+def test_half_of_the_tokens_are_in_documents_up_to_the_weighted_median(lengths: list[int]) -> None:
+    tokens = sorted(length for length in lengths for _ in range(length))
+    assert weighted_median(np.unique(lengths, return_counts=True)) == tokens[(len(tokens) - 1) // 2]
+
+
+@given(st.lists(st.integers(1, 300_000), min_size=1, max_size=60))
+def test_bins_hold_every_document_and_token(lengths: list[int]) -> None:
+    edges = length_edges(min(lengths), max(lengths))
+    documents, tokens = binned(np.unique(lengths, return_counts=True), edges)
+    assert len(documents) <= 24
+    assert edges == sorted(set(edges))
+    for low, high, count, total in zip(edges[:-1], edges[1:], documents, tokens, strict=True):
+        within = [length for length in lengths if low <= length < high]
+        assert (count, total) == (len(within), sum(within))
+    assert sum(documents) == len(lengths)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 100))
+def test_ranks_wait_for_the_largest_of_random_rows(keys: list[int], ranks: int, matrices: int) -> None:
+    profile = RowProfile(keys=np.array(keys), mean_lengths=np.ones(1), shuffled_mean_lengths=np.ones(1))
+    expected = naive.expected_largest([key + matrices for key in keys], ranks) / (np.mean(keys) + matrices)
+    assert profile.wait(ranks, matrices=matrices) == pytest.approx(expected)
+
+
+# Files
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_every_plot_is_a_file_of_its_own(mixture, tmp_path, plot) -> None:
+    said = run("stats", mixture, "--plot", tmp_path / "plot.svg", "--plot-of", plot)
+    assert said.endswith(f"Plot written to {tmp_path / 'plot.svg'}\n")
+    root = ElementTree.parse(tmp_path / "plot.svg").getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(list(root.iter())) > 10
+
+
+def test_what_cannot_be_written_is_refused_before_the_work(source, packed, tmp_path) -> None:
+    for command in (("stats", packed), ("pack", source, "--max-len", 128, "-o", tmp_path / "out")):
+        assert "--report" in run(*command, "--report", tmp_path, fails=True)
+        assert "does not exist; choose another" in run(*command, "--report", tmp_path / "no" / "page.html", fails=True)
+        assert "add --report" in run(*command, "--with-text", fails=True)
+        assert "needs --tokenizer" in run(*command, "--with-text", "--report", tmp_path / "page.html", fails=True)
+    assert not (tmp_path / "out").exists()
+    words = ("stats", source, "--with-text", "--tokenizer", "T", "--report", tmp_path / "page.html")
+    assert "--with-text is for a packed dataset" in run(*words, fails=True)
+    assert "it is no mixture; choose another" in run(
+        "stats", packed, "--plot", tmp_path / "plot.svg", "--plot-of", "mixture", fails=True
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,80 @@
+"""What notebooks and the prompt show of datasets, manifests and statistics."""
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import packer
+from packer.options import PackOptions
+from packer.pipeline import dataset_statistics, packed_statistics
+
+NAME = "<b>&name"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("notebooks") / "documents.parquet"
+    lengths = np.random.default_rng([8]).integers(1, 60, 300)
+    pq.write_table(pa.table({"input_ids": [np.arange(length, dtype=np.int32) for length in lengths]}), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def dataset(source) -> packer.PackedDataset:
+    packer.pack(source, source.with_name(NAME), max_len=64)
+    return packer.load(source.with_name(NAME))
+
+
+def shown(value: object) -> ElementTree.Element:
+    """The HTML of an object, which must be well-formed."""
+    return ElementTree.fromstring(value._repr_html_())
+
+
+def test_a_packed_dataset_shows_its_facts_and_five_rows(dataset) -> None:
+    page = shown(dataset)
+    facts = {row[0].text: row[1].text for row in page.iter("tr")}
+    assert facts["rows"].startswith(f"{len(dataset)} of 64 tokens")
+    assert facts["documents"].startswith("300 of 300")
+    labels = [text.text for text in page.iter("text")]
+    assert labels[-5:] == ["0", "1", "2", "3", "4"]
+    drawn = {at.get("class"): at.get("d") for at in page.iter("path")}
+    segments = sum(int((dataset[row]["doc_ids"] >= 0).sum()) for row in range(5))
+    assert drawn["f-blue"].count("M") + drawn.get("f-sky", "").count("M") == segments
+    assert page[0].text == f"PackedDataset {NAME}"
+
+
+def test_a_long_row_is_drawn_in_part(tmp_path) -> None:
+    pq.write_table(pa.table({"input_ids": [np.zeros(2, np.int32)] * 1000}), tmp_path / "short.parquet")
+    packer.pack(tmp_path / "short.parquet", tmp_path / "out", max_len=2000)
+    text = packer.load(tmp_path / "out")._repr_html_()
+    assert len(text) < 30_000
+    assert "f-gray" in text
+
+
+def test_manifest_and_statistics_show_their_facts(source, dataset) -> None:
+    found = dataset_statistics(source, options=PackOptions(max_len=64)), packed_statistics(dataset.path)
+    for value in (dataset.manifest, *found):
+        facts = {row[0].text: row[1].text for row in shown(value).iter("tr")}
+        assert facts["rows"].startswith(f"{len(dataset)} of 64 tokens")
+
+
+def test_reprs_are_one_short_line(source, dataset) -> None:
+    found = dataset_statistics(source, options=PackOptions(max_len=64)), packed_statistics(dataset.path)
+    for value in (dataset, dataset.manifest, *found):
+        text = repr(value)
+        assert text.startswith(f"{type(value).__name__}(")
+        assert len(text) < 150 + len(str(dataset.path))
+        assert "\n" not in text
+        assert "64" in text
+
+
+def test_showing_a_dataset_imports_nothing_beyond_loading(dataset) -> None:
+    script = "import sys, packer; packer.load(sys.argv[1])._repr_html_(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, dataset.path], capture_output=True, text=True, check=True)
+    assert not {"numba", "torch", "datasets", "jinja2", "click", "tqdm"} & set(done.stdout.split())

@@ -1,0 +1,268 @@
+"""The report in a browser: Chromium, as Debian has it (packages chromium and chromium-driver), driven by selenium."""
+
+import json
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from packer.cli import cli
+from packer.options.choices import ReportPlot
+
+webdriver = pytest.importorskip("selenium.webdriver")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium, or no chromedriver")
+
+PLOTS = list(ReportPlot.__args__)
+HEADERS: dict[str, str] = {}
+"""Headers that the server of the page sends beside its type."""
+
+
+def run(*arguments: object) -> str:
+    done = click.testing.CliRunner().invoke(cli, [str(word) for word in arguments])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> Path:
+    """A mixture of two sources, of which one has labels."""
+    folder = tmp_path_factory.mktemp("browser")
+    draw = np.random.default_rng([2])
+    for name, lengths in (("chats", draw.geometric(0.01, 900)), ("web & <code>", draw.integers(1, 400, 300))):
+        tokens = [draw.integers(0, 1000, length).astype(np.int32) for length in lengths]
+        table = {"input_ids": tokens}
+        if name == "chats":
+            table["labels"] = [np.where(np.arange(len(one)) % 40 < 20, -100, one).astype(np.int32) for one in tokens]
+        pq.write_table(pa.table(table), folder / f"{name}.parquet")
+    sources = [word for path in sorted(folder.glob("*.parquet")) for word in ("--source", f"{path}:1")]
+    run("pack", *sources, "--max-len", 512, "-o", folder / "packed", "--report", folder / "report.html")
+    return folder / "packed"
+
+
+@pytest.fixture(scope="module")
+def address(packed) -> Iterator[str]:
+    """Address of the page, from a server that answers nothing else."""
+    page = packed.with_name("report.html").read_bytes()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/report.html" else 404)
+            for name, value in {"Content-Type": "text/html; charset=utf-8", **HEADERS}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/report.html"
+        server.shutdown()
+
+
+class Browser:
+    """A browser with an open page."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, address: str, *, width: int = 1000, dark: bool = False, scripts: bool = True) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
+        for log in ("browser", "performance"):
+            self.driver.get_log(log)
+        self.driver.get(address)
+
+    def js(self, code: str, *arguments: object) -> Any:
+        return self.driver.execute_script(f"return {code}", *arguments)
+
+    def messages(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        sent = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return [one["params"]["request"]["url"] for one in sent if one["method"] == "Network.requestWillBeSent"]
+
+    def point(self, x: float, y: float, *, click: bool = False) -> None:
+        """Move the pointer to a place in the rows: a share of their width, and pixels from their top."""
+        box = self.js("(() => { const plot = document.querySelector('.rows'); plot.scrollIntoView({block: 'center'});"
+                      " const b = plot.getBoundingClientRect(); return [b.left, b.top, b.width]; })()")  # fmt: skip
+        at = {"x": box[0] + x * box[2], "y": box[1] + y}
+        kinds = ("mouseMoved", "mousePressed", "mouseReleased") if click else ("mouseMoved",)
+        for kind in kinds:
+            more = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, **at, **more})
+
+    def told(self) -> str:
+        text: str = self.js("document.getElementById('segment').textContent")
+        return text
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield made
+    made.quit()
+
+
+@pytest.fixture
+def browser(driver) -> Browser:
+    return Browser(driver)
+
+
+@pytest.fixture
+def headers() -> Iterator[dict[str, str]]:
+    yield HEADERS
+    HEADERS.clear()
+
+
+def plots_of_size(browser: Browser) -> list[str]:
+    """Names of the plots that take up space."""
+    return browser.js(
+        "[...document.querySelectorAll('svg[data-plot]')].filter((plot) => plot.getBoundingClientRect().width > 200"
+        " && plot.getBoundingClientRect().height > 60).map((plot) => plot.dataset.plot)"
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1000, 390])
+def test_the_page_has_its_plots_and_fits_without_a_message_or_a_request(browser, address, width, dark) -> None:
+    browser.open(address, width=width, dark=dark)
+    assert plots_of_size(browser) == PLOTS
+    assert browser.js("document.documentElement.scrollWidth") <= width
+    assert browser.messages() == []
+    assert browser.requests() == [address]
+    ink = browser.js("getComputedStyle(document.querySelector('.plot text')).fill")
+    paper = browser.js("getComputedStyle(document.body).backgroundColor")
+    lights = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in (ink, paper)]
+    assert (lights[0] > 600 and lights[1] < 150) if dark else (lights[0] < 150 and lights[1] > 600)
+
+
+def test_it_opens_from_disk(browser, packed) -> None:
+    address = packed.with_name("report.html").as_uri()
+    browser.open(address)
+    assert plots_of_size(browser) == PLOTS
+    assert (browser.messages(), browser.requests()) == ([], [address])
+
+
+def test_text_stays_within_the_page_on_a_phone(browser, address) -> None:
+    browser.open(address, width=390)
+    outside = browser.js(
+        "[...document.querySelectorAll('.plot text')].filter((text) => { const box = text.getBoundingClientRect();"
+        " return box.left < 0 || box.right > 390; }).map((text) => text.textContent)"
+    )
+    assert outside == []
+
+
+def test_pointing_at_a_segment_names_it_and_a_click_keeps_it(browser, address, packed) -> None:
+    from packer.pipeline import packed_figures
+
+    rows = packed_figures(packed).rows
+    sources = ["chats.parquet", "web & <code>.parquet"]
+    browser.open(address)
+    for index, segment in ((0, 0), (5, 1), (len(rows) - 1, 0)):
+        row = rows[index]
+        middle = (sum(row.extents[:segment]) + row.extents[segment] / 2) / 512
+        browser.point(middle, 22 * index + 8)
+        told = browser.told()
+        length, trained = row.lengths[segment], row.trained[segment]
+        assert told.startswith(f"Row {row.row:,}, segment {segment + 1} of {len(row.lengths)}: ")
+        assert f"document {row.documents[segment]:,} of {sources[row.sources[segment]]}, {length:,} token" in told
+        assert f"{trained:,} trained ({100 * trained / length:.1f}%)" in told
+    browser.point(0.01, 8, click=True)
+    kept = browser.told()
+    browser.point(0.5, 22 * 5 + 8)
+    assert browser.told() == kept
+    browser.js("document.querySelector('.rows').focus()")
+    browser.js("document.querySelector('.rows').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))")
+    assert f"Row {rows[0].row:,}, segment 2 of " in browser.told()
+    assert browser.messages() == []
+
+
+def test_gpu_hours_follow_the_fields(browser, address) -> None:
+    browser.open(address)
+    cells = "[...document.querySelectorAll('[data-tokens]')].map((cell) => [cell.dataset.tokens, cell.textContent])"
+    before = browser.js(cells)
+    browser.js(
+        "(() => { for (const [id, value] of [['rate', '0.5'], ['epochs', '3']]) { const field ="
+        " document.getElementById(id); field.value = value;"
+        " field.dispatchEvent(new Event('input', {bubbles: true})); } })()"
+    )
+    after = browser.js(cells)
+    assert [tokens for tokens, _ in before] == [tokens for tokens, _ in after]
+    for tokens, hours in after:
+        assert float(hours.replace(",", "")) == pytest.approx(int(tokens) * 3 / 0.5 / 3600, rel=0.01)
+    assert before != after
+
+
+def test_without_scripts_everything_but_the_fields_is_there(browser, address) -> None:
+    browser.open(address, scripts=False)
+    browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert plots_of_size(browser) == PLOTS
+    shown = [browser.js("document.getElementById(arguments[0]).hidden", each) for each in ("hours", "segment")]
+    assert shown == [True, True]
+    assert browser.js("document.querySelectorAll('#rows details tbody tr').length") == 40
+    assert browser.js("[...document.querySelectorAll('[data-tokens]')].every((cell) => cell.textContent)")
+    assert browser.messages() == []
+
+
+def test_under_a_policy_that_allows_nothing_plots_and_numbers_are_there(browser, address, headers) -> None:
+    headers["Content-Security-Policy"] = "default-src 'none'"
+    browser.open(address)
+    assert plots_of_size(browser) == PLOTS
+    blocked = browser.messages()
+    assert blocked, "the server's policy is in force"
+    assert all("violates the following Content Security Policy directive" in each for each in blocked)
+    fills = browser.js(
+        "[...document.querySelectorAll('.plot rect, .plot path')].map((shape) => getComputedStyle(shape).fill)"
+    )
+    assert len(set(fills) - {"none", "rgb(0, 0, 0)"}) >= 4
+    assert browser.requests() == [address]
+
+
+def test_on_paper_the_page_is_light_and_has_no_fields(browser, address) -> None:
+    browser.open(address, dark=True)
+    browser.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]},
+    )
+    assert browser.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.js("getComputedStyle(document.querySelector('.plot text')).fill") == "rgb(31, 41, 51)"
+    assert browser.js("getComputedStyle(document.getElementById('hours')).display") == "none"
+    assert plots_of_size(browser) == PLOTS
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def test_numbers_on_the_page_are_those_of_stats_json(browser, address, packed) -> None:
+    content = json.loads(run("stats", packed, "--json"))
+    browser.open(address)
+    figures = browser.js(
+        "Object.fromEntries([...document.querySelectorAll('[data-figure]')].map((each) =>"
+        " [each.dataset.figure, [Number(each.dataset.value), each.textContent]]))"
+    )
+    assert len(figures) == 6
+    for name, (value, words) in figures.items():
+        assert value == content[name]
+        shown = float(words.strip("%").replace(",", "")) / (100 if words.endswith("%") else 1)
+        assert shown == pytest.approx(value, rel=0.01)

@@ -1,0 +1,193 @@
+"""Rows of several lengths, side by side: figures against obvious twins, the table and its sentence."""
+
+import json
+from itertools import accumulate
+
+import click.testing
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.cli import cli
+from packer.options import PackOptions
+from packer.pipeline import row_length_statistics
+from packer.pipeline.measure_row_lengths import describe_length
+from packer.report import render_row_lengths
+from packer.stats import RowLength, RowLengths, RowWork
+from packer.stats.model_work import KEYS_OF_MATRICES, attention_share
+from tests import naive
+
+rows_of_lengths = st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=5), min_size=1, max_size=20)
+
+
+def work_of(rows: list[list[int]], *, parts: int = 1) -> RowWork:
+    work = RowWork()
+    for part in range(parts):
+        some = rows[part::parts]
+        work.add(np.array([length for row in some for length in row]), np.array([0, *accumulate(map(len, some))]))
+    return work
+
+
+def run(*arguments: object, fails: bool = False) -> str:
+    done = click.testing.CliRunner().invoke(cli, ["stats", *map(str, arguments)])
+    assert (done.exit_code != 0) == fails, done.output
+    return done.stderr if fails else done.stdout
+
+
+# Work
+
+
+def test_the_keys_at_which_attention_costs_as_much_as_matrices_are_those_of_llama_2_7b() -> None:
+    layers, width, hidden, words = 32, 4096, 11008, 32000
+    weights = layers * (4 * width * width + 3 * width * hidden) + words * width
+    assert 2 * weights / (4 * layers * width) == KEYS_OF_MATRICES
+    assert attention_share(KEYS_OF_MATRICES) == 0.5
+
+
+def test_work_of_known_rows() -> None:
+    work = work_of([[3, 1], [4]])
+    assert work.keys_per_token == (6 + 1 + 10) / 8
+    assert work.peak == pytest.approx((4 * KEYS_OF_MATRICES + 10) / (4 * KEYS_OF_MATRICES + 8.5))
+
+
+@given(rows_of_lengths, st.integers(1, 3))
+def test_work_is_that_of_one_token_after_the_other(rows: list[list[int]], parts: int) -> None:
+    work = work_of(rows, parts=parts)
+    keys, peak = naive.work_of_rows(rows, KEYS_OF_MATRICES)
+    assert work.keys_per_token == pytest.approx(keys)
+    assert work.peak == pytest.approx(peak)
+    assert work.peak >= 1
+
+
+# Figures of a length
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 60), min_size=1, max_size=40),
+    max_len=st.sampled_from([4, 16, 64]),
+    long=st.sampled_from(["split", "truncate", "drop"]),
+    algorithm=st.sampled_from(["bfd", "auto", "sequential", "wrapped"]),
+)
+def test_documents_are_split_and_tokens_cut_as_counted_by_hand(lengths, max_len, long, algorithm) -> None:
+    placed = {"drop": [0 if length > max_len else length for length in lengths]}.get(long, lengths)
+    placed = [min(length, max_len) for length in placed] if long == "truncate" else placed
+    if not any(placed):
+        return
+    options = PackOptions(max_len=max_len, long=long, algorithm=algorithm)
+    found = describe_length(np.array(lengths, np.int32), options, groups=None, documents_per_step=8)
+    assert found.tokens_lost == sum(lengths) - sum(placed)
+    if algorithm == "wrapped":
+        pieces = [segment for row in naive.wrapped(placed, max_len) for segment in row]
+    else:
+        pieces = naive.cut_documents(placed, max_len, "split")
+    documents = [document for document, _, _ in pieces]
+    assert found.documents_split == sum(documents.count(document) > 1 for document in set(documents))
+    assert found.tokens_without_context == sum(length for _, start, length in pieces if start > 0)
+    assert found.keys_per_token * sum(placed) == pytest.approx(sum(n * (n + 1) // 2 for _, _, n in pieces))
+
+
+def test_repeated_tokens_and_left_truncation_do_not_count_as_cut() -> None:
+    lengths = np.array([10, 4, 4], np.int32)
+    overlapping = PackOptions(max_len=4, overlap=1)  # 0-3, 3-6, 6-9
+    assert describe_length(lengths, overlapping, groups=None, documents_per_step=1).tokens_without_context == 6
+    left = PackOptions(max_len=4, long="truncate", truncate_side="left")
+    found = describe_length(lengths, left, groups=None, documents_per_step=1)
+    assert (found.tokens_without_context, found.tokens_lost) == (0, 6)
+
+
+# The table
+
+
+def length_of(max_len: int, cut: int, *, lost: int = 0) -> RowLength:
+    return RowLength(
+        max_len=max_len,
+        packs=10,
+        tokens=1000,
+        documents_split=3,
+        tokens_without_context=cut,
+        tokens_lost=lost,
+        keys_per_token=100.0,
+        work_peak=1.5,
+        packed_rows_per_step=4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sentence"),
+    [
+        ([(512, 10, 0), (1024, 9, 0), (2048, 0, 0)], "1,024 is the smallest with less than 1% of the tokens {}."),
+        ([(512, 0, 10), (1024, 0, 9)], "1,024 is the smallest with less than 1% of the tokens lost."),
+        ([(512, 5, 10), (1024, 5, 4)], "1,024 is the smallest with less than 1% of the tokens {} or lost."),
+        ([(512, 0, 0)], "512 is the smallest with less than 1% of the tokens {}."),
+        (
+            [(512, 50, 0), (1024, 31, 0)],
+            "None of these has less than 1% of the tokens {}; 1,024 comes closest: 3.1%.",
+        ),
+    ],
+)
+def test_one_sentence_recommends_a_length(lengths, sentence) -> None:
+    found = RowLengths(
+        documents=100,
+        tokens=1000,
+        algorithm="auto",
+        documents_per_step=64,
+        lengths=tuple(length_of(max_len, cut, lost=lost) for max_len, cut, lost in lengths),
+    )
+    lines = render_row_lengths(found).splitlines()
+    assert lines[-1] == sentence.format("without context")
+    assert ("lost" in lines[1]) == any(lost for _, _, lost in lengths)
+    assert "padding" not in "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lengths") / "documents.parquet"
+    lengths = np.random.default_rng([7]).integers(1, 100, 400)
+    pq.write_table(pa.table({"input_ids": [np.arange(length, dtype=np.int32) for length in lengths]}), path)
+    return path
+
+
+def test_each_line_is_what_stats_and_pack_say_at_that_length(source, tmp_path) -> None:
+    content = json.loads(run(source, "--max-len", "96,32,64", "--json"))
+    assert [line["max_len"] for line in content["lengths"]] == [32, 64, 96]
+    for line in content["lengths"]:
+        alone = json.loads(run(source, "--max-len", line["max_len"], "--json"))
+        assert line["packs"] == alone["packs"]
+        assert line["packed_rows_per_step"] == alone["epoch"]["packed_rows_per_step"]
+        assert (content["documents"], content["tokens"]) == (alone["documents"], alone["tokens"])
+    text = run(source, "--max-len", "32,64,96")
+    assert max(map(len, text.splitlines())) <= 100
+    assert f"{content['smallest']:,} is the smallest" in text
+
+
+def test_a_mixture_is_drawn_anew_where_it_depends_on_the_length(source, tmp_path) -> None:
+    other = tmp_path / "other.parquet"
+    other.write_bytes(source.read_bytes())
+    options = PackOptions(max_len=64, weights=(1, 1), long="drop")
+    sources = [source, other]
+    lengths = row_length_statistics(sources, options=options, max_lens=(32, 64)).lengths
+    for found in lengths:
+        alone = json.loads(
+            run("--source", source, "--source", other, "--long", "drop", "--max-len", found.max_len, "--json")
+        )
+        assert (found.packs, found.tokens) == (alone["packs"], alone["tokens"])
+
+
+def test_one_length_prints_what_it_always_printed(source) -> None:
+    assert run(source, "--max-len", 64).startswith("400 documents")
+    assert "Padding by batch size" in run(source, "--max-len", "64,64")
+
+
+def test_lengths_that_cannot_be_are_refused_in_one_line(source, tmp_path) -> None:
+    assert "0 is not a whole number from 1 to 16777216" in run(source, "--max-len", "0,64", fails=True)
+    assert "'64,x' is no list of row lengths" in run(source, "--max-len", "64,x", fails=True)
+    assert "--overlap is 40: it must be below --max-len 32" in run(
+        source, "--max-len", "32,64", "--overlap", 40, fails=True
+    )
+    packed = tmp_path / "packed"
+    click.testing.CliRunner().invoke(cli, ["pack", str(source), "--max-len", "64", "-o", str(packed)])
+    assert "is packed, into rows of one length" in run(packed, "--max-len", "32,64", fails=True)
