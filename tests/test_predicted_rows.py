@@ -239,7 +239,7 @@ def test_unsupported_predictions_fail_in_one_line(tmp_path):
         (("stats", "--source", f"{source}:1", "--pairs", "--long", "drop"), "pairs are not mixed"),
         (("compare", histogram, "--pairs", "--long", "drop", "--max-len", 8), "has no pairs or groups"),
         (("compare", histogram, "--group-by", "x", "--max-len", 8), "has no pairs or groups"),
-        (("compare", "--source", histogram, "--max-len", 8), "unknown format"),
+        (("compare", "--source", histogram, "--max-len", 8), "CSV holds text, not lists of tokens"),
     ):
         done = run(*arguments)
         assert (done.exit_code, done.stderr.count("\n"), words in done.stderr) == (1, 1, True), done.output
