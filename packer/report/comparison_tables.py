@@ -1,14 +1,10 @@
 """Report on a comparison of algorithms: packing, costs, published speed-ups, and advice for small datasets."""
 
 from collections.abc import Iterable
-from textwrap import fill
 
 from packer.report.dataset_report import render_advice
-from packer.report.plain_text import count_of, number, percent, render_table
+from packer.report.plain_text import count_of, folded, number, percent, render_table
 from packer.stats.algorithm_comparison import Comparison, Outcome
-
-WIDTH = 80
-"""Largest number of columns in a line, unless a word is longer."""
 
 WANG = {
     "WildChat-GPT4, 69K": (2.67, 3.86),
@@ -140,7 +136,7 @@ def _steps(comparison: Comparison) -> str:
     if not comparison.is_small:
         return f"A step has {count_of(epoch.documents_per_step, 'document')} now (--batch-size). {advice}"
     same_rows = count_of(comparison.steps_at_same_rows, "optimizer step")
-    return _wrapped(
+    return folded(
         f"Warning: a small dataset. With {count_of(epoch.documents_per_step, 'packed row')} per step, as many as "
         f"there are documents now, an epoch has {same_rows} instead of {epoch.steps:,}; with "
         f"{epoch.packed_rows_per_step:,} it has {epoch.packed_steps:,}, of {number(epoch.packed_documents_per_step)} "
@@ -149,11 +145,7 @@ def _steps(comparison: Comparison) -> str:
 
 
 def _with_notes(table: list[list[str]], notes: Iterable[str]) -> str:
-    return "\n".join([render_table(table), *map(_wrapped, notes)])
-
-
-def _wrapped(text: str) -> str:
-    return fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join([render_table(table), *map(folded, notes)])
 
 
 def _marked(comparison: Comparison, outcome: Outcome) -> str:

@@ -1,6 +1,10 @@
 """Building blocks of reports: aligned columns, bars and formatted numbers."""
 
 from collections.abc import Sequence
+from textwrap import fill
+
+WIDTH = 80
+"""Columns of a terminal."""
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 """Blocks that fill 0 to 8 eighths of a character cell."""
@@ -49,6 +53,11 @@ def _bar(share: float, *, unicode: bool) -> str:
         return "#" * round(share * BAR_WIDTH) or ("." if share > 0 else "")
     eighths = max(round(share * BAR_WIDTH * 8), share > 0)
     return BLOCKS[-1] * (eighths // 8) + BLOCKS[eighths % 8].strip()
+
+
+def folded(text: str) -> str:
+    """Fold a sentence to lines of at most `WIDTH` columns, unless a word is longer."""
+    return fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def count_of(count: int, noun: str) -> str:

@@ -1,18 +1,18 @@
 """Table of several row lengths, and the sentence that recommends one."""
 
-from packer.report.plain_text import count_of, number, percent, render_table
+from packer.report.plain_text import count_of, folded, number, percent, render_table
 from packer.stats import RowLengths
 from packer.stats.row_lengths import TOLERATED
 
 
 def render_row_lengths(found: RowLengths) -> str:
-    """Show what rows of each length cost, on one screen of 100 columns, and which is the smallest that suffices."""
+    """Show what rows of each length cost, in 80 columns, and which is the smallest that suffices."""
     loses = any(length.tokens_lost for length in found.lengths)
-    head = ["max_len", "rows", "split", "no context", "", *(["lost", ""] if loses else [])]
+    head = ["max_len", "rows", "split", "no context", *(["lost"] if loses else [])]
     table = [[*head, "keys", "attention", "largest row", "rows a step"]]
     for length in found.lengths:
         counts = [length.tokens_without_context, *([length.tokens_lost] if loses else [])]
-        cells = [cell for count in counts for cell in (f"{count:,}", percent(count / length.tokens, decimals=2))]
+        cells = [percent(count / length.tokens, decimals=2) for count in counts]
         table.append(
             [
                 f"{length.max_len:,}",
@@ -29,14 +29,20 @@ def render_row_lengths(found: RowLengths) -> str:
         [
             f"{count_of(found.documents, 'document')}, {count_of(found.tokens, 'token')}; packed by {found.algorithm}",
             render_table(table, align=">" * len(table[0])),
-            "split: documents in several segments; no context: their tokens in all but the first",
-            *(["lost: tokens that are truncated or dropped"] if loses else []),
-            "keys: those that a token attends to, on average; attention: its share of the work of a 7B model",
-            "largest row: its work over the mean; rows a step: those that keep "
-            f"{count_of(found.documents_per_step, 'document')}",
-            recommend_length(found),
+            *map(folded, _notes(found, loses=loses)),
+            folded(recommend_length(found)),
         ]
     )
+
+
+def _notes(found: RowLengths, *, loses: bool) -> list[str]:
+    documents = count_of(found.documents_per_step, "document")
+    return [
+        "split: documents in several segments; no context: their tokens in all but the first",
+        *(["lost: tokens that are truncated or dropped"] if loses else []),
+        "keys: those that a token attends to, on average; attention: its share of the work of a 7B model",
+        f"largest row: its work over the mean; rows a step: those that keep {documents}",
+    ]
 
 
 def recommend_length(found: RowLengths) -> str:
