@@ -9,7 +9,7 @@ def render_row_lengths(found: RowLengths) -> str:
     """Show what rows of each length cost, in 80 columns, and which is the smallest that suffices."""
     loses = any(length.tokens_lost for length in found.lengths)
     head = ["max_len", "rows", "split", "no context", *(["lost"] if loses else [])]
-    table = [[*head, "keys", "attention", "largest row", "rows a step"]]
+    table = [[*head, "keys", "attention", "largest", "rows/step"]]
     for length in found.lengths:
         counts = [length.tokens_without_context, *([length.tokens_lost] if loses else [])]
         cells = [percent(count / length.tokens, decimals=2) for count in counts]
@@ -41,7 +41,7 @@ def _notes(found: RowLengths, *, loses: bool) -> list[str]:
         "split: documents in several segments; no context: their tokens in all but the first",
         *(["lost: tokens that are truncated or dropped"] if loses else []),
         "keys: those that a token attends to, on average; attention: its share of the work of a 7B model",
-        f"largest row: its work over the mean; rows a step: those that keep {documents}",
+        f"largest: work of the largest row over the mean; rows/step: those that keep {documents}",
     ]
 
 
