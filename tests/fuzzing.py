@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -346,7 +347,7 @@ def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path],
             shutil.copytree(packed, here)
             (here / first.name).write_bytes(content)
             make_manifest_fit(here, first.name)
-            return reading_fault(here, source)
+            return reading_fault(here, source, with_report=zlib.crc32(content) % 16 == 0)  # it takes longest
 
         return first.read_bytes(), try_kept
 

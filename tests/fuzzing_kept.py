@@ -75,7 +75,7 @@ def make_manifest_fit(folder: Path, name: str) -> None:
     (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def reading_fault(folder: Path, source: Path) -> str | None:
+def reading_fault(folder: Path, source: Path, *, with_report: bool = True) -> str | None:
     """Use a packed dataset in every way; return any outcome that is neither a result nor a one-line error, or None."""
     import packer
     from packer.pipeline import packed_figures
@@ -95,11 +95,12 @@ def reading_fault(folder: Path, source: Path) -> str | None:
         "verify": lambda: list(packer.verify(folder)),
         "verify --source": lambda: list(packer.verify(folder, source)),
         "stats": lambda: packed_statistics(folder),
-        "stats --report": lambda: render_page(packed_figures(folder)),
         "load": lambda: list(packer.load(folder)),
         **{f"show {number}": functools.partial(show, number) for number in range(6)},
         **{f"export {target}": functools.partial(export, target) for target in ("parquet", "torchtitan")},
     }
+    if with_report:
+        uses["stats --report"] = lambda: render_page(packed_figures(folder))
     for name, use in uses.items():
         try:
             use()
