@@ -120,9 +120,9 @@ def encoder(path, template=None):
         ([5], "a chat_template is '5' where an object with a name and a template is expected; mend it"),
         ([{"name": "default"}], "a chat_template is .* where an object with a name and a template"),
         ([{"name": ["x"], "template": "x"}], "a chat_template is .* where an object with a name and a template"),
-        ("", r"has no chat template; choose one by --chat-template \(chatml"),
-        ([], r"has no chat template; choose one by --chat-template \(chatml"),
-        ({}, r"has no chat template; choose one by --chat-template \(chatml"),
+        ("", r"has no chat template; choose a template by --chat-template \(chatml"),
+        ([], r"has no chat template; choose a template by --chat-template \(chatml"),
+        ({}, r"has no chat template; choose a template by --chat-template \(chatml"),
     ],
     ids=str,
 )

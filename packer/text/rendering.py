@@ -14,7 +14,7 @@ from packer.text.messages import Message, TextError, is_utf8
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CHOICE = f"choose one by --chat-template ({', '.join(BUILT_IN_TEMPLATES)}, or a file)"
+CHOICE = f"choose a template by --chat-template ({', '.join(BUILT_IN_TEMPLATES)}, or a file)"
 """Remedy if a chat template is missing or unfit."""
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Span = tuple[int, int]
 
-_REMEDY = f"{CHOICE}, mark its answers with {{% generation %}}, or --train-on all"
+_REMEDY = f"{CHOICE}, mark answers with {{% generation %}}, or set --train-on all"
 
 
 @dataclass(frozen=True, slots=True)
