@@ -317,7 +317,7 @@ def test_a_conversational_completion_trains_everything_after_the_prompt(tokenize
 
 
 def test_without_a_template_chats_are_refused(tokenizer_path):
-    with pytest.raises(PackerError, match=re.escape("has no chat template; choose a template by --chat-template (chatml")):
+    with pytest.raises(PackerError, match=r"has no chat template; choose a template by --chat-template \(chatml"):
         Encoder(TextOptions(tokenizer=tokenizer_path), recognise({"messages": []}, "x"))
 
 
