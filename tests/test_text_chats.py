@@ -1,7 +1,6 @@
 """Chats: what the assistant wrote is found exactly, or it is an error."""
 
 import json
-import re
 
 import pytest
 from hypothesis import given
