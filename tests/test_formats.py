@@ -153,7 +153,7 @@ def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_p
 
 def test_tensors_without_torch_are_an_error_that_says_what_to_install(dataset, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(PackerError, match=r'torch is not installed: pip install "packer\[torch\]", or use tensors'):
+    with pytest.raises(PackerError, match=r'torch is not installed: pip install "packer-llm\[torch\]", or use tensors'):
         packer.collate([dataset[0]])
     packer.collate([dataset[0]], tensors="numpy")
 

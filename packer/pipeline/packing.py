@@ -136,9 +136,11 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
     name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
     folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
     others = [folder / f"{name}{ending}" for each in FORMATS.values() for ending in each.all_endings]
-    if path.is_file() and any(other.exists() and other.name != path.name for other in (folder / name, *others)):
+    others = [other for other in (folder / name, *others) if other.name != path.name]
+    if os.path.isfile(path) and any(map(os.path.exists, others)):  # noqa: PTH113 (a name may be too long)
         name = path.name  # its output is not that of rows.parquet beside rows.jsonl
-    while any((folder / each).exists() for each in SAVED):  # the folder of a dataset, which is read as a whole
+    # The folder of a saved dataset is read as a whole, and an output in it would be, too.
+    while any(os.path.exists(folder / each) for each in SAVED):  # noqa: PTH110
         folder = folder.resolve().parent
     split = f"-{options.split}" if options.split else ""
     return folder / f"{name}{split}-{suffix}"

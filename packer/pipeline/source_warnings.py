@@ -13,7 +13,6 @@ from packer.options import PackOptions
 from packer.sources import OpenDocuments, Source
 
 _LOOKED_AT = 1000  # documents of each source
-_MOST_TOKENS = 1 << 22  # in them
 _FEWEST = 20  # documents that look padded, below which they say nothing
 _REPEATED = 3  # equal tokens at an end, from which it looks padded
 _MOST = 0.5  # share of documents that look padded, above which the source is
@@ -57,13 +56,10 @@ def _padding_of(source: Source) -> int | None:
     input_ids = source.table(np.zeros(0, np.int32)).input_ids
     order = source.order if source.order is not None else np.arange(min(len(input_ids), _LOOKED_AT))
     repeated: Counter[int] = Counter()
-    documents = tokens = 0
     for number in order[:_LOOKED_AT].tolist():
-        ids = as_numpy(input_ids.list_at(number))
-        if len(ids) > _REPEATED and (ids != ids[0]).any():
-            repeated.update({int(end[0]) for end in (ids[:_REPEATED], ids[-_REPEATED:]) if (end == end[0]).all()})
-        documents, tokens = documents + 1, tokens + len(ids)
-        if tokens > _MOST_TOKENS:
-            break
+        ends = (as_numpy(input_ids.list_at(number, part)) for part in (slice(_REPEATED), slice(-_REPEATED, None)))
+        ids = [int(end[0]) for end in ends if len(end) == _REPEATED and (end == end[0]).all()]
+        if len(set(ids)) == len(ids):  # otherwise the whole document may be one id
+            repeated.update(ids)
     token, count = repeated.most_common(1)[0] if repeated else (0, 0)
-    return token if count > max(_MOST * documents, _FEWEST) else None
+    return token if count > max(_MOST * min(len(order), _LOOKED_AT), _FEWEST) else None
