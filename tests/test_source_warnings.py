@@ -55,11 +55,14 @@ def test_the_source_of_a_mixture_that_looks_padded_is_named(tmp_path, caplog):
     assert "most documents of bad.arrow begin or end" in warning
 
 
-def test_a_dataset_in_another_order_is_looked_at_in_that_order(tmp_path, caplog):
-    documents = [*padded([[1]] * 100, 8), *([1, 2, 3, 4] for _ in range(100))]
+def test_shuffled_datasets_in_memory_and_pairs_are_looked_at(tmp_path, caplog):
+    documents = padded([[1 + number] for number in range(100)], 8)
     dataset = datasets.Dataset.from_dict({"input_ids": documents})
-    assert warnings_of(caplog, dataset.select(range(100)), tmp_path / "out", max_len=8)
-    assert not warnings_of(caplog, dataset.select(range(199, 99, -1)), tmp_path / "out", max_len=8)
+    assert warnings_of(caplog, dataset.shuffle(seed=0), tmp_path / "out", max_len=8)
+    pq.write_table(
+        pa.table({f"{role}_input_ids": documents for role in ("chosen", "rejected")}), tmp_path / "p.parquet"
+    )
+    assert warnings_of(caplog, tmp_path / "p.parquet", tmp_path / "out", max_len=16, pairs=True, long="drop")
 
 
 CHAT = [{"role": "user", "content": "a few words " * 9}, {"role": "assistant", "content": "and more words " * 9}]

@@ -95,8 +95,8 @@ class TokenColumn:
     def __reduce__(self) -> Any:
         raise TypeError("addresses are valid only in their own process: pickle the source instead")
 
-    def list_at(self, number: int, part: slice = slice(None)) -> pa.Array:
-        """Return a copy of a list of integers, or of a part of it, in their type on disk."""
+    def list_at(self, number: int) -> pa.Array:
+        """Return a copy of the values of a list of integers in their type on disk, for error messages."""
         of = self.addresses
         chunk = int(np.searchsorted(of.first_rows, number, side="right")) - 1
         index, size, width = number - int(of.first_rows[chunk]), int(of.list_sizes[chunk]), int(of.offset_bytes[chunk])
@@ -104,9 +104,8 @@ class TokenColumn:
         if width:
             offsets = array_at(int(of.offsets[chunk]) + index * width, 2, np.dtype(f"i{width}"))
             first, last = map(int, offsets)
-        start, stop, _ = part.indices(last - first)
-        address = int(of.values[chunk]) + (first + start) * int(of.value_bytes[chunk])
-        return as_arrow(array_at(address, max(stop - start, 0), VALUE_TYPES[of.value_codes[chunk]]).copy())
+        address = int(of.values[chunk]) + first * int(of.value_bytes[chunk])
+        return as_arrow(array_at(address, last - first, VALUE_TYPES[of.value_codes[chunk]]).copy())
 
 
 class _Layout(NamedTuple):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 
-import numpy as np
+import pyarrow as pa
 
-from packer.arrow import as_numpy
 from packer.facts import PlanTotals, SourceIdentity
 from packer.options import PackOptions
 from packer.sources import OpenDocuments, Source
+from packer.sources.mapped_lists import MappedLists
 
 _LOOKED_AT = 1000  # documents of each source
 _FEWEST = 20  # documents that look padded, below which they say nothing
@@ -52,14 +54,22 @@ def warn_of_split_chats(identity: SourceIdentity, totals: PlanTotals, options: P
 
 
 def _padding_of(source: Source) -> int | None:
-    """Return the id with which most of the first documents seem to be padded; None if they are not."""
-    input_ids = source.table(np.zeros(0, np.int32)).input_ids
-    order = source.order if source.order is not None else np.arange(min(len(input_ids), _LOOKED_AT))
+    """Return the id with which most of the first documents in the files seem to be padded; None if they are not."""
     repeated: Counter[int] = Counter()
-    for number in order[:_LOOKED_AT].tolist():
-        ends = (as_numpy(input_ids.list_at(number, part)) for part in (slice(_REPEATED), slice(-_REPEATED, None)))
-        ids = [int(end[0]) for end in ends if len(end) == _REPEATED and (end == end[0]).all()]
+    documents = 0
+    for tokens in islice(_documents(source), _LOOKED_AT):
+        ends = (tokens[:_REPEATED].to_pylist(), tokens[-_REPEATED:].to_pylist())
+        ids = [end[0] for end in ends if len(end) == _REPEATED and len(set(end)) == 1]
         if len(set(ids)) == len(ids):  # otherwise the whole document may be one id
             repeated.update(ids)
+        documents += 1
     token, count = repeated.most_common(1)[0] if repeated else (0, 0)
-    return token if count > max(_MOST * min(len(order), _LOOKED_AT), _FEWEST) else None
+    return token if count > max(_MOST * documents, _FEWEST) else None
+
+
+def _documents(source: Source) -> Iterator[pa.Array]:
+    """Yield the tokens of each document in the files; nothing is copied."""
+    for input_ in source.inputs:
+        if isinstance(input_, MappedLists):
+            for (chunk,) in input_.chunks(input_.input_ids):
+                yield from (chunk[number].values for number in range(len(chunk)))
