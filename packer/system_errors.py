@@ -28,7 +28,7 @@ def shortage(error: BaseException) -> str | None:
     if any(words in text for words in _NO_FILES):
         return f"too many files are open ({text}): raise ulimit -n"
     if isinstance(error, MemoryError):
-        return f"out of memory ({text}): choose a smaller --max-len or fewer --workers, or free some"
+        return f"out of memory ({text}): choose a smaller --max-len or fewer --workers, free some, or raise ulimit -v"
     if any(words in text for words in _NO_MEMORY):
         return f"no more memory can be mapped ({text}): free some, or raise ulimit -v or vm.max_map_count"
     return None

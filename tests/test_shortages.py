@@ -14,6 +14,7 @@ import pyarrow.json
 import pytest
 
 import packer
+from packer.algorithms.jit import jit
 from packer.options import PackOptions
 from packer.output.output_folder import OutputFolder
 from packer.pipeline import tokenize
@@ -152,6 +153,22 @@ def test_other_errors_are_not_taken_for_a_shortage():
     of_a_library.__cause__ = RuntimeError("can't start new thread")
     assert "no more threads" in str(shortage_behind(of_a_library))
     assert shortage(of_a_library) is None
+
+
+def test_a_kernel_is_not_loaded_into_the_last_of_the_address_space(monkeypatch):
+    @jit
+    def kernel(number):
+        return number + 1
+
+    limited = resource.getrlimit
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda what: (1 << 20, 1 << 20) if what == resource.RLIMIT_AS else limited(what)
+    )
+    with pytest.raises(MemoryError, match="MiB of address space left for a kernel") as told:
+        kernel(1)
+    assert "raise ulimit -v" in str(shortage(told.value))
+    monkeypatch.undo()
+    assert kernel(1) == 2
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """How every kernel of the package is compiled."""
 
+import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
@@ -9,6 +11,8 @@ from numba.core import event
 from packer.progress import STATUS
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+_ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
 
 
 def jit(kernel: Kernel) -> Kernel:
@@ -43,3 +47,27 @@ class _CompileNotice(event.Listener):
 
 
 event.register("numba:compile", _CompileNotice())  # type: ignore[no-untyped-call]
+
+
+class _AddressSpaceCheck(event.Listener):
+    """Raises MemoryError before LLVM runs out of address space, which would abort the process.
+
+    The lock is taken for every kernel that is compiled or loaded from the cache. Where `ulimit -v` sets no limit,
+    nothing is looked at. Other threads may take what is left in the meantime, so the limit has to be generous.
+    """
+
+    def on_start(self, event: object) -> None:
+        """Compare what is left with what a kernel may need."""
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return
+        pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+        left = limit - pages * resource.getpagesize()
+        if left < _ADDRESS_SPACE:
+            raise MemoryError(f"{left >> 20} MiB of address space left for a kernel")
+
+    def on_end(self, event: object) -> None:
+        """Do nothing."""
+
+
+event.register("numba:compiler_lock", _AddressSpaceCheck())  # type: ignore[no-untyped-call]
