@@ -17,10 +17,23 @@ class Progress(Protocol):
 
         Args:
             stage: word for the work that is going on. Sources report "decode" while they parse Parquet, JSONL or
-                compressed Arrow, and "lengths" while they walk through mapped data.
-            done: amount that is finished. Both stages of sources count bytes of the source files.
-            total: amount at which the stage ends, in the same unit.
+                compressed Arrow, "tokenize" while they tokenize text, and "lengths" while they walk through mapped
+                data.
+            done: amount that is finished. Sources count documents.
+            total: amount at which the stage ends, in the same unit. How many documents a source has is an estimate
+                that improves while the source is read.
         """
+
+
+def documents_of(documents: int, read: float, size: int) -> tuple[int, int]:
+    """Return the documents that were read, and an estimate of how many a source has.
+
+    Args:
+        documents: number of documents read so far.
+        read: bytes read of the files, compressed or not.
+        size: bytes of the files.
+    """
+    return documents, documents if read >= size else max(documents, int(documents * size / max(read, 1)))
 
 
 def silent(stage: str, done: int, total: int) -> None:

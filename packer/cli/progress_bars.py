@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ INTERVAL = 15.0
 """Seconds between lines of progress where stderr is not a terminal."""
 
 _UNITS = {
+    "decode": "doc",
+    "tokenize": "doc",
+    "lengths": "doc",
     "write": "tok",
     "export": "tok",
     "compare": "tok",
@@ -27,7 +31,7 @@ _UNITS = {
     "length": "plan",
     "solve": "alg",
 }  # of other stages: bytes
-_WORDS = {"tok": "tokens", "part": "partitions", "plan": "plans", "alg": "algorithms"}
+_WORDS = {"doc": "documents", "tok": "tokens", "part": "partitions", "plan": "plans", "alg": "algorithms"}
 
 
 @contextmanager
@@ -66,10 +70,12 @@ def _bars() -> Iterator[Progress]:
                 bar.close()
             bars.clear()  # a stage may come back: sources of a mixture are decoded and tokenized in turn
             unit, delay = _UNITS.get(kind, "B"), 0 if kind == "solve" else 1
+            width = shutil.get_terminal_size().columns  # 80 where the terminal says 0, for which tqdm draws nothing
             bars[kind] = tqdm(
-                total=total, desc=stage, unit=unit, unit_scale=unit != "alg", delay=delay, file=sys.stderr
+                total=total, desc=stage, unit=unit, unit_scale=unit != "alg", delay=delay, file=sys.stderr, ncols=width
             )
         bar = bars[kind]
+        bar.total = total  # how many documents there are is an estimate at first
         bar.update(done - bar.n)
         if bar.desc != f"{stage}: ":
             bar.set_description(stage, refresh=bar.format_dict["elapsed"] >= bar.delay)

@@ -36,7 +36,7 @@ def dataset_statistics(
         source: a path, glob, Hub id, or a `datasets` object; or a list of these, mixed by `options.weights`.
         options: options of the pack.
         documents_per_step: documents per optimizer step in unpacked training.
-        progress: callback, called in bytes while files are read, and as `progress("plan", done, total)` in tasks.
+        progress: callback, called in documents while files are read, and as `progress("plan", done, total)` in tasks.
 
     Raises:
         PackerError: the source cannot be read, or there is nothing in it to pack.

@@ -81,7 +81,7 @@ def tokenize(
         workers: number of threads; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace a dataset that was tokenized otherwise, in one step once the new one is complete.
-        progress: callback, called as `progress("tokenize", done, total)` in bytes of the source.
+        progress: callback, called as `progress("tokenize", done, total)` in documents.
 
     Raises:
         PackerError: anything that the user can fix, in one line.

@@ -24,7 +24,7 @@ from packer.facts import MixturePart, SourceIdentity, TakenDocuments
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import Take, interleave, mixture_targets, refuse_too_many, take_documents
 from packer.plan.permute import key_of
-from packer.progress import Progress, silent
+from packer.progress import Progress, documents_of, silent
 from packer.random_purposes import MIXTURE
 from packer.sources.column_checks import one_column
 from packer.sources.column_values import alike
@@ -155,10 +155,11 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
         PackerError: the mixture has more documents than can be numbered.
     """
     recipe, surveys, kept = mixture.recipe, [], []
+    in_turn = overall_progress(progress, mixture.parts)
     for number, part in enumerate(mixture.parts):
         with prefix_errors(mixture.names[number]):
             counter = WeightCounter(key_of(recipe.seed, MIXTURE, number))
-            overall = overall_progress(progress, mixture.parts, number)
+            overall = next(in_turn)
             on_table = partial(_count_kept, recipe, counter)
             surveys.append(part.survey(overall, with_extra=with_extra, on_table=on_table))
             kept.append(counter)
@@ -201,15 +202,20 @@ def prefix_errors(name: str) -> Iterator[None]:
         raise SourceError(f"{name}: {error}") from error
 
 
-def overall_progress(progress: Progress, parts: Sequence[Source], number: int) -> Progress:
-    """Return a callback that converts progress in source `number` into progress in all sources, in bytes."""
+def overall_progress(progress: Progress, parts: Sequence[Source]) -> Iterator[Progress]:
+    """Yield a callback for each of the parts, which are read in turn; it reports progress in all of them."""
     sizes = [sum(file.bytes for file in part.files) for part in parts]
-    before, size, whole = sum(sizes[:number]), sizes[number], sum(sizes)
+    number = before = documents = 0
 
     def overall(stage: str, done: int, total: int) -> None:
-        progress(stage, before + size * done // max(total, 1), whole)
+        nonlocal documents
+        documents = before + done
+        read = sum(sizes[:number]) + sizes[number] * done / max(total, 1)
+        progress(stage, *documents_of(documents, read, sum(sizes)))
 
-    return overall
+    for number in range(len(parts)):  # noqa: B007 (`overall` reads it)
+        before = documents
+        yield overall
 
 
 def _count_kept(recipe: Recipe, counter: WeightCounter, table: TokenTable) -> None:

@@ -105,11 +105,11 @@ class Mixture:
 
     def _decoded(self, folder: Path, progress: Progress, workers: int, kinds: Mapping[str, pa.DataType]) -> Mixture:
         parts = list(self.parts)
+        in_turn = overall_progress(progress, [part for part in parts if not part.mapped])
         for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
             if not part.mapped:
-                overall = overall_progress(progress, self.parts, number)
                 with prefix_errors(self.names[number]):
-                    parts[number] = part.spill(each, overall, workers=workers, kinds=kinds)
+                    parts[number] = part.spill(each, next(in_turn), workers=workers, kinds=kinds)
         return replace(self, parts=tuple(parts))
 
     def _folders(self, folder: Path) -> list[Path]:

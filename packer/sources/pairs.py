@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
 from packer.gather import TokenColumn
-from packer.progress import Progress, silent
+from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
@@ -77,9 +77,9 @@ class Pairs(Source):
             row = 0
             try:
                 while chosen.fill() & rejected.fill():  # `&` fills both, so that neither is behind at the end
-                    progress("decode", finished + chosen.done, total)
                     table = _paired(chosen, rejected, first_document=2 * (pairs + row))
                     row += len(table.lengths) // 2
+                    progress("decode", *documents_of(2 * (pairs + row), finished + chosen.done, total))
                     yield table
             except DocumentError as fault:
                 raise fault.in_source(2 * pairs + fault.row) from None

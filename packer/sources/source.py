@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.gather import TokenColumn
-from packer.progress import Progress, silent
+from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_checks import check_indices, one_type
 from packer.sources.column_types import join_by_name
@@ -99,7 +99,7 @@ class Source:
         A pass over text updates the counts in `tokenized`.
 
         Args:
-            progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
+            progress: callback, called with "lengths", "decode" or "tokenize", in documents.
 
         Raises:
             SourceError: a document is invalid, or a file is truncated or corrupt.
@@ -114,9 +114,9 @@ class Source:
             row = 0
             try:
                 for batch, lengths in checked(input_, self.columns):
-                    progress(stage, finished + batch.done, total)
                     yield _table(batch, lengths, first_document + row)
                     row += len(lengths)
+                    progress(stage, *documents_of(first_document + row, finished + batch.done, total))
                     straddling, untrained = straddling + batch.straddling, untrained + batch.untrained
             except DocumentError as fault:
                 raise fault.in_source(first_document + fault.row) from None
@@ -255,7 +255,6 @@ class Source:
             ]
         all_lengths = np.concatenate([np.zeros(0, np.int32), *parts])
         table = self.table(all_lengths)
-        total = sum(file.bytes for file in self.files)
         for start in range(0, len(indices), _STEP):
             lists = indices[start : start + _STEP]
             lengths = all_lengths[lists]
@@ -264,7 +263,7 @@ class Source:
                 number = int(lists[wrong[0]])
                 fault = self._fault_of_list(number, int(all_lengths[number]))
                 raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}")
-            progress("lengths", total * (start + len(lists)) // len(indices), total)
+            progress("lengths", start + len(lists), len(indices))
             yield replace(table, lengths=lengths, lists=lists, first_document=start)
 
     def _mapped_batches(self) -> Iterator[Batch]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from packer.plan.threads import result_of
-from packer.progress import Progress
+from packer.progress import Progress, documents_of
 from packer.shards.files import hash_file
 from packer.shards.manifest import checksum
 from packer.sources.checking import checked
@@ -181,7 +181,8 @@ class _Decoding:
         self._progress = progress
         self._lock = threading.Lock()
         self._first_fault = len(pieces)
-        self._done = [piece.input.file.bytes if piece.is_written() else 0 for piece in pieces]
+        self._read = [0] * len(pieces)  # bytes of the files
+        self._documents = [0] * len(pieces)
         self._total = sum(piece.input.file.bytes for piece in pieces)
 
     def run(self, workers: int) -> None:
@@ -248,7 +249,7 @@ class _Decoding:
         try:
             with pool.working():
                 if piece.is_intact():
-                    self._report(number, piece.input.file.bytes)
+                    self._report(number, piece.input.file.bytes, piece.open().rows)
                     return
                 counts = dict.fromkeys(_COUNTED, 0)
                 batches = self._counted(number, pool, counts)
@@ -257,7 +258,7 @@ class _Decoding:
                 with closing(batches):
                     digest = write_stream(piece.stream, batches, columns, has_labels=has_labels)
                 piece.write_note(counts, digest)
-                self._report(number, piece.input.file.bytes)
+                self._report(number, piece.input.file.bytes, self._documents[number])
         except BaseException as error:
             if isinstance(error, DocumentError):
                 error.place = error.place or piece.input.place(error.row)
@@ -267,18 +268,20 @@ class _Decoding:
     def _counted(self, number: int, pool: DecodePool, counts: dict[str, int]) -> Generator[Batch, None, None]:
         """Yield the checked batches of a piece; add to `counts` and report progress."""
         piece = self._pieces[number]
-        for batch, _ in checked(piece.input, self._source.columns_of(piece.number), pool):
+        documents = 0
+        for batch, lengths in checked(piece.input, self._source.columns_of(piece.number), pool):
             if number > self._first_fault:
                 raise _Abandoned
             for name in _COUNTED:
                 counts[name] += getattr(batch, name)
             yield batch
-            self._report(number, batch.done)
+            documents += len(lengths)
+            self._report(number, batch.done, documents)
 
-    def _report(self, number: int, done: int) -> None:
+    def _report(self, number: int, read: int, documents: int) -> None:
         with self._lock:
-            self._done[number] = done
-            self._progress(self._stage, sum(self._done), self._total)
+            self._read[number], self._documents[number] = read, documents
+            self._progress(self._stage, *documents_of(sum(self._documents), sum(self._read), self._total))
 
     def _stop(self, number: int) -> None:
         """Give up all pieces after this one."""
