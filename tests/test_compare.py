@@ -350,18 +350,6 @@ def test_the_tables_fit_80_columns_and_the_first_has_the_fewest_rows_first_and_m
     assert "wrapped" not in marked
 
 
-def test_greedy_and_random_packing_are_shown_beside_published_figures(source):
-    text = succeeded(source, "--max-len", 64, "--algorithm", "bfd", "--algorithm", "sequential")
-    assert "arXiv 2410.08081" in text
-    lengths = [len(tokens) for tokens in made_documents(300)]
-    in_order = sum(map(bool, lengths)) / len(naive.sequential(lengths, 64))
-    greedy = sum(map(bool, lengths)) / len(naive.best_fit_decreasing([length for length in lengths if length], 64))
-    (line,) = [line for line in text.splitlines() if line.startswith("  here: ")]
-    assert line.split()[-3:] == ["-", f"{in_order:.2f}", f"{greedy:.2f}"]
-    assert "WildChat-GPT4, 69K    2.67             -    3.86" in text
-    assert "2410.08081" not in succeeded(write_csv(csv_of({30: 7000})), "--max-len", 64, "--batch-size", 1)
-
-
 def test_only_named_algorithms_run_and_aliases_are_resolved(source):
     arguments = ("--algorithm", "lpfhp", "--algorithm", "ffd", "--algorithm", "bfd")
     content = json.loads(succeeded(source, "--max-len", 64, "--json", *arguments))
@@ -382,6 +370,20 @@ def test_order_algorithms_are_marked_as_needing_a_dataset(source):
         assert set(line.split()[1:]) == {"-"}
     error = refused(counts, "--max-len", 64, "--algorithm", "sequential")
     assert error.startswith("no algorithm could run; sequential: needs a dataset")
+
+
+def test_slow_algorithms_are_left_out_of_long_rows_unless_they_are_named(source):
+    slow = ["nnlshp", "nnlshp-published", "ennlshp"]
+    counts = write_csv(csv_of({3: 4, 512: 1}))
+    assert "left out" not in succeeded(counts, "--max-len", 512)
+    text = succeeded(counts, "--max-len", 513)
+    assert "left out, slow for rows this long: nnlshp, nnlshp-published, ennlshp (run" in text.replace("\n", " ")
+    found = json.loads(succeeded(counts, "--max-len", 513, "--json"))
+    assert found["left_out"] == slow
+    assert not {row["algorithm"] for row in found["rows"]} & set(slow)
+    named = json.loads(succeeded(counts, "--max-len", 513, "--algorithm", "nnlshp", "--json"))
+    assert [row["algorithm"] for row in named["rows"]] == ["nnlshp"]
+    assert named["left_out"] == []
 
 
 def test_an_algorithm_that_refuses_does_not_end_the_run(source):

@@ -78,6 +78,13 @@ class Algorithm:
     proves: bool = False
     """Whether it may prove a higher lower bound than those of `packer.algorithms.bounds`."""
 
+    quick_up_to: int | None = None
+    """Longest row, in tokens, that it packs in seconds, so that `packer compare` runs it unasked; None for any."""
+
+    def is_slow(self, max_len: int) -> bool:
+        """Return whether packing rows of `max_len` tokens may take minutes."""
+        return self.quick_up_to is not None and max_len > self.quick_up_to
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderAlgorithm:
@@ -160,16 +167,19 @@ ALGORITHMS: dict[str, AnyAlgorithm] = {
             name="nnlshp",
             summary="Non-negative least squares over full packs, the rest by best fit; never worse than spfhp.",
             solve=_in_file("nnls", "nnlshp"),
+            quick_up_to=512,
         ),
         Algorithm(
             name="nnlshp-published",
             summary="NNLSHP as Krell et al. published it: every way to fill a pack, at most 3 segments by default.",
             solve=_in_file("nnls", "nnlshp_published"),
+            quick_up_to=512,
         ),
         Algorithm(
             name="ennlshp",
             summary="NNLSHP with the extended objective of Krell et al.: the least padding; slower.",
             solve=_in_file("nnls", "ennlshp"),
+            quick_up_to=512,
         ),
         Algorithm(
             name="spfhp",

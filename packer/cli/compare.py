@@ -35,6 +35,8 @@ def compare(
 ) -> None:
     """Run all algorithms on DATASET and show the rows that each needs; nothing is written.
 
+    Algorithms that may take minutes for rows above 512 tokens are left out there unless --algorithm names them.
+
     DATASET is what `pack` takes, or a histogram: a file NAME.csv with the header length,count.
     """
     from packer import pipeline, report

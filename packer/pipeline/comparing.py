@@ -51,7 +51,8 @@ def compare(
     Args:
         source: a source or sources, as for `pack`, or a histogram of documents.
         options: options of the pack; their algorithm is ignored.
-        algorithms: names of the algorithms to run, by default all. One that cannot run becomes a `Failure`.
+        algorithms: names of the algorithms to run, by default all that are quick at this row length. One that cannot
+            run becomes a `Failure`.
         documents_per_step: documents per optimizer step in unpacked training.
         progress: callback, called in bytes while files are read, and with "solve NAME" before each algorithm.
 
@@ -71,7 +72,11 @@ def compare(
         known_bound = least_rows(*items_and_groups(segments, measured.groups, options), options)
         planned = measured
         del segments
-    chosen = list(dict.fromkeys(get_algorithm(name).name for name in algorithms)) or list(ALGORITHMS)
+    slow = [
+        name for name, known in ALGORITHMS.items() if isinstance(known, Algorithm) and known.is_slow(options.max_len)
+    ]
+    left_out = [] if algorithms else slow
+    chosen = list(dict.fromkeys(get_algorithm(name).name for name in algorithms or ALGORITHMS if name not in left_out))
     outcomes: list[Outcome] = []
     failures: list[Failure] = []
     for done, name in enumerate(chosen):
@@ -95,6 +100,7 @@ def compare(
         max_segments=options.max_segments,
         known_bound=known_bound,
         documents_per_step=documents_per_step,
+        left_out=left_out,
     )
 
 

@@ -1,4 +1,4 @@
-"""Report on a comparison of algorithms: packing, costs, published speed-ups, and advice for small datasets."""
+"""Report on a comparison of algorithms: packing, costs, and advice for small datasets."""
 
 from collections.abc import Iterable
 
@@ -6,22 +6,14 @@ from packer.report.dataset_report import render_advice
 from packer.report.plain_text import count_of, folded, number, percent, render_table
 from packer.stats.algorithm_comparison import Comparison, Outcome
 
-WANG = {
-    "WildChat-GPT4, 69K": (2.67, 3.86),
-    "TULU, 326K": (4.17, 3.69),
-    "WildChat, 652K": (3.43, 3.76),
-    "open-source, 1.2M": (6.12, 6.27),
-}
-"""Speed-up of training an 8B model over padding, with (random, greedy) packing, by dataset (arXiv 2410.08081)."""
-
 _DONE = {"split": "split", "truncate": "truncated", "drop": "dropped"}
 """Participles of the long-document policies."""
 
 
 def render_comparison(comparison: Comparison) -> str:
     """Show the rows that each algorithm makes of the same documents, the fewest first, and their costs."""
-    parts = [_head(comparison), _packing_table(comparison), _cost_table(comparison), _published(comparison)]
-    return "\n\n".join([*filter(None, parts), _steps(comparison)])
+    parts = [_head(comparison), _packing_table(comparison), _cost_table(comparison), _steps(comparison)]
+    return "\n\n".join(parts)
 
 
 def _head(comparison: Comparison) -> str:
@@ -75,6 +67,8 @@ def _packing_table(comparison: Comparison) -> str:
     for failure in comparison.failures:
         prefix = "" if failure.error.startswith(failure.algorithm) else f"{failure.algorithm}: "
         notes.append(prefix + failure.error)
+    if comparison.left_out:
+        notes.append(f"left out, slow for rows this long: {', '.join(comparison.left_out)} (run by --algorithm NAME)")
     return _with_notes(table, notes)
 
 
@@ -105,28 +99,6 @@ def _cost_table(comparison: Comparison) -> str:
         "cut: in more than one segment; tokens cut off cannot attend to the beginning of their document",
     ]
     return _with_notes(table, notes)
-
-
-def _published(comparison: Comparison) -> str:
-    """Compare the speed-ups of greedy and random packing with Wang et al.; "" if one of them did not run."""
-    speedups = {
-        outcome.algorithm: f"{comparison.speedup(outcome.rows):.2f}"
-        for outcome in comparison.outcomes
-        if outcome.algorithm in ("bfd", "sequential", "wrapped")
-    }
-    if not {"bfd", "sequential"} <= speedups.keys():
-        return ""
-    table = [
-        ["Speed-up over padding", "random", "source order", "greedy"],
-        ["  here: wrapped, sequential, bfd", speedups.get("wrapped", "-"), speedups["sequential"], speedups["bfd"]],
-    ]
-    for name, (random, greedy) in WANG.items():
-        table.append([f"  Wang et al.: {name}", f"{random:.2f}", "-", f"{greedy:.2f}"])
-    note = (
-        "Wang et al. (arXiv 2410.08081): training time of an 8B model; random packing concatenates and cuts. "
-        "Here: number of rows, an upper limit."
-    )
-    return _with_notes(table, [note])
 
 
 def _steps(comparison: Comparison) -> str:

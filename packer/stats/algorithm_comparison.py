@@ -64,6 +64,9 @@ class Comparison:
     failures: tuple[Failure, ...]
     """Algorithms that could not run, in the order of the registry."""
 
+    left_out: tuple[str, ...]
+    """Algorithms that were not run because they are slow at this row length, in the order of the registry."""
+
     documents_per_step: int
     """Documents per optimizer step in unpacked training."""
 
@@ -143,6 +146,7 @@ class Comparison:
             "lower_bound_by": self.bound_by,
             "best": self.best.algorithm,
             "rows": [*map(self._outcome_to_json, self.outcomes), *map(asdict, self.failures)],
+            "left_out": list(self.left_out),
             "epoch": asdict(self.epoch) | {"steps_at_same_rows": self.steps_at_same_rows, "is_small": self.is_small},
         }
 
@@ -181,6 +185,7 @@ def compare_outcomes(
     max_segments: int | None,
     known_bound: int,
     documents_per_step: int,
+    left_out: Sequence[str] = (),
 ) -> Comparison:
     """Combine the outcomes of several algorithms, at least one, into a comparison.
 
@@ -191,6 +196,7 @@ def compare_outcomes(
         max_segments: largest number of segments in a row; None for no limit.
         known_bound: lower bound on the rows that is known without solving.
         documents_per_step: documents per optimizer step in unpacked training, at least 1.
+        left_out: algorithms that were not run because they are slow at this row length.
     """
     prover = max(outcomes, key=lambda outcome: outcome.proved_bound)
     proved = prover.proved_bound > known_bound
@@ -201,5 +207,6 @@ def compare_outcomes(
         bound_by=prover.algorithm if proved else "bounds",
         outcomes=tuple(sorted(outcomes, key=lambda outcome: (outcome.rows.packs, outcome.seconds))),
         failures=tuple(failures),
+        left_out=tuple(left_out),
         documents_per_step=documents_per_step,
     )
