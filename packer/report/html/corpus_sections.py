@@ -123,7 +123,7 @@ def max_len_section(figures: ReportFigures) -> Section:
         )
     loses = any(length.tokens_lost for length in found.lengths)
     head = ["max_len", "rows", "split", "no context", *(["lost"] if loses else [])]
-    table = [[*head, "keys", "attention", "largest row", "rows a step"]]
+    table = [[*head, "keys", "attention", "largest", "rows/step"]]
     for length in found.lengths:
         counts = [length.tokens_without_context, *([length.tokens_lost] if loses else [])]
         table.append(
