@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
+from packer.engine import OneProcess
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.partitioning import plan_partitions
@@ -89,7 +90,12 @@ def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int)
     surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=threads)
     middle = time.perf_counter()
     found = plan_partitions(
-        reader, surveyed, options, rows_per_shard=rows_per_shard, notes=NotesInMemory(), workers=threads
+        reader,
+        surveyed,
+        options,
+        rows_per_shard=rows_per_shard,
+        notes=NotesInMemory(),
+        engine=OneProcess(workers=threads),
     )
     ended = time.perf_counter()
     return {

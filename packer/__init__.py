@@ -138,6 +138,9 @@ def pack(
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
+    rank: int | None = None,
+    ranks: int | str | None = None,
+    rank_timeout: float = 30.0,
     progress: Progress = silent,
     **options: Unpack[PackArguments],
 ) -> Manifest:
@@ -150,6 +153,9 @@ def pack(
         workers: number of threads; by default the number of available cores. It does not change the bytes.
         sync: call fsync for every file and folder.
         overwrite: replace an existing output as soon as the new one is complete.
+        rank: number of this process, from 0, if several pack into the same folder. They need not be on one machine.
+        ranks: number of these processes, or "env": both numbers as torchrun, Slurm or SkyPilot set them.
+        rank_timeout: seconds without a sign of life after which other ranks take over.
         progress: callback, called as `progress(stage, done, total)`.
         options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
             `help(packer.PackOptions)` and docs/commands.md list them.
@@ -164,8 +170,20 @@ def pack(
 
     with python_names():
         sources, weights = split_weights(source)
-        made = pack_options(options, weights=weights, others=("output", "workers", "sync", "overwrite", "progress"))
-        result = run(sources, output, options=made, workers=workers, sync=sync, overwrite=overwrite, progress=progress)
+        others = ("output", "workers", "sync", "overwrite", "rank", "ranks", "rank_timeout", "progress")
+        made = pack_options(options, weights=weights, others=others)
+        result = run(
+            sources,
+            output,
+            options=made,
+            workers=workers,
+            sync=sync,
+            overwrite=overwrite,
+            rank=rank,
+            ranks=ranks,
+            rank_timeout=rank_timeout,
+            progress=progress,
+        )
         return result.manifest
 
 

@@ -7,7 +7,7 @@ arrays, aligned to 64 bytes. Reading a note maps its arrays into memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from packer.engine import Engine
 from packer.executors import run_tasks
 from packer.output.packed_output import PackedOutput
 from packer.progress import Progress, silent
@@ -119,9 +120,14 @@ class NotesInFolder:
         return read_note(self._folder / name)
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
-        """Store a note. It is synced only if `lasting`: other notes are made again if a crash damages them."""
+        """Store a note. It is synced only if `lasting`: other notes are made again if a crash damages them.
+
+        A lasting note that another process has stored meanwhile is kept, because its content may differ.
+        """
         if lasting:
-            self._claimed.write_file(self._folder / name, note.to_bytes())
+            if self.load(name) is None:
+                (self._folder / name).unlink(missing_ok=True)  # damaged
+                self._claimed.write_file(self._folder / name, note.to_bytes(), if_absent=self._claimed.is_shared)
             return
         with self._claimed.temporary(name) as temporary:
             temporary.write_bytes(note.to_bytes())
@@ -148,42 +154,60 @@ class NotedTask:
         return number, note.facts
 
 
+def make_note(notes: Notes, name: str, make: Callable[[], Note], engine: Engine, *, lasting: bool = False) -> Note:
+    """Return the note of a stage with a single task; make it if it does not exist yet.
+
+    Args:
+        notes: where the note is stored.
+        name: name of the note.
+        make: function that returns the note.
+        engine: decides which process makes it.
+        lasting: see `Notes.save`.
+    """
+    for _ in engine.assigned([0], lambda _: notes.load(name) is not None):
+        notes.save(name, make(), lasting=lasting)
+    note = notes.load(name)
+    if note is None:  # another process has just completed the output, and removed its notes
+        raise FileNotFoundError(name)
+    return note
+
+
 def run_stage(
     notes: Notes,
     stage: str,
     numbers: Sequence[int],
     task: Callable[[int], Note],
     *,
-    workers: int,
+    engine: Engine,
     progress: Progress = silent,
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Run the tasks of a stage whose notes do not exist yet; yield (number, facts) of all tasks, in any order.
+) -> Mapping[int, Mapping[str, Any]]:
+    """Run the tasks of a stage whose notes do not exist yet; return the facts of all tasks by number.
 
     Args:
         notes: where tasks store their notes, under "STAGE-NUMBER".
         stage: name of the stage.
         numbers: numbers of the tasks.
         task: function that returns the note for a number; every call must return the same note.
-        workers: largest number of tasks that run at the same time.
+        engine: decides which tasks this process runs.
         progress: callback, called as `progress("plan", done, total)`, in tasks. Tasks before the first of `numbers`
             count as done.
     """
-    missing = []
-    for number in numbers:
-        note = notes.load(f"{stage}-{number}")
-        if note is None:
-            missing.append(number)
-        else:
-            yield number, note.facts
     noted = NotedTask(notes=notes, stage=stage, task=task)
+    found: dict[int, Mapping[str, Any]] = {}
+
+    def is_done(number: int) -> bool:
+        note = notes.load(f"{stage}-{number}")
+        if note is not None:
+            found[number] = note.facts
+        return note is not None
 
     def run(number: int, go_on: Callable[[], None]) -> tuple[int, Mapping[str, Any]]:
         go_on()
         return noted(number)
 
     total = max(numbers, default=-1) + 1
-    done = total - len(missing)
-    for number, facts in run_tasks(run, missing, workers):
-        done += 1
-        progress("plan", done, total)
-        yield number, facts
+    for missing in engine.assigned(numbers, is_done):
+        for number, facts in run_tasks(run, missing, engine.workers):
+            found[number] = facts
+            progress("plan", total - len(numbers) + len(found), total)
+    return found

@@ -102,6 +102,9 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
         "config",
         "report",
         "with_text",
+        "rank",
+        "ranks",
+        "rank_timeout",
     }
 
 

@@ -14,8 +14,8 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
+from packer.sources import decoded_pieces as pieces_module
 from packer.sources import jsonl as jsonl_module
-from packer.sources import spill as spill_module
 from packer.sources import text_records as records_module
 from packer.sources.column_types import cast, join
 from packer.sources.column_values import infer
@@ -39,7 +39,7 @@ def kind(request):
 @pytest.fixture
 def small(monkeypatch):
     """Use pieces and blocks of one or two lines."""
-    monkeypatch.setattr(spill_module, "_PIECE", 100)
+    monkeypatch.setattr(pieces_module, "_PIECE", 100)
     monkeypatch.setattr(jsonl_module, "_BLOCK", 60)
     monkeypatch.setattr(records_module, "BLOCK", 60)
 
@@ -180,7 +180,7 @@ def test_types_do_not_depend_on_pieces_or_workers(tmp_path, monkeypatch, request
     source.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
     found = []
     for size, workers in ((1 << 22, 1), (300, 1), (300, 3)):
-        for module, name in ((spill_module, "_PIECE"), (jsonl_module, "_BLOCK"), (records_module, "BLOCK")):
+        for module, name in ((pieces_module, "_PIECE"), (jsonl_module, "_BLOCK"), (records_module, "BLOCK")):
             monkeypatch.setattr(module, name, size)
         out = tmp_path / f"out-{size}-{workers}"
         manifest = pack(source, out, request, kind, keep=["k", "l"], workers=workers)

@@ -24,7 +24,8 @@ from packer.cli import export as command
 from packer.exporting import COMPRESSIONS, TARGETS
 from packer.exporting.targets import Target
 from packer.exporting.write_export import EXPORT, RECORD
-from packer.output.output_folder import OutputFolder, claim
+from packer.output.claim_folder import claim
+from packer.output.output_folder import OutputFolder
 from packer.output.replace_folder import sibling
 from packer.shards.files import HashingFile
 from tests import naive

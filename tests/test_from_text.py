@@ -24,7 +24,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions, options_of
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
-from packer.sources import spill as spill_module
+from packer.sources import decoded_pieces as pieces_module
 from packer.sources import text_records as records_module
 from packer.sources.hugging_face import REPORT
 from packer.sources.text_source import TextInput
@@ -48,7 +48,7 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Make pieces and blocks of a few documents."""
-    monkeypatch.setattr(spill_module, "_PIECE", 1500)
+    monkeypatch.setattr(pieces_module, "_PIECE", 1500)
     monkeypatch.setattr(records_module, "BLOCK", 400)
 
 

@@ -19,8 +19,9 @@ import pytest
 import packer
 from packer.executors import Stopped, run_tasks
 from packer.notes import NotesInFolder
-from packer.output import output_folder, replace_folder
-from packer.output.output_folder import OutputFolder, claim
+from packer.output import claim_folder, replace_folder
+from packer.output.claim_folder import claim
+from packer.output.output_folder import OutputFolder
 from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.request import Request
 from packer.shards.manifest import is_packed
@@ -126,14 +127,14 @@ def test_a_kill_while_writing_a_small_file_leaves_no_trace(source, undisturbed, 
     out, struck = tmp_path / "out", []
     write_file = OutputFolder.write_file
 
-    def write(self, path, content):
+    def write(self, path, content, **how):
         if path.name != name:
-            return write_file(self, path, content)
+            return write_file(self, path, content, **how)
         with monkeypatch.context() as striking:
             owner = {"open": Path, "fsync": os, "rename": Path}[step]
             kill(striking, owner, step)
             struck.append(path)
-            return write_file(self, path, content)
+            return write_file(self, path, content, **how)
 
     with monkeypatch.context() as striking:
         striking.setattr(OutputFolder, "write_file", write)
@@ -141,7 +142,6 @@ def test_a_kill_while_writing_a_small_file_leaves_no_trace(source, undisturbed, 
             pack(source, out)
     assert struck
     assert not is_packed(out)
-    monkeypatch.setattr(os, "getpid", lambda: 99999)  # of the next process
     pack(source, out)
     assert hashes(out) == undisturbed  # of all files, so no temporary file is left
 
@@ -149,8 +149,8 @@ def test_a_kill_while_writing_a_small_file_leaves_no_trace(source, undisturbed, 
 def test_a_shard_killed_between_its_entry_and_its_rename_is_written_again(source, undisturbed, tmp_path, monkeypatch):
     out, write_file = tmp_path / "out", OutputFolder.write_file
 
-    def write(self, path, content):
-        write_file(self, path, content)
+    def write(self, path, content, **how):
+        write_file(self, path, content, **how)
         if path.name.startswith("data-00005"):
             raise Killed
 
@@ -261,7 +261,7 @@ def test_a_file_system_without_locks_does_not_count_as_in_use(source, tmp_path, 
     def refuse(*arguments):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(output_folder.fcntl, "flock", refuse)
+    monkeypatch.setattr(claim_folder.fcntl, "flock", refuse)
     with pytest.raises(packer.PackerError, match="Function not implemented"):
         pack(source, tmp_path / "out")
 
@@ -497,7 +497,7 @@ def test_a_process_that_waited_while_another_finished_reports_it(tmp_path, monke
         (out / "manifest.json").write_text("{}")
         flock(lock, operation)
 
-    monkeypatch.setattr(output_folder.fcntl, "flock", finishing)
+    monkeypatch.setattr(claim_folder.fcntl, "flock", finishing)
     claiming = claim(out, PACKED, Request(options={}, files=(), texts={}), sync=False, overwrite=True)
     with pytest.raises(packer.PackerError, match="finished by another packer just now"), claiming:
         pass

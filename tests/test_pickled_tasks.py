@@ -76,7 +76,7 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(tmp_pat
 
     write_shards = packing.write_shards
 
-    def in_child_first(claimed, maker, watch, workers, progress):
+    def in_child_first(claimed, maker, watch, engine, progress):
         write = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(maker.shards.shard_rows))
         reader = getattr(getattr(maker.shards, "job", None), "reader", None)
         surveyor = Surveyor(reader=reader, options=maker.shards.job.options) if reader is not None else None
@@ -86,7 +86,7 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(tmp_pat
         names = [f"{task.stage}-{number}" for task, numbers in tasks for number in numbers]
         found["notes"] = {name: xxhash.xxh3_128_hexdigest((claimed.notes / name).read_bytes()) for name in names}
         found["surveyor"] = surveyor
-        return write_shards(claimed, maker, watch, workers, progress)
+        return write_shards(claimed, maker, watch, engine, progress)
 
     monkeypatch.setattr(NotedTask, "__call__", recorded)
     monkeypatch.setattr(packing, "write_shards", in_child_first)

@@ -13,7 +13,7 @@ import packer
 from packer.cli import cli
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.sources import spill as spill_module
+from packer.sources import decoded_pieces as pieces_module
 from packer.sources import text_records as records_module
 from packer.text import END_OF_TEXT, open_tokenizer
 from packer.text.tokens import _PROBES
@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Pieces and stretches of a few documents."""
-    monkeypatch.setattr(spill_module, "_PIECE", 1500)
+    monkeypatch.setattr(pieces_module, "_PIECE", 1500)
     monkeypatch.setattr(records_module, "BLOCK", 400)
 
 

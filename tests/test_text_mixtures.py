@@ -13,7 +13,7 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.report import render_manifest_summary
-from packer.sources import spill as spill_module
+from packer.sources import decoded_pieces as pieces_module
 from packer.sources import text_records as records_module
 from packer.sources.text_source import TextInput
 from packer.text.load_tokenizer import open_tokenizer
@@ -37,7 +37,7 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Use pieces and blocks of a few documents."""
-    monkeypatch.setattr(spill_module, "_PIECE", 1500)
+    monkeypatch.setattr(pieces_module, "_PIECE", 1500)
     monkeypatch.setattr(records_module, "BLOCK", 400)
 
 

@@ -16,7 +16,7 @@ from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import source_options, sources_and_weights
 from packer.options import PackOptions
-from packer.options.command_options import JsonOption, OutputOptions, ReportOptions
+from packer.options.command_options import JsonOption, OutputOptions, RankOptions, ReportOptions
 
 
 @command(resumes=True)
@@ -25,6 +25,7 @@ from packer.options.command_options import JsonOption, OutputOptions, ReportOpti
 @options(PackOptions)
 @options(OutputOptions, "output", default_words="DATASET-packed-MAX_LEN")
 @options(OutputOptions, without=("output",))
+@options(RankOptions)
 @options(ReportOptions)
 @options(JsonOption)
 def pack(
@@ -37,19 +38,24 @@ def pack(
     where it stopped when it is run again.
     """
     from packer import pipeline
+    from packer.ranks import rank_of
 
     source, weights = sources_and_weights(dataset, sources)
     pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
     check_report_files(report=report, with_text=with_text, tokenizer=values["tokenizer"])
     decode = text_decoder(with_text=with_text, tokenizer=values["tokenizer"])
-    with progress_bars() as progress:
+    others = {**values_of(OutputOptions, values), **values_of(RankOptions, values)}
+    place = rank_of(values["rank"], values["ranks"])
+    with progress_bars(silently=place is not None and place.rank > 0) as progress:
         begun = time.perf_counter()
-        result = pipeline.pack(source, options=pack_options, progress=progress, **values_of(OutputOptions, values))
+        result = pipeline.pack(source, options=pack_options, progress=progress, **others)
         seconds = time.perf_counter() - begun
         lines = []
-        if report is not None:
+        if report is not None and not result.finished_elsewhere:
             figures = pipeline.packed_figures(result.output, decode=decode, progress=progress)
             lines = write_report_files(figures, report=report)
+    if result.finished_elsewhere:  # the rank that finished it prints the summary
+        return
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
         click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))

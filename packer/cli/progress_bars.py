@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.progress import STATUS
+from packer.progress import STATUS, silent
 
 if TYPE_CHECKING:
     from packer.progress import Progress
@@ -35,12 +35,15 @@ _WORDS = {"doc": "documents", "tok": "tokens", "part": "partitions", "plan": "pl
 
 
 @contextmanager
-def progress_bars() -> Iterator[Progress]:
-    """Show on stderr how far each stage is, and print log messages there.
+def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
+    """Show on stderr how far each stage is, and print log messages there, unless it is done silently.
 
     A terminal gets a bar for each stage that takes more than a second, and messages about work that has no measure,
     such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds.
     """
+    if silently:
+        yield silent
+        return
     log, handler = logging.getLogger("packer"), _LinesOnStderr()
     log.setLevel(logging.INFO)
     log.addHandler(handler)

@@ -18,7 +18,7 @@ from packer.executors import available_workers, run_tasks
 from packer.exporting.targets import TARGETS, Target
 from packer.loader import load
 from packer.options.choices import Compression
-from packer.output.output_folder import claim
+from packer.output.claim_folder import claim
 from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
 from packer.paths import output_path

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from packer.errors import PackerError
 from packer.options.choices import Compression, ExportTarget, ReportPlot
-from packer.options.headings import GENERAL, OUTPUT, ROWS
+from packer.options.headings import GENERAL, OUTPUT, RANKS, ROWS
 from packer.options.option import About
 from packer.options.pack_options import LONGEST_ROW
 
@@ -52,6 +52,28 @@ class OutputOptions:
         ),
     ] = True
     overwrite: Annotated[bool, About("Replace an existing output as soon as the new one is complete.", OUTPUT)] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankOptions:
+    """Options of one of several processes that pack into the same folder."""
+
+    rank: Annotated[
+        int | None,
+        About("Number of this process, from 0, if several pack into one folder.", RANKS, least=0, metavar="R"),
+    ] = None
+    ranks: Annotated[
+        str | None,
+        About(
+            "Number of these processes, or env: both numbers as torchrun, Slurm or SkyPilot set them.",
+            RANKS,
+            metavar="N",
+        ),
+    ] = None
+    rank_timeout: Annotated[
+        float,
+        About("Seconds without a sign of life after which other ranks take over.", RANKS, least=1, metavar="SECONDS"),
+    ] = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

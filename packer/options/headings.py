@@ -7,7 +7,8 @@ ROWS = "Rows"
 LONG = "Long documents"
 MIXTURES = "Mixtures and groups"
 OUTPUT = "Output"
+RANKS = "Several processes"
 GENERAL = "General"
 
-HEADINGS = (REQUIRED, READING, TEXT, ROWS, LONG, MIXTURES, OUTPUT, GENERAL)
+HEADINGS = (REQUIRED, READING, TEXT, ROWS, LONG, MIXTURES, OUTPUT, RANKS, GENERAL)
 """All of them, in the order of the help."""

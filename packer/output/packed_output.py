@@ -57,6 +57,7 @@ class PackedOutput(OutputFolder):
             building=folder.building,
             kind=folder.kind,
             sync=folder.sync,
+            is_shared=folder.is_shared,
             spill=folder.scratch("spill"),
             notes=folder.scratch("notes"),
             entries=folder.scratch("committed"),

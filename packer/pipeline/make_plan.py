@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import AnyAlgorithm, OrderAlgorithm, get_algorithm
+from packer.engine import Engine, OneProcess
 from packer.facts import PlanTotals
-from packer.notes import Note, Notes, NotesInMemory
+from packer.notes import Note, Notes, NotesInMemory, make_note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.group_plan import plan_groups
@@ -63,7 +64,12 @@ def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
 
 
 def plan_documents(
-    documents: Documents, options: PackOptions, *, notes: Notes, workers: int = 1, progress: Progress = silent
+    documents: Documents,
+    options: PackOptions,
+    *,
+    notes: Notes,
+    engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+    progress: Progress = silent,
 ) -> Planned:
     """Plan the rows of all documents; continue from the notes of an interrupted run.
 
@@ -71,7 +77,7 @@ def plan_documents(
         documents: documents of a mapped source, with their lengths if they are grouped.
         options: options of the pack.
         notes: store of finished parts of the plan.
-        workers: number of tasks at a time; the plan does not depend on it.
+        engine: decides which tasks this process runs; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
@@ -82,10 +88,10 @@ def plan_documents(
     rows_per_shard = _rows_per_shard(options, row_format)
     shards: Shards
     if options.group_by is not None:
-        shards, totals = _plan_grouped(mapped, options, rows_per_shard, notes, workers)
+        shards, totals = _plan_grouped(mapped, options, rows_per_shard, notes, engine)
     else:
         reader = SourceReader(mapped=mapped, options=options)
-        shards, totals = _plan_ungrouped(reader, options, rows_per_shard, notes, workers, progress)
+        shards, totals = _plan_ungrouped(reader, options, rows_per_shard, notes, engine, progress)
     overlap = options.overlap if options.long == "split" and options.split_at == "tokens" else 0
     return Planned(mapped=mapped, row_format=row_format, shards=shards, overlap=overlap, totals=totals)
 
@@ -142,7 +148,9 @@ def plan_lengths(
         shards = PlannedShards(plan=plan, segments=segments)
     else:
         reader = LengthsReader(lengths=lengths, options=options)
-        shards, totals = _plan_ungrouped(reader, options, rows_per_shard, NotesInMemory(), threads, progress)
+        shards, totals = _plan_ungrouped(
+            reader, options, rows_per_shard, NotesInMemory(), OneProcess(workers=threads), progress
+        )
     return PlannedLengths(segments=segments, shards=shards, totals=totals)
 
 
@@ -159,21 +167,21 @@ def _plan_ungrouped(
     options: PackOptions,
     rows_per_shard: int,
     notes: Notes,
-    workers: int,
+    engine: Engine,
     progress: Progress,
 ) -> tuple[Shards, PlanTotals]:
     """Plan rows without groups; hold nothing per document."""
     if _is_in_order(options):
-        ordered = plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, workers=workers)
+        ordered = plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
         return ordered, ordered.totals
-    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=workers)
+    surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=engine.workers)
     plan = plan_partitions(
         reader,
         surveyed,
         options,
         rows_per_shard=rows_per_shard,
         notes=notes,
-        workers=workers,
+        engine=engine,
         progress=progress,
     )
     totals = PlanTotals.of(
@@ -188,24 +196,22 @@ def _plan_ungrouped(
 
 
 def _plan_grouped(
-    mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, workers: int
+    mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, engine: Engine
 ) -> tuple[Shards, PlanTotals]:
     """Plan rows with groups; the whole plan is saved as one note, and then mapped."""
     documents = mapped.documents
     assert documents.lengths is not None
     table = replace(mapped.table, lengths=documents.lengths)
-    segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe, threads=workers)
-    note = notes.load("plan")
-    if note is None:
+    segments = cut_by_policy(table.lengths, options, table=table, describe=documents.describe, threads=engine.workers)
+
+    def make() -> Note:
         lists = None if table.lists is None else lists_of(table, np.arange(len(table.lengths)))
         groups = document_groups(table.extra, lists, options)
         assert groups is not None
         plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
-        note = Note(facts={"totals": totals.to_dict(), "pool_packs": plan.pool_packs}, arrays=arrays)
-        notes.save("plan", note, lasting=True)
-        del plan, arrays  # use the mapped note instead
-        note = notes.load("plan")
-        assert note is not None
+        return Note(facts={"totals": totals.to_dict(), "pool_packs": plan.pool_packs}, arrays=arrays)
+
+    note = make_note(notes, "plan", make, engine, lasting=True)
     plan = Plan(**note.arrays, pool_packs=note.facts["pool_packs"])
     return PlannedShards(plan=plan, segments=segments), PlanTotals.from_dict(note.facts["totals"])

@@ -7,6 +7,7 @@ documents again from there, so nothing is held per document, and any shard can b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OpenRow, OrderedRows
+from packer.engine import Engine, OneProcess
 from packer.facts import Account, PlanTotals
-from packer.notes import Note, Notes
+from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
 from packer.pipeline.packable_segments import account_of, require_segments
 from packer.pipeline.segment_reader import SegmentReader, chunks, read_chunk
@@ -189,7 +191,12 @@ class _ShardInOrder:
 
 
 def plan_in_order(
-    reader: SegmentReader, options: PackOptions, *, rows_per_shard: int, notes: Notes, workers: int = 1
+    reader: SegmentReader,
+    options: PackOptions,
+    *,
+    rows_per_shard: int,
+    notes: Notes,
+    engine: Engine = OneProcess(),  # noqa: B008 (immutable)
 ) -> OrderPlan:
     """Plan the rows of all documents by an order algorithm.
 
@@ -198,16 +205,13 @@ def plan_in_order(
         options: options of the pack.
         rows_per_shard: rows of every shard but the last.
         notes: store of the plan, as note "order"; an existing plan is used.
-        workers: number of threads that cut documents; the plan does not depend on it.
+        engine: decides which process plans, and how many threads cut documents; the plan does not depend on it.
 
     Raises:
         SourceError: there is nothing to pack; or as `reader.segments`.
     """
     job = OrderJob(reader=reader, options=options)
-    note = notes.load("order")
-    if note is None:
-        note = _note_marks(job, rows_per_shard, workers)
-        notes.save("order", note)
+    note = make_note(notes, "order", partial(_note_marks, job, rows_per_shard, engine.workers), engine)
     marks = {name: np.array(array) for name, array in note.arrays.items()}
     return OrderPlan(job=job, rows_per_shard=rows_per_shard, totals=PlanTotals.from_dict(note.facts["totals"]), **marks)
 

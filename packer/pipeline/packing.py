@@ -10,16 +10,18 @@ from pathlib import Path
 
 import xxhash
 
+from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.facts import SourceIdentity, Totals
 from packer.notes import Note, NotesInFolder
 from packer.options import PackOptions
-from packer.output.output_folder import claim
+from packer.output.claim_folder import claim
 from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference, names_and_sizes
 from packer.paths import expanded, output_path
+from packer.pipeline.choose_engine import chosen_engine, refuse_with_ranks
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
@@ -30,6 +32,7 @@ from packer.pipeline.source_warnings import warn_of_padding, warn_of_split_chats
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
+from packer.ranks import FinishedElsewhere, rank_of
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments
@@ -56,6 +59,9 @@ class PackResult:
     checked: str = ""
     """What was checked of a dataset that was complete before, for a message."""
 
+    finished_elsewhere: bool = False
+    """Whether another rank wrote the manifest."""
+
 
 def pack(
     source: SourceLike | Sequence[SourceLike],
@@ -65,6 +71,9 @@ def pack(
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
+    rank: int | None = None,
+    ranks: int | str | None = None,
+    rank_timeout: float = 30.0,
     progress: Progress = silent,
 ) -> PackResult:
     """Pack a dataset into the folder `output`; after a kill, the same call resumes.
@@ -76,11 +85,19 @@ def pack(
         workers: number of threads; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace an unfinished dataset, or a complete one in one step once the new one is complete.
+        rank: number of this process among several that pack into the same folder, from 0.
+        ranks: number of these processes, or "env"; see `rank_of`.
+        rank_timeout: seconds without a sign of life after which the tasks of another rank are taken over.
         progress: callback, called as `progress(stage, done, total)` in every stage.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
     """
+    # Find out whether this process works alone.
+    place = rank_of(rank, ranks)
+    if place is not None:
+        refuse_with_ranks(source, sync=sync, overwrite=overwrite)
+
     # Open the source, and watch its files for changes.
     source = expanded(source)
     opened = open_sources(source, options)
@@ -103,11 +120,18 @@ def pack(
             read_manifest(out)  # only a dataset with a valid manifest is replaced
 
         # Claim the folder, and start or resume the pack in it.
-        with claim(out, PACKED, request, sync=sync, overwrite=overwrite) as folder:
-            claimed = PackedOutput.of(folder)
-            manifest = _pack_into(
-                claimed, opened, watch, options, workers or available_workers(), progress, overwrite=overwrite
-            )
+        workers = workers or available_workers()
+        try:
+            with claim(out, PACKED, request, sync=sync, overwrite=overwrite, shared=place is not None) as folder:
+                claimed = PackedOutput.of(folder)
+                with chosen_engine(claimed, place, workers, rank_timeout) as engine:
+                    manifest = _pack_into(claimed, opened, watch, options, engine, progress, overwrite=overwrite)
+        except Exception:
+            # The rank that completes the output removes what the others may just be looking for.
+            if place is None or not is_packed(out):
+                raise
+            manifest = read_manifest(out)
+            return PackResult(manifest=manifest, output=out, found_complete=False, finished_elsewhere=True)
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
@@ -191,7 +215,7 @@ def _pack_into(
     opened: OpenDocuments,
     watch: Watch,
     options: PackOptions,
-    workers: int,
+    engine: Engine,
     progress: Progress,
     *,
     overwrite: bool,
@@ -201,7 +225,7 @@ def _pack_into(
     mapped = opened
     if not opened.mapped:
         check_decoding(claimed, opened, options)
-        mapped = opened.spill(claimed.spill, progress, workers=workers)
+        mapped = opened.spill(claimed.spill, progress, engine=engine)
         watch.check()
         watch = watch.of_mapped(mapped)
 
@@ -214,7 +238,7 @@ def _pack_into(
     warn_of_padding(mapped)
 
     # Plan the rows.
-    planned = plan_documents(documents, options, notes=notes, workers=workers, progress=progress)
+    planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
     watch.check()
     warn_of_split_chats(documents.identity, planned.totals, options)
 
@@ -226,7 +250,7 @@ def _pack_into(
         row_format=planned.row_format,
         overlap=planned.overlap,
     )
-    entries = write_shards(claimed, maker, watch, workers, progress)
+    entries = write_shards(claimed, maker, watch, engine, progress)
     watch.check()
 
     # Write the manifest, which completes the dataset.
@@ -248,8 +272,10 @@ def _pack_into(
         shards=tuple(entries),
         files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
     )
-    claimed.finish(manifest.to_bytes(), files)
-    return manifest
+    for _ in engine.assigned([0], lambda _: is_packed(claimed.building)):
+        claimed.finish(manifest.to_bytes(), files)
+        return manifest
+    raise FinishedElsewhere
 
 
 def _refuse_changed(claimed: PackedOutput, notes: NotesInFolder, identity: SourceIdentity, *, overwrite: bool) -> None:

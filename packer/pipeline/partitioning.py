@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import Patterns
-from packer.notes import Note, Notes, run_stage
+from packer.engine import Engine, OneProcess
+from packer.notes import Note, Notes, make_note, run_stage
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.leftover_rows import draw_rest, fill_rest, solve_rest
@@ -54,7 +55,7 @@ def plan_partitions(
     *,
     rows_per_shard: int,
     notes: Notes,
-    workers: int = 1,
+    engine: Engine = OneProcess(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> PartitionPlan:
     """Plan the rows of all documents by a histogram algorithm.
@@ -65,7 +66,7 @@ def plan_partitions(
         options: options of the pack.
         rows_per_shard: largest number of rows of a shard; it is reduced to keep to MOST_SEGMENTS.
         notes: store of the notes that tasks leave; a task with a note does not run again.
-        workers: number of tasks at a time; the plan does not depend on it.
+        engine: decides which tasks this process runs; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
     """
     algorithm = get_algorithm(options.algorithm)
@@ -73,7 +74,7 @@ def plan_partitions(
     bound = lower_bound(surveyed.histogram, options.max_items)
     patterns = None
     if not algorithm.always_draws:
-        patterns = _solved(surveyed, options, notes)
+        patterns = _solved(surveyed, options, notes, engine)
         bound = max(bound, patterns.lower_bound)
     packs = bound if patterns is None else patterns.packs
     held = max(surveyed.segments, surveyed.account.documents)
@@ -84,7 +85,7 @@ def plan_partitions(
         options=options,
         rows_per_shard=rows_per_shard,
         notes=notes,
-        workers=workers,
+        engine=engine,
         progress=progress,
         lower_bound=bound,
     )
@@ -96,18 +97,19 @@ def plan_partitions(
     return planner.by_patterns(patterns)
 
 
-def _solved(surveyed: Survey, options: PackOptions, notes: Notes) -> Patterns:
+def _solved(surveyed: Survey, options: PackOptions, notes: Notes, engine: Engine) -> Patterns:
     """Solve the histogram of all documents once; with a time limit, a second solution may differ."""
-    note = notes.load("solved")
-    if note is None:
+
+    def solve() -> Note:
         patterns = solve_histogram(options, surveyed.histogram)
         arrays: dict[str, NDArray[Any]] = {
             "offsets": patterns.offsets,
             "extents": patterns.extents,
             "counts": patterns.counts,
         }
-        notes.save("solved", Note(facts={"lower_bound": patterns.lower_bound}, arrays=arrays), lasting=True)
-        return patterns
+        return Note(facts={"lower_bound": patterns.lower_bound}, arrays=arrays)
+
+    note = make_note(notes, "solved", solve, engine, lasting=True)
     return Patterns(
         offsets=np.array(note.arrays["offsets"]),
         extents=np.array(note.arrays["extents"]),
@@ -125,7 +127,7 @@ class _Planner:
     options: PackOptions
     rows_per_shard: int
     notes: Notes
-    workers: int
+    engine: Engine
     progress: Progress
     lower_bound: int
 
@@ -146,7 +148,8 @@ class _Planner:
         progress = silent if silently else self.progress
         rows = np.zeros(count - first, np.int64)
         numbers = range(first, count)
-        for number, facts in run_stage(self.notes, stage, numbers, task, workers=self.workers, progress=progress):
+        found = run_stage(self.notes, stage, numbers, task, engine=self.engine, progress=progress)
+        for number, facts in found.items():
             rows[number - first] = facts["rows"]
         return rows
 

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from packer.engine import Engine
 from packer.errors import SourceError
 from packer.executors import run_tasks
 from packer.labels import NO_LOSS
@@ -170,16 +171,16 @@ class ShardTask:
 
 
 def write_shards(
-    claimed: PackedOutput, maker: ShardMaker, watch: Watch, workers: int, progress: Progress
+    claimed: PackedOutput, maker: ShardMaker, watch: Watch, engine: Engine, progress: Progress
 ) -> list[ShardEntry]:
     """Write the shards that an interrupted run has not written; return the entries of all shards.
 
-    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens.
+    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens that this process wrote.
     """
     shard_rows = maker.shards.shard_rows
     task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(shard_rows))
     names = [shard_name(shard, len(shard_rows)) for shard in range(len(shard_rows))]
-    entries = _intact_shards(claimed, names, workers, progress)
+    entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
     total = sum(shard_rows)
     done = sum(entry.rows for entry in entries.values())
     counting = threading.Lock()
@@ -197,9 +198,15 @@ def write_shards(
     def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
         return task(shard, lambda batches: counted(batches, go_on))
 
-    missing = [shard for shard in range(len(shard_rows)) if names[shard] not in entries]
-    for entry in run_tasks(write, missing, workers):
-        entries[entry.file] = entry
+    def is_written(shard: int) -> bool:
+        entry = claimed.committed(names[shard]) if engine.is_shared else None
+        if entry is not None:
+            entries[entry.file] = entry
+        return names[shard] in entries
+
+    for missing in engine.assigned(range(len(shard_rows)), is_written):
+        for entry in run_tasks(write, missing, engine.workers):
+            entries[entry.file] = entry
     return [entries[name] for name in names]
 
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packer.engine import OneProcess
 from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.facts import kinds_of
 from packer.facts.kinds import check_fields
 from packer.options import PackOptions
-from packer.output.output_folder import UNREADABLE, OutputFolder, claim
+from packer.output.claim_folder import claim
+from packer.output.output_folder import UNREADABLE, OutputFolder
 from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference
@@ -28,8 +30,8 @@ from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import datasets_files, shard_name
 from packer.sources import Source
+from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.hugging_face import REPORT, STATE
-from packer.sources.spill import Piece, cut_source
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
@@ -166,7 +168,7 @@ def _write(
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder.building, spill, pieces, names)
     check_tokenizing(spill, opened, folder.out)
-    spilled = opened.spill(spill, progress, workers=workers)
+    spilled = opened.spill(spill, progress, engine=OneProcess(workers=workers))
     watch.check()
     assert spilled.tokenized is not None
     identity = spilled.survey().identity

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.sources.decode_pool import DecodePool
+from packer.sources.decoded_pieces import cut_source
 from packer.sources.documents import DecodedSize, DocumentError, Input, reading
-from packer.sources.spill import cut_source
 
 if TYPE_CHECKING:
     from packer.sources.source import Source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
@@ -179,7 +179,7 @@ def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which is renamed to `path` at the end."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

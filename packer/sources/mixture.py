@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.engine import Engine, OneProcess
 from packer.options.choices import MixUnit
 from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
@@ -86,14 +87,20 @@ class Mixture:
             sampled=any(size.sampled for size in sizes),
         )
 
-    def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> Mixture:
+    def spill(
+        self,
+        folder: Path,
+        progress: Progress = silent,
+        *,
+        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+    ) -> Mixture:
         """Decode inputs that cannot be mapped, each source in its own subfolder; see `Source.spill`."""
-        decoded = self._decoded(folder, progress, workers, {})
+        decoded = self._decoded(folder, progress, engine, {})
         types = [part.extra_types() for part in decoded.parts]
         kinds = join_by_name(types)
         if all(each == kinds for each in types):
             return decoded
-        return self._decoded(folder, silent, workers, kinds)  # decoded streams are reused and gain wider types
+        return self._decoded(folder, silent, engine, kinds)  # decoded streams are reused and gain wider types
 
     def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> DrawnMixture:
         """Check every document and decide how often each is taken; see `draw_mixture`."""
@@ -103,13 +110,13 @@ class Mixture:
         """Return the documents that are taken, in the order of the sources; this reads every source once."""
         return MixtureOrder(self.survey())
 
-    def _decoded(self, folder: Path, progress: Progress, workers: int, kinds: Mapping[str, pa.DataType]) -> Mixture:
+    def _decoded(self, folder: Path, progress: Progress, engine: Engine, kinds: Mapping[str, pa.DataType]) -> Mixture:
         parts = list(self.parts)
         in_turn = overall_progress(progress, [part for part in parts if not part.mapped])
         for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
             if not part.mapped:
                 with prefix_errors(self.names[number]):
-                    parts[number] = part.spill(each, next(in_turn), workers=workers, kinds=kinds)
+                    parts[number] = part.spill(each, next(in_turn), engine=engine, kinds=kinds)
         return replace(self, parts=tuple(parts))
 
     def _folders(self, folder: Path) -> list[Path]:

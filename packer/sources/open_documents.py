@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.engine import Engine, OneProcess
 from packer.facts import MixturePart, SourceIdentity
 from packer.progress import Progress, silent
 from packer.sources.documents import Input, TokenTable
@@ -47,7 +48,13 @@ class OpenDocuments(Protocol):
     def spill_size(self, folder: Path) -> SpillSize:
         """Estimate how much `spill` will write to `folder`."""
 
-    def spill(self, folder: Path, progress: Progress = silent, *, workers: int = 1) -> OpenDocuments:
+    def spill(
+        self,
+        folder: Path,
+        progress: Progress = silent,
+        *,
+        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+    ) -> OpenDocuments:
         """Decode inputs that cannot be mapped; see `Source.spill`."""
 
     def survey(self, progress: Progress = silent, *, with_extra: bool = False) -> Survey:

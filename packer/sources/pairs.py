@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.column_names import ROLE, ROLES
+from packer.engine import Engine, OneProcess
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
@@ -98,11 +99,11 @@ class Pairs(Source):
         folder: Path,
         progress: Progress = silent,
         *,
-        workers: int = 1,
+        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
         kinds: Mapping[str, pa.DataType] = {},
     ) -> Source:
         """Decode inputs that cannot be mapped; see `Source.spill`."""
-        inputs, _ = spill_inputs(self, folder, progress, workers, kinds=kinds)
+        inputs, _ = spill_inputs(self, folder, progress, engine, kinds=kinds)
         middle = len(self._sides[0].inputs)
         columns = Columns("input_ids", "labels", self.columns.extra)
         sides = (

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.engine import Engine, OneProcess
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
@@ -165,7 +166,7 @@ class Source:
         folder: Path,
         progress: Progress = silent,
         *,
-        workers: int = 1,
+        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
         kinds: Mapping[str, pa.DataType] = {},
     ) -> Source:
         """Decode inputs that cannot be mapped to Arrow streams in `folder`, reusing complete ones from earlier.
@@ -175,7 +176,7 @@ class Source:
         Args:
             folder: folder for the streams, created if missing.
             progress: callback, called with "decode" or "tokenize", in bytes of the original files.
-            workers: number of threads; neither the streams nor the errors depend on it.
+            engine: decides what this process decodes; neither the streams nor the errors of one process depend on it.
             kinds: types that the extra columns must be able to hold, because other sources of a mixture have them.
 
         Raises:
@@ -183,7 +184,7 @@ class Source:
                 holds all values of an extra column.
             PackerError: the folder cannot be written.
         """
-        inputs, counts = spill_inputs(self, folder, progress, workers, kinds=kinds)
+        inputs, counts = spill_inputs(self, folder, progress, engine, kinds=kinds)
         tokenized = self.tokenized
         if tokenized is not None:
             tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])

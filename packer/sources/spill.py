@@ -4,153 +4,84 @@
 00003-00000.json    note of what the stream was made from, and of its hash; written last, so that it marks the stream as
                     complete
 
-Nothing is synced. After a kill or a power failure, a stream is used again only if it matches its hash.
+00003.unified       hashes of all streams, once their extra columns have one type each; only if processes share the work
+
+Nothing is synced. After a kill or a power failure, a stream is used again only if it matches its hash. If processes
+share the work, streams are synced instead, and are used as they are.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
-import uuid
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import xxhash
 
+from packer.engine import Engine
+from packer.errors import SourceError
 from packer.plan.threads import result_of
 from packer.progress import Progress, documents_of
-from packer.shards.files import hash_file
-from packer.shards.manifest import checksum
 from packer.sources.checking import checked
 from packer.sources.column_values import join_with
 from packer.sources.decode_pool import DecodePool
+from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.decoded_streams import COLUMNS, appearing, rewrite, stream_types, write_stream
 from packer.sources.documents import Batch, DocumentError, Input
-from packer.sources.ipc import open_ipc
 from packer.sources.mapped_lists import MappedLists
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
 
-_PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
-_PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
 _COUNTED = ("straddling", "untrained")  # fields of `Batch` that are summed over a source of text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
-    """A piece of an input, and the stream that it is decoded into."""
-
-    number: int
-    """Index of the input in the source."""
-
-    input: Input
-    """The piece, which can be read like any input."""
-
-    stream: Path
-    """Path of the stream."""
-
-    made_from: dict[str, Any]
-    """Facts about the input and the columns. A stream is used again only if its note has the same."""
-
-    def is_written(self) -> bool:
-        """Whether the stream exists, made from the same input and with the size in its note; no hash is compared."""
-        try:
-            note = self._read_note()
-            return bool(note["made_from"] == self.made_from and note["bytes"] == self.stream.stat().st_size)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return False
-
-    def is_intact(self) -> bool:
-        """Whether the stream exists and matches its hash."""
-        return self.is_written() and self.stream.is_file() and hash_file(self.stream) == self.digest()
-
-    def write_note(self, counts: dict[str, int], digest: str) -> None:
-        """Mark the stream as complete, with its hash and what was counted while it was written."""
-        size = self.stream.stat().st_size
-        note = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
-        with appearing(self.note_path) as temporary:
-            temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
-
-    def counts(self) -> dict[str, int]:
-        """Return what was counted while the stream was written: documents, by the names in `_COUNTED`."""
-        counts: dict[str, int] = self._read_note()["counts"]
-        return counts
-
-    def digest(self) -> str:
-        """Return the hash of the stream: xxh3-128, hexadecimal."""
-        return str(self._read_note()["xxh3_128"])
-
-    def open(self) -> MappedLists:
-        """Map the stream."""
-        extra = tuple(self.made_from["columns"][2])
-        opened = open_ipc(self.stream, self.stream.name, COLUMNS._replace(extra=extra))
-        assert isinstance(opened, MappedLists)
-        return opened
-
-    @property
-    def note_path(self) -> Path:
-        """Path of the note."""
-        return self.stream.with_suffix(".json")
-
-    def _read_note(self) -> Any:
-        note = json.loads(self.note_path.read_bytes())
-        if note.pop("checksum") != checksum(note):
-            raise ValueError(f"{self.note_path} was changed")
-        return note
-
-
-def cut_source(source: Source, folder: Path) -> list[Piece]:
-    """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
-    size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
-    fingerprint = source.tokenized.fingerprint if source.tokenized is not None else None
-    pieces = []
-    for number, input_ in enumerate(source.inputs):
-        if input_.mapped:
-            continue
-        stat = input_.path.stat() if input_.path is not None else None
-        columns = source.columns_of(number)
-        made_from = {
-            "name": input_.file.name,
-            "bytes": stat.st_size if stat is not None else input_.file.bytes,
-            "mtime_ns": stat.st_mtime_ns if stat is not None else fingerprint or str(uuid.uuid4()),  # never reused
-            "columns": [*columns[:2], *map(list, columns[2:])],
-            "labels": bool(input_.has_labels),
-            "size": size,
-        }
-        if source.tokenized is not None:
-            made_from["text"] = source.tokenized.identity.to_dict()
-        for part, piece in enumerate(input_.cut(size)):
-            stream = folder / f"{number:05d}-{part:05d}.arrow"
-            pieces.append(Piece(number=number, input=piece, stream=stream, made_from=made_from))
-    return pieces
-
-
 def spill_inputs(
-    source: Source, folder: Path, progress: Progress, workers: int, *, kinds: Mapping[str, pa.DataType]
+    source: Source, folder: Path, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
 ) -> tuple[tuple[Input, ...], dict[str, int]]:
     """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`.
 
     Returns:
         The inputs, and the numbers of "straddling" and "untrained" documents.
     """
-    for path in folder.glob(".*"):  # temporary files of a process that died
-        path.unlink()
     pieces = cut_source(source, folder)
-    decoding = _Decoding(pieces, source, progress)
-    decoding.run(workers)
-    decoding.unify_types(kinds)
+    decoding = _Decoding(pieces, source, progress, sync=engine.is_shared)
+    if engine.is_shared:
+        for numbers in engine.assigned(range(len(pieces)), lambda number: pieces[number].has_note()):
+            decoding.run(numbers, engine.workers)
+        mark = _mark(folder, kinds)
+        for _ in engine.assigned([0], lambda _: mark.is_file() and mark.read_text() == _digests(pieces)):
+            decoding.unify_types(kinds)
+            with appearing(mark) as temporary:
+                temporary.write_text(_digests(pieces))
+    else:
+        for path in folder.glob(".*"):  # temporary files of a process that died
+            path.unlink()
+        decoding.run(range(len(pieces)), engine.workers)
+        decoding.unify_types(kinds)
     inputs = list(source.inputs)
     for number, parts in groupby(pieces, key=lambda piece: piece.number):
         inputs[number] = _joined(inputs[number], [part.open() for part in parts])
     counts = [piece.counts() for piece in pieces]
     return tuple(inputs), {name: sum(count[name] for count in counts) for name in _COUNTED}
+
+
+def _mark(folder: Path, kinds: Mapping[str, pa.DataType]) -> Path:
+    """Return the path of the file that says that extra columns have one type, which also holds these."""
+    names = json.dumps({name: str(kind) for name, kind in sorted(kinds.items())})
+    return folder / f"{xxhash.xxh3_64_hexdigest(names.encode())}.unified"
+
+
+def _digests(pieces: Sequence[Piece]) -> str:
+    return "\n".join(piece.digest() for piece in pieces)
 
 
 def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
@@ -174,8 +105,9 @@ class _Abandoned(Exception):  # noqa: N818 (never reaches a caller)
 class _Decoding:
     """Decodes pieces in parallel; raises the first error in the order of the source, as decoding one by one would."""
 
-    def __init__(self, pieces: list[Piece], source: Source, progress: Progress) -> None:
+    def __init__(self, pieces: list[Piece], source: Source, progress: Progress, *, sync: bool) -> None:
         self._pieces = pieces
+        self._sync = sync
         self._source = source
         self._stage = "tokenize" if source.tokenized is not None else "decode"
         self._progress = progress
@@ -185,17 +117,18 @@ class _Decoding:
         self._documents = [0] * len(pieces)
         self._total = sum(piece.input.file.bytes for piece in pieces)
 
-    def run(self, workers: int) -> None:
-        if not self._pieces:
+    def run(self, numbers: Sequence[int], workers: int) -> None:
+        """Decode the pieces with these numbers."""
+        if not numbers:
             return
-        with closing(DecodePool(workers)) as pool, ThreadPoolExecutor(min(workers, len(self._pieces))) as threads:
-            futures = {number: threads.submit(self._decode, number, pool) for number in range(len(self._pieces))}
+        with closing(DecodePool(workers)) as pool, ThreadPoolExecutor(min(workers, len(numbers))) as threads:
+            futures = {number: threads.submit(self._decode, number, pool) for number in numbers}
             try:
                 for number, future in futures.items():
                     try:
                         result_of(future)
                     except DocumentError as fault:
-                        raise fault.in_source(self._document(number, fault.row)) from None
+                        raise self._described(fault, number) from None
             except BaseException:
                 self._stop(-1)
                 for future in futures.values():
@@ -242,7 +175,7 @@ class _Decoding:
         except DocumentError as fault:
             if number >= 0:
                 fault.place = self._pieces[number].input.place(fault.row)
-                raise fault.in_source(self._document(number, fault.row)) from None
+                raise self._described(fault, number) from None
 
     def _decode(self, number: int, pool: DecodePool) -> None:
         piece = self._pieces[number]
@@ -257,6 +190,9 @@ class _Decoding:
                 columns = self._source.columns_of(piece.number)
                 with closing(batches):
                     digest = write_stream(piece.stream, batches, columns, has_labels=has_labels)
+                if self._sync:
+                    with piece.stream.open("rb") as file:
+                        os.fsync(file.fileno())
                 piece.write_note(counts, digest)
                 self._report(number, piece.input.file.bytes, self._documents[number])
         except BaseException as error:
@@ -287,6 +223,12 @@ class _Decoding:
         """Give up all pieces after this one."""
         with self._lock:
             self._first_fault = min(self._first_fault, number)
+
+    def _described(self, fault: DocumentError, number: int) -> SourceError:
+        """Return the error for users about a document of a piece."""
+        if all(piece.has_note() for piece in self._pieces[:number]):
+            return fault.in_source(self._document(number, fault.row))
+        return SourceError(f"{fault.place}: {fault.message}")  # another process is still decoding those before
 
     def _document(self, number: int, row: int) -> int:
         """Return the index in the source of a document of a piece; all earlier pieces must be decoded."""

@@ -1,0 +1,118 @@
+"""Pieces of inputs that cannot be mapped, and the decoded stream and the note of each."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer.shards.files import hash_file
+from packer.shards.manifest import checksum
+from packer.sources.decoded_streams import COLUMNS, appearing
+from packer.sources.documents import Input
+from packer.sources.ipc import open_ipc
+from packer.sources.mapped_lists import MappedLists
+
+if TYPE_CHECKING:
+    from packer.sources.source import Source
+
+_PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
+_PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A piece of an input, and the stream that it is decoded into."""
+
+    number: int
+    """Index of the input in the source."""
+
+    input: Input
+    """The piece, which can be read like any input."""
+
+    stream: Path
+    """Path of the stream."""
+
+    made_from: dict[str, Any]
+    """Facts about the input and the columns. A stream is used again only if its note has the same."""
+
+    def is_written(self) -> bool:
+        """Whether the stream exists, made from the same input and with the size in its note; no hash is compared."""
+        try:
+            note = self._read_note()
+            return bool(note["made_from"] == self.made_from and note["bytes"] == self.stream.stat().st_size)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return False
+
+    def has_note(self) -> bool:
+        """Whether the stream exists, with a note for the same input; even while its types are changed."""
+        try:
+            return bool(self._read_note()["made_from"] == self.made_from) and self.stream.is_file()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return False
+
+    def is_intact(self) -> bool:
+        """Whether the stream exists and matches its hash."""
+        return self.is_written() and self.stream.is_file() and hash_file(self.stream) == self.digest()
+
+    def write_note(self, counts: dict[str, int], digest: str) -> None:
+        """Mark the stream as complete, with its hash and what was counted while it was written."""
+        size = self.stream.stat().st_size
+        note = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
+        with appearing(self.note_path) as temporary:
+            temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
+
+    def counts(self) -> dict[str, int]:
+        """Return what was counted while the stream was written: documents, by the names in `_COUNTED`."""
+        counts: dict[str, int] = self._read_note()["counts"]
+        return counts
+
+    def digest(self) -> str:
+        """Return the hash of the stream: xxh3-128, hexadecimal."""
+        return str(self._read_note()["xxh3_128"])
+
+    def open(self) -> MappedLists:
+        """Map the stream."""
+        extra = tuple(self.made_from["columns"][2])
+        opened = open_ipc(self.stream, self.stream.name, COLUMNS._replace(extra=extra))
+        assert isinstance(opened, MappedLists)
+        return opened
+
+    @property
+    def note_path(self) -> Path:
+        """Path of the note."""
+        return self.stream.with_suffix(".json")
+
+    def _read_note(self) -> Any:
+        note = json.loads(self.note_path.read_bytes())
+        if note.pop("checksum") != checksum(note):
+            raise ValueError(f"{self.note_path} was changed")
+        return note
+
+
+def cut_source(source: Source, folder: Path) -> list[Piece]:
+    """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
+    size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
+    fingerprint = source.tokenized.fingerprint if source.tokenized is not None else None
+    pieces = []
+    for number, input_ in enumerate(source.inputs):
+        if input_.mapped:
+            continue
+        stat = input_.path.stat() if input_.path is not None else None
+        columns = source.columns_of(number)
+        made_from = {
+            "name": input_.file.name,
+            "bytes": stat.st_size if stat is not None else input_.file.bytes,
+            "mtime_ns": stat.st_mtime_ns if stat is not None else fingerprint or str(uuid.uuid4()),  # never reused
+            "columns": [*columns[:2], *map(list, columns[2:])],
+            "labels": bool(input_.has_labels),
+            "size": size,
+        }
+        if source.tokenized is not None:
+            made_from["text"] = source.tokenized.identity.to_dict()
+        for part, piece in enumerate(input_.cut(size)):
+            stream = folder / f"{number:05d}-{part:05d}.arrow"
+            pieces.append(Piece(number=number, input=piece, stream=stream, made_from=made_from))
+    return pieces

@@ -1,0 +1,361 @@
+"""Several ranks pack into one folder: the bytes of one process, whoever dies, and whenever they start."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from test_from_text import tokenizer  # noqa: F401 (a fixture)
+from test_pack import hashes, made_documents, save_arrow
+
+import packer
+from packer import ranks as ranks_module
+from packer.engine import OneProcess
+from packer.errors import PackerError, SourceError
+from packer.ranks import RankOf, Ranks, SignsOfLife, rank_of
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    monkeypatch.setattr(ranks_module, "INTERVAL", 0.05)
+
+
+def write_lines(path, count=600):
+    lines = [{"input_ids": tokens, "score": 1} for tokens in made_documents(count)]
+    lines[-1]["score"] = 0.5  # so that earlier streams are rewritten with another type
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def as_files(folder):
+    made = folder / "lines"
+    made.mkdir()
+    for number in range(5):
+        write_lines(made / f"{number}.jsonl", 60 + number)
+    return made
+
+
+def as_mixture(folder):
+    return [(write_lines(folder / "a.jsonl", 300), 0.5), (save_arrow(folder / "b.arrow", made_documents(200)), 1)]
+
+
+def as_arrow(folder):
+    return save_arrow(folder / "rows.arrow", made_documents(900))
+
+
+CASES = {
+    "decoded": (as_files, {"keep": ["score"]}),
+    "one file": (lambda folder: write_lines(folder / "rows.jsonl"), {}),
+    "drawn": (as_arrow, {"algorithm": "mixed"}),
+    "by patterns": (as_arrow, {"algorithm": "bfd"}),
+    "in order": (as_arrow, {"algorithm": "sequential"}),
+    "mixture": (as_mixture, {"mix_unit": "epochs"}),
+    "groups": (as_files, {"group_by": "score", "group_mode": "apart", "algorithm": "bfd"}),
+}
+
+
+def run_ranks(source, out, count, *, options, only=None, timeout=60.0):
+    """Pack by ranks in threads of this process; return what each returned or raised."""
+    found = {}
+
+    def run(rank):
+        try:
+            found[rank] = packer.pack(source, out, rank=rank, ranks=count, rank_timeout=timeout, workers=2, **options)
+        except BaseException as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in (range(count) if only is None else only)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[rank] for rank in sorted(found)]
+
+
+def options_of(extra):
+    return {"max_len": 64, "shard_size": "6KB", **extra}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_write_the_bytes_of_one_process(tmp_path, name, count):
+    make, extra = CASES[name]
+    source, options = make(tmp_path), options_of(extra)
+    expected = packer.pack(source, tmp_path / "expected", **options)
+    assert len(expected.shards) > 3
+    results = run_ranks(source, tmp_path / "out", count, options=options)
+    assert results == [expected] * count
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+    assert not (tmp_path / "out" / ".packer").exists()
+    assert not list(packer.verify(tmp_path / "out"))
+
+
+def test_a_rank_that_never_comes_is_replaced(tmp_path):
+    source, options = as_files(tmp_path), options_of({})
+    expected = packer.pack(source, tmp_path / "expected", **options)
+    assert run_ranks(source, tmp_path / "out", 4, only=[1, 3], options=options, timeout=0.3) == [expected] * 2
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+
+
+def test_a_rank_that_comes_late_finds_the_output_complete(tmp_path):
+    source, options = as_files(tmp_path), options_of({})
+    (expected,) = run_ranks(source, tmp_path / "out", 2, only=[0], options=options, timeout=0.1)
+    assert run_ranks(source, tmp_path / "out", 2, only=[1], options=options) == [expected]
+
+
+def test_every_process_has_its_share(tmp_path, monkeypatch):
+    from packer.pipeline.shard_maker import ShardTask
+
+    written, write = {}, ShardTask.__call__
+
+    def counted(task, shard, observe=iter):
+        written.setdefault(shard, []).append(threading.current_thread().name)
+        return write(task, shard, observe)
+
+    monkeypatch.setattr(ShardTask, "__call__", counted)
+    run_ranks(as_arrow(tmp_path), tmp_path / "out", 3, options=options_of({}))
+    assert {len(times) for times in written.values()} == {1}  # no shard was written twice
+
+
+def test_an_error_in_the_source_ends_all_ranks_and_leaves_nothing(tmp_path):
+    source, options = as_files(tmp_path), options_of({})
+    with (source / "4.jsonl").open("a") as file:
+        file.write('{"input_ids": [1, -5]}\n')
+    results = run_ranks(source, tmp_path / "out", 3, options=options)
+    assert {type(result) for result in results} == {SourceError}
+    assert all("4.jsonl line 65): 'input_ids' holds -5" in str(result) for result in results)
+    assert not (tmp_path / "out").exists()
+    (source / "4.jsonl").write_text((source / "3.jsonl").read_text())
+    assert isinstance(run_ranks(source, tmp_path / "out", 2, options=options)[0], packer.Manifest)
+
+
+def test_other_options_are_refused_while_ranks_work_and_after(tmp_path, monkeypatch):
+    source = as_arrow(tmp_path)
+    out = tmp_path / "out"
+    monkeypatch.setattr("packer.pipeline.packing.write_shards", lambda *_: 1 / 0)
+    assert isinstance(run_ranks(source, out, 1, options=options_of({}))[0], ZeroDivisionError)
+    (error,) = run_ranks(source, out, 1, options=options_of({"seed": 5}))
+    assert isinstance(error, PackerError)
+    assert "is an unfinished pack with seed 0, not 5" in str(error)
+
+
+def test_what_ranks_began_one_process_finishes_and_the_other_way_round(tmp_path, monkeypatch):
+    source, options = as_files(tmp_path), options_of({})
+    expected = packer.pack(source, tmp_path / "expected", **options)
+    with monkeypatch.context() as broken:
+        broken.setattr("packer.pipeline.packing.write_shards", lambda *_: 1 / 0)
+        run_ranks(source, tmp_path / "one", 3, options=options)
+        with pytest.raises(ZeroDivisionError):
+            packer.pack(source, tmp_path / "other", **options)
+    assert packer.pack(source, tmp_path / "one", **options) == expected
+    assert run_ranks(source, tmp_path / "other", 2, options=options) == [expected] * 2
+    assert hashes(tmp_path / "one") == hashes(tmp_path / "other") == hashes(tmp_path / "expected")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 1}, "rank and ranks belong together"),
+        ({"ranks": 2}, "rank and ranks belong together"),
+        ({"rank": 2, "ranks": 2}, "rank 2 must be from 0 to 1, one less than ranks 2"),
+        ({"rank": 0, "ranks": "many"}, "rank 0 and ranks many must be whole numbers"),
+        ({"rank": 0, "ranks": "env"}, "leave rank 0 out"),
+        ({"ranks": "env"}, "found none of RANK/WORLD_SIZE, SLURM_PROCID/SLURM_NTASKS, SKYPILOT_NODE_RANK/SKY"),
+        ({"rank": 0, "ranks": 2, "overwrite": True}, "overwrite cannot be used with ranks"),
+        ({"rank": 0, "ranks": 2, "sync": False}, "ranks needs synced files"),
+    ],
+)
+def test_wrong_ranks_are_refused_in_one_line(tmp_path, monkeypatch, arguments, message):
+    for names in ranks_module._VARIABLES:
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PackerError) as told:
+        packer.pack(as_arrow(tmp_path), tmp_path / "out", max_len=64, **arguments)
+    assert message in str(told.value)
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, RankOf(rank=3, ranks=4)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, RankOf(rank=1, ranks=2)),
+        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "8"}, RankOf(rank=0, ranks=8)),
+    ],
+)
+def test_env_reads_what_launchers_set(environ, expected):
+    assert rank_of(None, "env", environ) == expected
+    with pytest.raises(PackerError, match="must be from 0 to"):
+        rank_of(None, "env", {"RANK": "2", "WORLD_SIZE": "2"})
+
+
+def engine(folder, rank, count, patience):
+    return Ranks(
+        rank=rank,
+        ranks=count,
+        workers=2,
+        signs=SignsOfLife(folder=folder, patience=patience),
+        is_complete=lambda: False,
+    )
+
+
+def test_tasks_of_the_dead_are_dealt_to_the_living_and_to_nobody_twice(tmp_path):
+    first, second = engine(tmp_path, 0, 4, 0.3), engine(tmp_path, 1, 4, 0.3)
+    done, ran = set(), {0: [], 1: []}
+
+    def work(rank, ranked):
+        with ranked.present():
+            for tasks in ranked.assigned(range(40), lambda task: task in done):
+                for task in tasks:
+                    ran[rank].append(task)
+                    done.add(task)
+                    time.sleep(0.01)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in enumerate((first, second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ran[0] + ran[1]) == list(range(40))
+    assert {task for task in ran[0] if task % 4 == 1} == set()
+    assert len(ran[0]) == len(ran[1]) == 20
+
+
+def test_a_rank_that_only_works_slowly_is_not_replaced(tmp_path):
+    slow, waiting = engine(tmp_path, 0, 2, 0.3), engine(tmp_path, 1, 2, 0.3)
+    done, ran = set(), []
+
+    def work_slowly():
+        with slow.present():
+            time.sleep(1)
+            ran.append(("slow", 0))
+            done.add(0)
+
+    thread = threading.Thread(target=work_slowly)
+    thread.start()
+    time.sleep(0.1)
+    with waiting.present():
+        for tasks in waiting.assigned([0], lambda task: task in done):
+            ran += [("waiting", task) for task in tasks]
+    thread.join()
+    assert ran == [("slow", 0)]
+
+
+def test_clocks_of_other_machines_do_not_matter(tmp_path, monkeypatch):
+    alive = engine(tmp_path, 0, 2, 0.3)
+    with alive.present():
+        for shift in (-3600, 3600):
+            monkeypatch.setattr(time, "time", lambda shift=shift: 1e9 + shift)
+            os.utime(tmp_path / "0", (1e9 + shift, 1e9 + shift))
+            watching = SignsOfLife(folder=tmp_path, patience=0.3)
+            watching.begin(1)
+            until = time.monotonic() + 0.6
+            while time.monotonic() < until:
+                assert watching.is_alive(0)
+                time.sleep(0.02)
+            watching.end("left")
+    assert not watching.is_alive(0)  # it has left
+
+
+def test_one_process_is_assigned_all_that_is_missing_once():
+    assert list(OneProcess().assigned(range(5), lambda task: task == 2)) == [[0, 1, 3, 4]]
+    assert list(OneProcess().assigned(range(2), lambda task: True)) == []
+
+
+def command(source, out, rank, count, *more):
+    where = ["--rank", str(rank), "--ranks", str(count), "--rank-timeout", "2", "--workers", "1"]
+    return [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "64", *where, *more]
+
+
+@pytest.mark.slow
+def test_one_rank_prints_the_summary_and_the_environment_names_the_rank(tmp_path):
+    source = as_arrow(tmp_path)
+    words = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "64"]
+    running = [
+        subprocess.Popen(
+            [*words, "--ranks", "env", "--shard-size", "6KB"],
+            cwd=ROOT,
+            env={**os.environ, "SLURM_PROCID": str(rank), "SLURM_NTASKS": "3"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], outputs
+    assert sorted(out.startswith("Packed ") for out, _ in outputs) == [False, False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["00003-00000.arrow", "drawn-", "data-00003", "manifest.json"])
+def test_a_rank_killed_at_any_stage_is_replaced_and_the_bytes_are_those_of_one_process(tmp_path, stage):
+    """Rank 0 or 1 kills itself when it is about to rename a file of the stage; a third one finishes with the rest."""
+    source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
+    packer.pack(source, tmp_path / "expected", **options)
+    killer = f"""
+import os, signal, sys
+from pathlib import Path
+from packer.__main__ import main
+for name in ("rename", "replace"):
+    def strike(path, target, usual=getattr(Path, name)):
+        if {stage!r} in str(target):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return usual(path, target)
+    setattr(Path, name, strike)
+main()
+"""
+    more = ("--shard-size", "6KB", "--algorithm", "mixed")
+    out = tmp_path / "out"
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", killer, *command(source, out, rank, 3, *more)[3:]], cwd=ROOT, stderr=subprocess.PIPE
+        )
+        for rank in (0, 1)
+    ]
+    running.append(subprocess.Popen(command(source, out, 2, 3, *more), cwd=ROOT, stderr=subprocess.PIPE, text=True))
+    assert running[2].wait(timeout=120) == 0, running[2].stderr.read()
+    killed = [process.wait(timeout=120) for process in running[:2]]
+    assert -signal.SIGKILL in killed
+    assert hashes(out) == hashes(tmp_path / "expected")
+
+
+@pytest.mark.slow
+def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(tmp_path):
+    source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
+    packer.pack(source, tmp_path / "expected", **options)
+    out, more = tmp_path / "out", ("--shard-size", "6KB", "--algorithm", "mixed")
+    for seconds in (1.0, 1.4, 1.8):
+        running = [subprocess.Popen(command(source, out, rank, 2, *more), cwd=ROOT) for rank in range(2)]
+        time.sleep(seconds)
+        for process in running:
+            process.kill()
+            process.wait()
+    assert run_ranks(source, out, 3, options=options, timeout=5) == [packer.load(tmp_path / "expected").manifest] * 3
+    assert hashes(out) == hashes(tmp_path / "expected")
+
+
+def test_two_processes_of_one_rank_do_no_harm(tmp_path):
+    source, options = as_files(tmp_path), options_of({})
+    expected = packer.pack(source, tmp_path / "expected", **options)
+    found = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(packer.pack(source, tmp_path / "out", rank=0, ranks=1, workers=2, **options))
+        )
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 3
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
