@@ -11,6 +11,7 @@ OUT/.packer/ranks/3     the sign of life of rank 3: who wrote it, and a number t
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -20,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.errors import PackerError, SourceError
+
+log = logging.getLogger(__name__)
 
 FOLDER = "ranks"
 """Folder of the signs of life, in the work folder of an output."""
@@ -236,9 +239,15 @@ class SignsOfLife:
         return ""
 
     def _repeat(self) -> None:
-        count = 0
+        count, warned = 0, False
         while not self._ended.wait(INTERVAL):
             count += 1
+            if not warned and not self._read(self._rank).startswith(self._who):
+                warned = True
+                log.warning(
+                    f"another process is rank {self._rank}, too, and does the same work: "
+                    "give every process a --rank of its own"
+                )
             self._write(str(count))
 
     def _write(self, word: str) -> None:

@@ -343,6 +343,18 @@ def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(tmp_path):
     assert hashes(out) == hashes(tmp_path / "expected")
 
 
+def test_two_processes_of_one_rank_are_told_so(tmp_path, caplog):
+    one, other = engine(tmp_path, 1, 2, 9), engine(tmp_path, 1, 2, 9)
+    with one.present():
+        time.sleep(0.2)
+        assert not caplog.records
+        with other.present():
+            time.sleep(0.3)
+    (warning, *_) = caplog.messages
+    assert warning.startswith("another process is rank 1, too, and does the same work: give every process")
+    assert len(caplog.messages) <= 2  # each says it once
+
+
 def test_two_processes_of_one_rank_do_no_harm(tmp_path):
     source, options = as_files(tmp_path), options_of({})
     expected = packer.pack(source, tmp_path / "expected", **options)

@@ -36,20 +36,21 @@ _WORDS = {"doc": "documents", "tok": "tokens", "part": "partitions", "plan": "pl
 
 @contextmanager
 def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
-    """Show on stderr how far each stage is, and print log messages there, unless it is done silently.
+    """Show on stderr how far each stage is, and print log messages there.
 
     A terminal gets a bar for each stage that takes more than a second, and messages about work that has no measure,
-    such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds.
+    such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A process that works
+    silently, because another one shows all this, prints only what concerns itself.
     """
-    if silently:
-        yield silent
-        return
-    log, handler = logging.getLogger("packer"), _LinesOnStderr()
+    log, handler = logging.getLogger("packer.ranks" if silently else "packer"), _LinesOnStderr()
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     try:
-        with _bars() if sys.stderr.isatty() else _lines() as progress:
-            yield progress
+        if silently:
+            yield silent
+        else:
+            with _bars() if sys.stderr.isatty() else _lines() as progress:
+                yield progress
     finally:
         log.removeHandler(handler)
 
