@@ -16,6 +16,7 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.pipeline import dataset_figures, pack, packed_figures
 from packer.pipeline.read_documents import open_sources
 from packer.plan.hash_sample import WeightCounter
 from packer.plan.mixture_shares import interleave, mixture_targets, take_documents
@@ -489,3 +490,16 @@ def test_the_command_rejects_invalid_mixtures(tmp_path):
     twice = ["pack", "--source", f"{source}:2", "--mix-unit", "epochs", "--max-len", "32", "-o", str(tmp_path / "out")]
     assert CliRunner().invoke(cli, twice).exit_code == 0
     assert {copy for _, _, copy in segments_in(tmp_path / "out")} == {0, 1}
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "sequential"])
+def test_the_rows_shown_of_a_mixture_name_sources_and_documents_as_the_packed_rows_do(tmp_path, algorithm):
+    sources = [save(tmp_path, 0, 200, "jsonl"), save(tmp_path, 1, 60, "parquet")]
+    options = PackOptions(max_len=32, weights=(0.7, 0.3), algorithm=algorithm)
+    before = dataset_figures(sources, options=options).rows
+    pack(sources, tmp_path / "out", options=options)
+    after = packed_figures(tmp_path / "out").rows
+    assert {source for row in after for source in row.sources} == {0, 1}
+    for one, other in zip(before, after, strict=True):
+        assert (one.row, one.sources, one.documents) == (other.row, other.sources, other.documents)
+        assert (one.starts, one.lengths) == (other.starts, other.lengths)

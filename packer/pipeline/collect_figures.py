@@ -61,14 +61,15 @@ def dataset_figures(
     stats = planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
     histogram = tokens_of_segments(planned.segments)
     sums, parts = RowSums(), ProfileParts()
-    numbers = sample_numbers(planned.packs)
+    numbers, origins = sample_numbers(planned.packs), measured.origins_for(options)
     rows: list[SampleRow] = []
     first_row = 0
     for located in located_rows(planned.shards):
         sums.add(located.lengths, located.row_starts)
         parts.add(located.lengths, located.row_starts)
         end = first_row + len(located.row_starts) - 1
-        rows += [planned_row(located, row, row - first_row, options.align) for row in numbers if first_row <= row < end]
+        shown = [row for row in numbers if first_row <= row < end]
+        rows += [planned_row(located, row, row - first_row, options.align, origins) for row in shown]
         first_row = end
     values, counts = tally(measured.lengths)
     return ReportFigures(

@@ -17,6 +17,7 @@ from packer.pipeline.make_plan import makes_own_rows
 from packer.pipeline.read_documents import SourceLike, open_sources
 from packer.progress import Progress, silent
 from packer.sources import Survey
+from packer.sources.origins import Origins
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +37,20 @@ class Measured:
     survey: Survey
     """Survey of the source."""
 
+    order: NDArray[Any] | None = None
+    """(documents,) position of each document in the own order of a mixture; None if they are in it."""
+
     def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
         """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
         if self.groups is not None or makes_own_rows(options):
             return self.lengths
         return _in_order(self.lengths, self.survey.order(self.lengths))
+
+    def origins_for(self, options: PackOptions) -> Origins | None:
+        """Return the source behind each document, in the order of `lengths_for`; None for a single source."""
+        if self.groups is not None or makes_own_rows(options):
+            return self.survey.origins(self.order)
+        return self.survey.origins(self.survey.order(self.lengths))
 
 
 def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, progress: Progress = silent) -> Measured:
@@ -61,7 +71,8 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
         return Measured(lengths=lengths, groups=None, mixture=mixture, survey=survey)
     order = survey.order(lengths)
     groups = document_groups({options.group_by: survey.column(options.group_by)}, survey.lists(order), options)
-    return Measured(lengths=_in_order(lengths, order), groups=groups, mixture=mixture, survey=survey)
+    lengths = _in_order(lengths, order)
+    return Measured(lengths=lengths, groups=groups, mixture=mixture, survey=survey, order=order)
 
 
 def _in_order(lengths: NDArray[np.int32], order: NDArray[Any] | None) -> NDArray[np.int32]:

@@ -12,6 +12,7 @@ from packer.loader.dataset import PackedDataset, Row
 from packer.loader.draws import draws, stream_key
 from packer.plan.pieces import Located
 from packer.random_purposes import SHOWN_ROWS
+from packer.sources.origins import Origins
 from packer.stats import SampleRow
 from packer.stats.report_figures import runs_of
 
@@ -59,16 +60,28 @@ def within_limit(rows: Sequence[SampleRow]) -> tuple[SampleRow, ...]:
     )
 
 
-def planned_row(located: Located, row: int, index: int, align: int) -> SampleRow:
-    """Return row number `row`, which is the one at `index` in a part of a plan; extents are multiples of `align`."""
+def planned_row(located: Located, row: int, index: int, align: int, origins: Origins | None) -> SampleRow:
+    """Return a row of a plan.
+
+    Args:
+        located: part of the plan.
+        row: number of the row.
+        index: number of the row in this part.
+        align: number of which the extents are multiples.
+        origins: source behind each document of a mixture; None for a single source.
+    """
     segments = slice(located.row_starts[index], located.row_starts[index + 1])
-    lengths = located.lengths[segments]
+    lengths, documents = located.lengths[segments], located.documents[segments]
+    sources = None
+    if origins is not None:
+        sources, documents, _ = origins.of(documents)
     return SampleRow(
         row=row,
         lengths=tuple(lengths.tolist()),
         extents=tuple((-(-lengths // align) * align).tolist()),
-        documents=tuple(located.documents[segments].tolist()),
+        documents=tuple(documents.tolist()),
         starts=tuple(located.starts[segments].tolist()),
+        sources=None if sources is None else tuple(sources.tolist()),
     )
 
 
