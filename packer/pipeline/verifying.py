@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packer.errors import OtherSourceError, PackerError
+from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import MixturePart, SourceIdentity
+from packer.facts.rejection import REMEDY
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.open_inputs import with_texts
 from packer.pipeline.read_documents import SourceLike, open_sources
 from packer.pipeline.recounting import identity_faults
+from packer.pipeline.rejected_list import list_faults
 from packer.progress import Progress, silent
 from packer.shards.check_shards import verify_packed
 from packer.shards.figures import differences
@@ -71,7 +73,10 @@ def verify(
             if manifest.source.text is None
             else f"{error.found}; {folder} was packed from text{of_split}: give that source"
         ) from error
-    yield from compare_opened(folder, manifest, opened, progress)
+    try:
+        yield from compare_opened(folder, manifest, opened, progress)
+    except SourceError as error:  # what was packed does not depend on how it is verified
+        raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
 
 def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, progress: Progress) -> Iterator[str]:
@@ -95,6 +100,8 @@ def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, prog
     if is_same:
         yield from identity_faults(packed, order.identity())
         yield from differences(manifest.totals, with_texts(manifest.totals, opened).to_dict(), "the source")
+        if manifest.options.on_error == "skip":
+            yield from list_faults(folder, opened.sources)
 
 
 def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:

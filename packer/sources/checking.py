@@ -36,7 +36,7 @@ def checked(
                 if good:
                     yield batch.head(good), lengths[:good]
                 fault = document_error(batch, good, int(lengths[good]), columns)
-                raise DocumentError(row + good, fault.message)
+                raise fault.at(row + good)
             yield batch, lengths
             row += len(lengths)
     except DocumentError as fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
+from packer.sources.rejections import RejectionCollector, joined_sides
 from packer.sources.source import Source, indices_need_mapping
 from packer.sources.spill import spill_inputs
 from packer.sources.survey import SourceSurvey, source_identity
@@ -45,7 +47,7 @@ class Pairs(Source):
         self._sides = chosen, rejected
         columns = chosen.columns
         indices = interleaved(chosen, rejected) if chosen.mapped and rejected.mapped else None
-        super().__init__(chosen.name, (*chosen.inputs, *rejected.inputs), columns, indices)
+        super().__init__(chosen.name, (*chosen.inputs, *rejected.inputs), columns, indices, skips=chosen.skips)
 
     @property
     def order(self) -> NDArray[np.int64] | NDArray[np.uint64]:
@@ -73,8 +75,12 @@ class Pairs(Source):
         columns, halves = [side.columns for side in self._sides], [side.inputs for side in self._sides]
         total = sum(input_.file.bytes for input_ in halves[0])
         pairs = finished = 0
+        collectors = RejectionCollector(), RejectionCollector()
         for number, (one, other) in enumerate(zip(*halves, strict=True)):
-            chosen, rejected = _Reader(one, columns[0], 0), _Reader(other, columns[1], 1)
+            chosen, rejected = (
+                _Reader(each, columns[side], side, partial(_add_rejected, collectors[side], pairs))
+                for side, each in enumerate((one, other))
+            )
             row = 0
             try:
                 while chosen.fill() & rejected.fill():  # `&` fills both, so that neither is behind at the end
@@ -89,6 +95,7 @@ class Pairs(Source):
             self._rows[number] = self._rows[number + len(halves[0])] = row
             pairs += row
             finished += one.file.bytes
+        self.rejections = joined_sides([collector.finish() for collector in collectors], pairs)
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages; see `Source.describe`."""
@@ -103,14 +110,16 @@ class Pairs(Source):
         kinds: Mapping[str, pa.DataType] = {},
     ) -> Source:
         """Decode inputs that cannot be mapped; see `Source.spill`."""
-        inputs, _ = spill_inputs(self, folder, progress, engine, kinds=kinds)
+        inputs, _, rejections = spill_inputs(self, folder, progress, engine, kinds=kinds)
         middle = len(self._sides[0].inputs)
         columns = Columns("input_ids", "labels", self.columns.extra)
         sides = (
-            Source(self.name, part, columns, side.indices)
+            Source(self.name, part, columns, side.indices, skips=self.skips)
             for part, side in zip((inputs[:middle], inputs[middle:]), self._sides, strict=True)
         )
-        return Pairs(*sides)
+        decoded = Pairs(*sides)
+        decoded.rejections = rejections
+        return decoded
 
     def survey(
         self,
@@ -125,6 +134,7 @@ class Pairs(Source):
         sides = [side.survey(progress, with_extra=with_extra) for side in self._sides]
         lists = interleaved(*self._sides)
         self._rows = [rows for side in self._sides for rows in side.rows]
+        self.rejections = joined_sides([side.rejections for side in self._sides], len(lists) // 2)
         lengths: NDArray[np.int32] = np.concatenate([side.lengths() for side in sides])[lists]
         extra = {
             name: pa.chunked_array([*column.chunks, *sides[1].extra[name].chunks])
@@ -141,8 +151,9 @@ class Pairs(Source):
 class _Reader:
     """Reader of one side of an input."""
 
-    def __init__(self, input_: Input, columns: Columns, side: int) -> None:
+    def __init__(self, input_: Input, columns: Columns, side: int, on_batch: Callable[[int, Batch], None]) -> None:
         self._batches = checked(input_, columns)
+        self._on_batch, self._read = on_batch, 0
         self._side = side
         self.batch = Batch([], None, 0)
         self.lengths = np.empty(0, np.int32)  # of the lists of `batch`
@@ -167,12 +178,19 @@ class _Reader:
         try:
             while not self.rest:
                 self.batch, self.lengths = next(self._batches)
+                self._on_batch(self._read, self.batch)
+                self._read += len(self.lengths)
                 self.first = 0
         except StopIteration:
             return False
         except DocumentError as fault:
-            raise DocumentError(2 * fault.row + self._side, fault.message, fault.place) from None
+            raise fault.at(2 * fault.row + self._side) from None
         return True
+
+
+def _add_rejected(collector: RejectionCollector, first_list: int, row: int, batch: Batch) -> None:
+    """Collect the rejected lists of a batch that begins at a row of an input."""
+    collector.add_batch(first_list + row, batch)
 
 
 def _paired(chosen: _Reader, rejected: _Reader, *, first_document: int) -> TokenTable:

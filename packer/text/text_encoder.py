@@ -133,6 +133,11 @@ class Encoder:
         """Whether `encode` returns labels, because some tokens are not trained."""
         return self.train_on != "all"
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether `encode` returns where the turns of chats begin."""
+        return self._turns
+
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
         """Encode a batch of fewer than 2**31 tokens: an Arrow batch, or records as Python objects.
 
