@@ -158,7 +158,7 @@ def pack(
         rank_timeout: seconds without a sign of life after which other ranks take over.
         progress: callback, called as `progress(stage, done, total)`.
         options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
-            `help(packer.PackOptions)` and docs/commands.md list them.
+            `help(packer.PackOptions)` and docs/reference/commands.md list them.
 
     Raises:
         PackerError: an error that the user can mend, in one line: the value, the limit and the remedy.
