@@ -101,6 +101,7 @@ def run_page(page: Path) -> None:
 
 def run_command(command: str) -> tuple[str, int]:
     """Run a command; return what it printed, with lines on stderr in their place, and its exit code."""
+    command = command.replace("\\\n", " ")
     words = shlex.split(command, comments=True)
     if not words:
         return "", 0

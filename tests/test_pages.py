@@ -109,6 +109,7 @@ def test_marks_do_what_they_say(tmp_path, monkeypatch):
         "<!-- numbers vary -->\n```console\n$ echo 17 rows in 3.25 s\n1,218 rows in 1.00 s\n```\n"
         "```console\n$ cat folder/pack.toml && ls m*\nmax_len = ...\nmade\n```\n"
         "```bash\necho \\\n  one > two\n```\n"
+        "```console\n$ packer \\\n    --version\npacker, version ...\n```\n"
         "```python\nfrom pathlib import Path\n```\n"
         "```python\nassert Path('two').read_text() == 'one\\n'\n```\n",
     )
