@@ -4,8 +4,10 @@ import os
 import sys
 from pathlib import Path
 
+from docutils.nodes import Element
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -34,15 +36,33 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_preprocess_types = False
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch", "transformers"]
 python_use_unqualified_type_names = True
 
 # Types of other packages: the build is offline, so there is no inventory to look them up in.
-nitpick_ignore_regex = [
-    (r"py:.*", r"(numpy|np|pyarrow|pa|torch|transformers|datasets|collections|pathlib|typing)(\..*)?"),
-    (r"py:.*", r"[A-Z]"),
+INTERNAL = (  # `format.md` describes the fields of the first three; the last has those of PackOptions
+    "packer.facts.source_identity.SourceIdentity",
+    "packer.facts.totals.Totals",
+    "packer.shards.manifest.ShardEntry",
+    "PackArguments",
+)
+nitpick_ignore = [
+    ("py:class", name)
+    for name in (
+        *INTERNAL,
+        "Path",
+        "Dataset",
+        "DatasetDict",
+        "PreTrainedModel",
+        "ProcessGroup",
+        "Tensor",
+        "NDArray",
+        "optional",
+    )
 ]
+nitpick_ignore_regex = [(r"py:.*", r"(numpy|np|collections|pathlib)\..*")]
 
 
 class FilesOutsideDocs(SphinxTransform):
@@ -63,6 +83,25 @@ class FilesOutsideDocs(SphinxTransform):
                 link.replace_self(download)
 
 
+def mark_literal_blocks(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Make indented blocks of a docstring, which are code or tables, literal blocks of reStructuredText."""
+    for number in range(len(lines) - 1, 1, -1):
+        before = next((line for line in reversed(lines[:number]) if line), " ")
+        if lines[number].startswith("    ") and not lines[number - 1] and not before.startswith(" "):
+            lines[number:number] = ["::", ""]
+
+
+def find_by_last_name(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, text: Element) -> Element | None:
+    """Resolve a type by its last name, as it stands in an annotation: `Progress` is `packer.Progress`."""
+    domain = env.domains.python_domain
+    found = [name for name in domain.objects if name.rpartition(".")[2] == node["reftarget"]]
+    if node["refdomain"] != "py" or len(found) != 1:
+        return None
+    return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], found[0], node, text)
+
+
 def setup(app: Sphinx) -> None:
-    """Add the transform."""
+    """Connect the above."""
     app.add_transform(FilesOutsideDocs)
+    app.connect("autodoc-process-docstring", mark_literal_blocks, priority=400)  # before napoleon
+    app.connect("missing-reference", find_by_last_name)

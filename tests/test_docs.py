@@ -1,5 +1,6 @@
 """The documentation builds without a warning, broken links and references fail the build, and other links are right."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import packer
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
@@ -36,6 +39,11 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
     for page in (ROOT / "docs").rglob("*.md"):
         assert page.relative_to(ROOT / "docs").with_suffix(".html") in built
     assert not done.stderr
+    python = (tmp_path / "html/reference/python.html").read_text()
+    assert [name for name in packer.__all__ if f'id="packer.{name}"' not in python] == ["attention"]
+    assert [name for name in packer.attention.__all__ if f'id="packer.attention.{name}"' not in python] == [
+        "IMPLEMENTATION"
+    ]
 
 
 PLANTED = {
@@ -80,6 +88,24 @@ def test_links_to_pages_headings_and_files_outside_are_built(tmp_path):
     assert [Path(each).name for each in downloads] == ["README.md", "test_x.py"]
     for each in downloads:
         assert (tmp_path / "html" / each).is_file()
+
+
+def test_the_page_of_errors_quotes_messages_of_the_code():
+    page = (ROOT / "docs/reference/errors.md").read_text()
+    quoted = [
+        words
+        for table in re.findall(r"^\| message \|.*\n\|---.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+        for line in table.splitlines()
+        for words in re.findall(r"`([^`]+)`", line.split("|")[1])
+    ]
+    said = {
+        node.value
+        for path in (ROOT / "packer").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert len(quoted) > 30
+    assert [words for words in quoted if not any(words in text for text in said)] == []
 
 
 def anchors(page: Path) -> set[str]:
