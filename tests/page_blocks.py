@@ -4,10 +4,11 @@ A page runs in a folder that holds what `tests/page_data.py` writes. Its Python 
 notebook do. Commands that start with `packer` or `python examples/` run in this process, others in bash; each must exit
 with 0. In a `console` block, lines after a command are its output, and compared; "..." stands for anything.
 
-A comment on the line before a block changes that:
+A comment on a line before a block changes that:
 
     <!-- not run: needs the Hub -->         not run; `tests/test_pages.py` counts these
     <!-- numbers vary -->                   the output is compared, but not the numbers in it
+    <!-- output varies -->                  only the first line of the output is compared, without numbers
     <!-- exits with 1 -->                   the last command fails, with this code
     <!-- file: pack.toml -->                the block is the content of a file, which is written
     <!-- needs data: tokenized/x.parquet -->    a file of PACKER_TEST_DATA, linked into the folder; not run without it
@@ -37,7 +38,8 @@ SHOWN = ("jinja", "json", "jsonl", "text", "toml", "yaml")
 """Languages of blocks: those that are run, and those that have nothing to run."""
 
 FENCE = re.compile(r"^ *(`{3,})(.*)$", re.MULTILINE)
-MARK = re.compile(r"<!-- (not run|numbers vary|exits with|file|needs data):? ?(.*?) -->\n *\Z")
+COMMENTS = re.compile(r"(?: *<!-- .* -->\n)+ *\Z")
+MARK = re.compile(r"<!-- (not run|numbers vary|output varies|exits with|file|needs data):? ?(.*?) -->")
 BEFORE = re.compile(r"<!-- before: (.*?) -->")
 SHELL_SYNTAX = re.compile(r"[|&;<>$`*?(){}!]")
 
@@ -60,8 +62,9 @@ def languages(page: Path) -> list[str]:
 
 
 def mark_of(text: str, start: int) -> tuple[str, str]:
-    """(kind, value) of the comment that ends before `start`; two empty strings if there is none."""
-    found = MARK.search(text[:start])
+    """(kind, value) of a mark in the comments on the lines before `start`; two empty strings if there is none."""
+    comments = COMMENTS.search(text[:start])
+    found = MARK.search(comments[0]) if comments else None
     return (found[1], found[2]) if found else ("", "")
 
 
@@ -178,7 +181,9 @@ def _run_console(example: Example) -> None:
     kind, _ = mark_of(example.document.text, _line_start(example))
     for number, (command, expected) in enumerate(commands, 1):
         output = _run_checked(example, command, is_last=number == len(commands))
-        same = same_output(expected, output, numbers=kind != "numbers vary")
+        if kind == "output varies":
+            expected, output = (text.split("\n", 1)[0] for text in (expected, output))
+        same = same_output(expected, output, numbers=kind not in ("numbers vary", "output varies"))
         assert same, f"{command}printed\n\n{output}\nThe page has\n\n{expected}"
 
 

@@ -13,7 +13,7 @@
     preferences.jsonl    30 preference pairs of messages: `prompt`, `chosen`, `rejected`
     wikipedia            120 documents of tokens for an encoder, each with [CLS] and [SEP]
     lengths.csv          a histogram, `length,count`
-    Qwen/Qwen3-0.6B      a tokenizer with the built-in chat template qwen3, and a model of two layers with random
+    Qwen/Qwen3-0.6B      a tokenizer with the built-in chat template qwen3, and a model of one layer with random
                          weights: what stands in for the model of that name on the Hub
     google-bert/bert-base-uncased    the same, an encoder
     examples             the examples of the repository
@@ -206,14 +206,14 @@ def _write_models(folder: Path) -> None:
     from transformers import BertConfig, BertForMaskedLM, Qwen3Config, Qwen3ForCausalLM
 
     sizes = {
-        "vocab_size": 1024,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
+        "vocab_size": 704,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
     }
     torch.manual_seed(0)
-    qwen = Qwen3Config(**sizes, num_key_value_heads=2, head_dim=8, max_position_embeddings=8192)
+    qwen = Qwen3Config(**sizes, num_key_value_heads=1, head_dim=8, max_position_embeddings=8192)
     Qwen3ForCausalLM(qwen).save_pretrained(folder / "Qwen/Qwen3-0.6B")
     BertForMaskedLM(BertConfig(**sizes)).save_pretrained(folder / "google-bert/bert-base-uncased")
 
