@@ -176,6 +176,29 @@ def solving() -> Plot:
     return Plot(title="The solver sees a histogram only", height=166, body="".join(parts))
 
 
+def gathering() -> Plot:
+    """Show how tokens are copied from the mapped source into a row."""
+    lengths, unit = (3, 6, 2, 5, 4, 1, 7), 24
+    starts = [0, *accumulate(lengths)]
+    taken = {3: "blue", 1: "orange", 5: "green"}
+    colors = [taken.get(number, "empty") for number in range(len(lengths))]
+    names = [f"{number}" for number in range(len(lengths))]
+    parts = [words("the source, memory-mapped: documents one after the other", 0, 12, "muted", anchor="start")]
+    parts.append(row_of(20, lengths, names, colors, x=0, unit=unit))
+    left, place = 180, 0
+    for number in taken:
+        middle = (place + lengths[number] / 2) * unit + left
+        parts.append(arrow((starts[number] + lengths[number] / 2) * unit, 44, middle, 106))
+        place += lengths[number]
+    parts.append(words("a row of 12 tokens", left - 12, 125, "muted", anchor="end"))
+    found = [(lengths[number], f"{number}", color) for number, color in taken.items()]
+    for y, column in ((110, 1), (140, 0)):
+        values = [str(each[column]) for each in found]
+        parts.append(row_of(y, [each[0] for each in found], values, [each[2] for each in found], x=left, unit=unit))
+    parts.append(words("its seq_lengths", left - 12, 155, "muted", anchor="end"))
+    return Plot(title="Gathering a row", height=164, body="".join(parts))
+
+
 DIAGRAMS: dict[str, Callable[[], Plot]] = {
     "diagram-padded-and-packed": padded_and_packed,
     "diagram-boundaries": boundaries,
@@ -183,6 +206,7 @@ DIAGRAMS: dict[str, Callable[[], Plot]] = {
     "diagram-stages": stages,
     "diagram-drawing": drawing,
     "diagram-solving": solving,
+    "diagram-gathering": gathering,
 }
 
 
