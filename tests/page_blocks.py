@@ -110,7 +110,7 @@ def run_command(command: str) -> tuple[str, int]:
         return "", 0
     if words[:3] == ["python", "-m", "packer"]:
         words = ["packer", *words[3:]]
-    plain = not SHELL_SYNTAX.search(command) and "=" not in words[0]
+    plain = not SHELL_SYNTAX.search(re.sub("'[^']*'", "", command)) and "=" not in words[0]
     if plain and words[0] == "packer":
         return _invoked(cli, words[1:], prog_name="packer")
     if plain and words[0] == "python" and re.fullmatch(r"examples/\w+\.py", words[1]):
