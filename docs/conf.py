@@ -24,6 +24,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"packer {release}"
 html_copy_source = False
+smartquotes = False  # they would change code
 highlight_language = "text"
 
 # Headings are anchors, as they are on GitHub. A link to a file outside docs/ becomes a download of that file.

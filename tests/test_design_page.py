@@ -9,7 +9,7 @@ import pytest
 from tests.test_layers import FLOORS
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["CONTRIBUTING.md", "README.md", "docs/design.md", "docs/explanation/guarantees.md", "docs/reference/format.md"]
+PAGES = ["CONTRIBUTING.md", "README.md", "docs/design.md", "docs/explanation/guarantees.md"]
 
 FILE = re.compile(r"(?:packer|tests|benchmarks|examples|docs|\.ci|\.github)/[\w./-]*\w/?")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import packer
+from tests.test_design_page import names_in
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
@@ -88,6 +89,17 @@ def test_links_to_pages_headings_and_files_outside_are_built(tmp_path):
     assert [Path(each).name for each in downloads] == ["README.md", "test_x.py"]
     for each in downloads:
         assert (tmp_path / "html" / each).is_file()
+
+
+def test_tests_that_pages_link_exist():
+    linked = re.compile(r"\[`(\w+)`\]\(([./\w]*tests/\w+\.py)\)")
+    found = [
+        (page, test, page.parent / file)
+        for page in (ROOT / "docs").rglob("*.md")
+        for test, file in linked.findall(page.read_text())
+    ]
+    assert len(found) > 12
+    assert [(page, test) for page, test, file in found if test not in names_in(file)] == []
 
 
 def test_the_page_of_errors_quotes_messages_of_the_code():
