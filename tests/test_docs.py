@@ -91,6 +91,10 @@ def test_links_to_pages_headings_and_files_outside_are_built(tmp_path):
         assert (tmp_path / "html" / each).is_file()
 
 
+def test_the_readme_is_for_the_first_hour():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 135
+
+
 def test_tests_that_pages_link_exist():
     linked = re.compile(r"\[`(\w+)`\]\(([./\w]*tests/\w+\.py)\)")
     found = [

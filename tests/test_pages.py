@@ -25,6 +25,9 @@ NOT_RUN = {
 }
 """Number of blocks that are marked as not run, by page: whoever adds one says so here."""
 
+NEED_DATA = {"README.md": 1, "docs/how-to/choose-max-len.md": 1}
+"""Number of blocks that run with PACKER_TEST_DATA only."""
+
 REASONS = ("needs the Hub", "needs a GPU", "needs another trainer", "installs packages")
 """What the reason of such a mark begins with."""
 
@@ -61,11 +64,23 @@ def test_the_blocks_of_a_page_run(name, page_data, tmp_path, monkeypatch):
         run_page(ROOT / page)
 
 
+def counted(kind: str) -> dict[str, int]:
+    """The number of marks of a kind, by page."""
+    return {name_of(page): len(marked(page, kind)) for page in pages() if marked(page, kind)}
+
+
 def test_no_block_is_left_out_silently():
-    assert {name_of(page): len(marked(page, "not run")) for page in pages() if marked(page, "not run")} == NOT_RUN
+    assert counted("not run") == NOT_RUN
+    assert counted("needs data") == NEED_DATA
     for page in pages():
         for reason in marked(page, "not run"):
             assert reason.startswith(REASONS), f"{page}: {reason}"
+
+
+def test_no_command_hides_in_an_indented_block():
+    hidden = re.compile(r"\n\n {4,}((?:\$|>>>|packer|python|pip) (?!.*\[OPTIONS\]).*)")
+    for page in pages():
+        assert not hidden.findall(re.sub(r"(?ms)^ *(```+).*?^ *\1$", "", page.read_text())), page
 
 
 def test_every_block_names_a_language_that_is_known():
