@@ -24,6 +24,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"packer {release}"
 html_copy_source = False
+html_show_copyright = False
 smartquotes = False  # they would change code
 highlight_language = "text"
 
