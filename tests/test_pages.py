@@ -16,6 +16,7 @@ from tests.page_data import write_page_data  # noqa: E402
 NOT_RUN = {
     "README.md": 2,
     "docs/how-to/input-formats.md": 1,
+    "docs/how-to/several-machines.md": 1,
     "docs/how-to/trainers/axolotl.md": 1,
     "docs/how-to/trainers/maxtext.md": 1,
     "docs/how-to/trainers/torchtitan.md": 2,
@@ -28,7 +29,7 @@ NOT_RUN = {
 NEED_DATA = {"README.md": 1, "docs/how-to/choose-max-len.md": 1}
 """Number of blocks that run with PACKER_TEST_DATA only."""
 
-REASONS = ("needs the Hub", "needs a GPU", "needs another trainer", "installs packages")
+REASONS = ("needs the Hub", "needs a GPU", "needs another trainer", "needs a cluster", "installs packages")
 """What the reason of such a mark begins with."""
 
 CONTINUED = {"docs/tutorials/train.md": "docs/tutorials/first-pack.md"}
