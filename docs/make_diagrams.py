@@ -113,7 +113,7 @@ def stages() -> Plot:
     parts = [words(title, 52 + 116 * at, 12, "muted") for at, title in enumerate(titles)]
     colors = ("blue", "orange", "green")
     for number in range(9):
-        parts.append(box(12, 26 + 20 * number, 80, 18, "sky" if number % 2 else "blue", f"block {number}", size=11))
+        parts.append(box(12, 26 + 20 * number, 80, 18, "sky" if number % 2 else "empty", f"block {number}", size=11))
     dealt = ((4, 0, 7), (2, 8, 5), (6, 1, 3))
     for number, blocks in enumerate(dealt):
         y = 26 + 62 * number
@@ -123,12 +123,15 @@ def stages() -> Plot:
             parts.append(box(244, y + 14 * line, 80, 12, colors[number]))
         parts.append(words("leftovers", 284, y + 55, "muted", size=11))
         parts.append(arrow(328, y + 50, 356, y + 50))
-        parts.append(box(592, y, 80, 54, colors[number], f"shard {number}"))
+        parts.append(box(592, 26 + 48 * number, 80, 40, colors[number], f"shard {number}"))
     parts.append(arrow(96, 110, 124, 110))
-    parts.append(box(360, 50, 80, 160, "purple", "rows again"))
-    parts.append(arrow(444, 130, 472, 130))
-    parts.append(box(476, 90, 80, 80, "rose", "the last rest"))
-    parts.append(arrow(560, 130, 588, 130))
+    parts.append(box(360, 26, 80, 184, "purple", "rows again"))
+    parts.append(arrow(444, 190, 472, 190))
+    parts.append(box(476, 170, 80, 40, "purple", "the last rest"))
+    parts.append(arrow(560, 190, 588, 190))
+    parts.append(box(592, 170, 80, 40, "purple", "the pool"))
+    for line, text in enumerate(("what has one color", "is in one shard")):
+        parts.append(words(text, 516, 90 + 16 * line, "muted", size=11))
     return Plot(title="From the source to shards", height=222, body="".join(parts))
 
 
