@@ -158,7 +158,7 @@ def pack(
         rank_timeout: seconds without a sign of life after which other ranks take over.
         progress: callback, called as `progress(stage, done, total)`.
         options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
-            `help(packer.PackOptions)` and docs/commands.md list them.
+            `help(packer.PackOptions)` and docs/reference/commands.md list them.
 
     Raises:
         PackerError: an error that the user can mend, in one line: the value, the limit and the remedy.
@@ -194,7 +194,20 @@ def verify(
     tokenizer: str | None = None,
     progress: Progress = silent,
 ) -> Iterator[str]:
-    """Check a packed dataset and yield a sentence for every fault; see `packer.pipeline.verify`."""
+    """Check a packed dataset and yield a sentence for every fault; nothing is yielded if it is verified.
+
+    Without `source`, this checks hashes, structure and the totals of the manifest. With it, every token that should be
+    in the rows is also compared with the source, together with its label and its place.
+
+    Args:
+        packed: folder of the packed dataset.
+        source: source that was packed, or a list of all sources of a mixture, in order. Text is tokenized again.
+        tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
+        progress: callback, called as `progress(stage, done, total)`.
+
+    Raises:
+        PackerError: the packed dataset or the source cannot be read.
+    """
     from packer.pipeline import verify as run
 
     with python_names():
@@ -212,7 +225,22 @@ def export(
     overwrite: bool = False,
     progress: Progress = silent,
 ) -> Export:
-    """Write a packed dataset as Parquet files with the columns of another trainer; see `packer.exporting.export`."""
+    """Write a packed dataset as Parquet files with the columns of another trainer, one file for each shard.
+
+    Args:
+        packed: folder of the packed dataset.
+        output: folder to write; by default the name of the packed dataset with "-TO".
+        to: trainer whose columns are written.
+        compression: compression of the Parquet files.
+        workers: number of files written at a time; by default the number of available cores. It does not change the
+            bytes.
+        sync: call fsync for every file and folder.
+        overwrite: replace an existing export as soon as the new one is complete.
+        progress: callback, called as `progress("export", done, total)`, in tokens.
+
+    Raises:
+        PackerError: an error that the user can mend, in one line.
+    """
     from packer.exporting import export as run
 
     record, _ = run(

@@ -28,8 +28,11 @@ def standard_library_texts() -> Iterator[tuple[str, str]]:
 def write_corpus(folder: Path) -> Path:
     """Tokenize the standard library and return the path of the tokens, `folder`/stdlib.arrow.
 
-    The tokenizer, a byte-level BPE that is trained on a sample of the files, is written beside it.
+    The tokenizer, a byte-level BPE that is trained on a sample of the files, is written beside it, with a
+    tokenizer_config.json that names the token which ends a text.
     """
+    import json
+
     import pyarrow as pa
 
     from packer.text import END_OF_TEXT, train_byte_level
@@ -40,6 +43,7 @@ def write_corpus(folder: Path) -> Path:
     ids = [[*encoded.ids, end] for encoded in tokenizer.encode_batch(list(texts))]
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END_OF_TEXT}) + "\n")
     table = pa.table({"input_ids": pa.array(ids, pa.list_(pa.int32())), "path": list(names)})
     path = folder / "stdlib.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:

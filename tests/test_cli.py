@@ -132,8 +132,8 @@ def test_help_fits_80_columns(name):
 
 
 def test_the_page_of_commands_is_that_of_the_declarations():
-    assert (ROOT / "docs" / "commands.md").read_text() == commands_page(), (
-        "write it anew: python -m packer.cli.commands_page > docs/commands.md"
+    assert (ROOT / "docs/reference/commands.md").read_text() == commands_page(), (
+        "write it anew: python -m packer.cli.commands_page > docs/reference/commands.md"
     )
 
 

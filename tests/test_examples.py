@@ -135,7 +135,7 @@ def test_the_tiny_model_trains(example, tmp_path):
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory) -> Path:
-    """A folder with a tiny BERT and its tokenizer, and documents packed for it, under the names of the README.
+    """A folder with a tiny BERT and its tokenizer, and documents packed for it.
 
     BERT's own vocabulary and questions of gsm8k where PACKER_TEST_DATA has them; made up ones otherwise.
     """
@@ -208,16 +208,6 @@ def test_masked_language_training(bert, mean):
     assert found[0] == pytest.approx(loss, abs=1e-4)
     assert found[1] == pytest.approx(norm, rel=1e-4)
     assert found[0] > 1
-
-
-def test_the_encoders_of_the_readme(bert, monkeypatch):
-    section = (ROOT / "README.md").read_text().partition("**Encoders.**")[2]
-    snippet = section.partition("```python\n")[2].partition("```")[0]
-    monkeypatch.chdir(bert)
-    names: dict[str, object] = {}
-    exec(snippet, names)
-    assert torch.isfinite(names["loss"])
-    assert names["first_tokens"].shape == (len(names["segments"]["doc_ids"]), 32)
 
 
 def test_every_example_is_run_here():

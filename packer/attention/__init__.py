@@ -19,6 +19,7 @@ and those of the probe:
     compare_outputs.py     logits, loss and gradients of packed and single documents
     tolerances.py          differences that rounding alone can cause
     isolation.py           a verdict for each implementation
+    verdict.py             what a verdict says
 
 Importing this package imports neither torch nor transformers; its functions do.
 """
@@ -33,7 +34,7 @@ from packer.attention.implementations import IMPLEMENTATION
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from packer.attention.isolation import Verdict
+    from packer.attention.verdict import Verdict
 
 __all__ = ["IMPLEMENTATION", "probe", "register", "use"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from packer.attention.implementations import IMPLEMENTATION, installed_implementations
 from packer.attention.transformers_hook import use
@@ -31,49 +31,7 @@ from packer.attention.compare_outputs import (
 from packer.attention.rope import depends_on_longest_document
 from packer.attention.thresholds import thresholds_above
 from packer.attention.tolerances import FACTOR, Rounding, measure_rounding, tolerance_of
-
-Answer = Literal["safe", "leaks", "differs", "refuses", "unclear"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """Result of the probe for one attention implementation."""
-
-    implementation: str
-    """Name of the implementation, as in `from_pretrained(attn_implementation=...)`."""
-
-    answer: Answer
-    """safe: packed documents have the same outputs as single ones. leaks: changing a document changed others. differs:
-    it did not, but packed documents have other outputs than single ones. refuses: the model raised an error. unclear:
-    the probe could not distinguish a leak from rounding."""
-
-    moved: float | None = None
-    """Largest change of a logit of another document, relative to the largest logit. None, like the next three, if the
-    answer is "refuses"."""
-
-    logits: float | None = None
-    """Norm of the difference between the logits of packed and single documents, relative to that of the latter."""
-
-    loss: float | None = None
-    """Relative difference of the loss."""
-
-    gradients: float | None = None
-    """Relative difference of the gradients of all parameters together."""
-
-    reason: str = ""
-    """Why the implementation is not safe, in one line; empty if it is."""
-
-    remedy: str = ""
-    """What to use instead, in one line; empty if the implementation is safe."""
-
-    thresholds: Mapping[str, int] = field(default_factory=dict)
-    """Config fields, such as a sliding window, that exceed the probed lengths. The verdict holds for batches of up to
-    so many tokens; if empty, for any."""
-
-    @property
-    def safe(self) -> bool:
-        """Whether the answer is "safe"."""
-        return self.answer == "safe"
+from packer.attention.verdict import Answer, Verdict
 
 
 def probe(

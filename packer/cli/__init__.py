@@ -3,7 +3,7 @@
 command.py           what all commands have in common
 declared_options.py  their options, from the declarations in `packer.options`
 source_options.py    DATASET, or --source for a mixture
-commands_page.py     docs/commands.md
+commands_page.py     docs/reference/commands.md
 config_options.py    --config and --like: defaults from a file or a packed dataset
 one_line_errors.py   errors as one line and an exit code; bus_errors.py: those of files that became shorter
 progress_bars.py     progress bars and log lines; colors.py: whether output is colored

@@ -1,4 +1,4 @@
-"""The page docs/commands.md, made from the commands: `python -m packer.cli.commands_page > docs/commands.md`."""
+"""The page docs/reference/commands.md: `python -m packer.cli.commands_page > docs/reference/commands.md` writes it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Export:
     """Name of the target."""
 
     packed: Mapping[str, Any]
-    """The packed dataset: its fingerprint, format version, max_len, pad_id and number of rows."""
+    """Fingerprint, format version, max_len, pad_id and number of rows of the packed dataset."""
 
     compression: str
     """Codec of the Parquet pages."""

@@ -29,9 +29,9 @@ def num_items_in_batch(batches: Iterable[Any], *, group: ProcessGroup | None = N
         group: ranks to sum over; by default all of them if torch.distributed is initialized.
 
     Returns:
-        The number of labels that are not -100, or the sum of `loss_weights` if the batches have them: the number of
-        sequences or documents with a trained token. It is the same on every rank, and 1 if nothing is trained, so
-        that the loss is 0 instead of NaN.
+        The number of labels that are not -100, or the sum of `loss_weights` if the batches have them, which is the
+        number of sequences or documents with a trained token. It is the same on every rank, and 1 if nothing is
+        trained, so that the loss is 0 instead of NaN.
     """
     import torch
     import torch.distributed as distributed

@@ -43,10 +43,10 @@ class MaskedLM:
     """Token ids that are neither chosen nor drawn, such as [CLS], [SEP], padding and mask tokens."""
 
     continuations: NDArray[np.bool_] | None = None
-    """Shape (vocab_size,): True for tokens that continue a word; `masked_lm` derives them from a tokenizer."""
+    """True for tokens that continue a word, shape (vocab_size,); `masked_lm` derives them from a tokenizer."""
 
     unit: Unit = "token"
-    """Unit that is chosen at random until enough tokens are chosen: "token", "word" or "span".
+    """Unit, "token", "word" or "span", that is chosen at random until enough tokens are chosen.
 
     "word" chooses all tokens of a word, which may exceed the number of tokens slightly. "span" chooses up to
     `longest_span` consecutive words (tokens, without `continuations`), of a geometric length with a mean of
@@ -74,7 +74,7 @@ class MaskedLM:
     """Seed of the draws, 0..2^64-1."""
 
     is_special: NDArray[np.bool_] = field(init=False, repr=False)
-    """Shape (vocab_size,): True for `special_ids` and `mask_id`."""
+    """True for `special_ids` and `mask_id`, shape (vocab_size,)."""
 
     ordinary_ids: NDArray[np.int64] = field(init=False, repr=False)
     """Token ids that are not special, ascending."""

@@ -232,7 +232,7 @@ class BatchSampler:
         return {"rows": self.rows, "world_size": self.world_size, "balance": self.balance}
 
     def imbalance(self) -> Imbalance:
-        """Return how unevenly the work of attention is divided among the ranks in this epoch, for both `balance`s."""
+        """Return how unevenly this epoch divides the work of attention among ranks, for both values of `balance`."""
         order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
         costs = self._attention_costs()
         work = np.zeros((2, self.steps, self.accumulation, self.world_size), np.int64)

@@ -8,7 +8,7 @@
     arguments.py        the keyword arguments of `packer.pack`
     sizes.py            sizes in bytes, as text
 
-The command line, the checks of values, the option table of the manifest and docs/commands.md follow from the
+The command line, the checks of values, the option table of the manifest and docs/reference/commands.md follow from the
 declarations. To add an option, add a field to `PackOptions` and its type to `PackArguments`. Nothing here imports
 numpy, pyarrow or Numba.
 """

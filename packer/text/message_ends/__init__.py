@@ -1,6 +1,6 @@
 """Where each message of a chat ends in its rendering, and which characters of it the assistant wrote.
 
-`ChatTemplate.locate` is the only entry. docs/chat-templates.md explains the problem and the methods.
+`ChatTemplate.locate` is the only entry. docs/how-to/chat-templates.md explains the problem and the methods.
 
 chat_template.py        the answer by renderings of a chat's beginnings, and all refusals
 generation_prompts.py   what a template appends behind the last message

@@ -1,0 +1,161 @@
+"""The documentation builds without a warning, broken links and references fail the build, and other links are right."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import packer
+from tests.test_design_page import names_in
+
+ROOT = Path(__file__).parent.parent
+OUTSIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+"""Pages outside docs/, which Sphinx does not build."""
+
+FENCED = re.compile(r"^ *(`{3,}).*?^ *\1$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]+`")
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:href|src|srcset)=\"([^\"]+)\"")
+
+
+def build(source: Path, output: Path) -> subprocess.CompletedProcess:
+    """Build pages with the configuration of docs/, and every warning as an error."""
+    pytest.importorskip("sphinx")  # of which no version for Python 3.10 is recent enough
+    flags = ["-W", "-n", "--keep-going", "-q", "-E", "-c", ROOT / "docs", "-d", output / "doctrees"]
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", *map(str, flags), str(source), str(output / "html")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    done = build(ROOT / "docs", tmp_path)
+    assert done.returncode == 0, done.stderr
+    built = {path.relative_to(tmp_path / "html") for path in (tmp_path / "html").rglob("*.html")}
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert page.relative_to(ROOT / "docs").with_suffix(".html") in built
+    assert not done.stderr
+    python = (tmp_path / "html/reference/python.html").read_text()
+    assert [name for name in packer.__all__ if f'id="packer.{name}"' not in python] == ["attention"]
+    assert [name for name in packer.attention.__all__ if f'id="packer.attention.{name}"' not in python] == [
+        "IMPLEMENTATION"
+    ]
+
+
+PLANTED = {
+    "page": "[a page](no-such-page.md)",
+    "heading": "[a heading](other.md#no-such-heading)",
+    "own heading": "[a heading of this page](#no-such-heading)",
+    "file": "[a file outside](../tests/no_such_file.py)",
+    "picture": "![a picture](no-such-picture.svg)",
+    "function": "{py:func}`packer.no_such_function`",
+    "role": "{no-such-role}`text`",
+    "type": "```{eval-rst}\n.. py:function:: named(value: NoSuchType)\n```",
+}
+
+
+def test_a_broken_link_or_reference_fails_the_build(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text("# Index\n\n```{toctree}\n:glob:\n*\n```\n")
+    (docs / "other.md").write_text("# Other\n\n## A heading\n\n[a heading](#a-heading)\n")
+    for name, planted in PLANTED.items():
+        (docs / f"{name}.md").write_text(f"# Page\n\n{planted}\n")
+    (docs / "docstring.md").write_text("# Page\n\n```{eval-rst}\n.. autofunction:: packer.no_such_function\n```\n")
+    done = build(docs, tmp_path)
+    assert done.returncode == 1
+    assert "failed to import 'no_such_function'" in done.stderr  # without the name of the page
+    warned = set(re.findall(r"docs/([\w ]+)\.md:\d*:? WARNING", done.stderr))
+    assert warned == set(PLANTED), done.stderr
+
+
+def test_links_to_pages_headings_and_files_outside_are_built(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (tmp_path / "README.md").write_text("# Read me\n")
+    (tmp_path / "test_x.py").write_text("assert True\n")
+    (docs / "other.md").write_text("---\norphan: true\n---\n# Other\n\n## A heading\n")
+    (docs / "index.md").write_text("# Page\n\n[1](other.md#a-heading) [*2*](../README.md) [3](../test_x.py)\n")
+    done = build(docs, tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "html/index.html").read_text()
+    assert 'href="other.html#a-heading"' in page
+    downloads = re.findall(r'href="(_downloads/[^"]+)"', page)
+    assert [Path(each).name for each in downloads] == ["README.md", "test_x.py"]
+    for each in downloads:
+        assert (tmp_path / "html" / each).is_file()
+
+
+def test_the_readme_is_for_the_first_hour():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 135
+
+
+def test_tests_that_pages_link_exist():
+    linked = re.compile(r"\[`(\w+)`\]\(([./\w]*tests/\w+\.py)\)")
+    found = [
+        (page, test, page.parent / file)
+        for page in (ROOT / "docs").rglob("*.md")
+        for test, file in linked.findall(page.read_text())
+    ]
+    assert len(found) > 12
+    assert [(page, test) for page, test, file in found if test not in names_in(file)] == []
+
+
+def test_the_page_of_errors_quotes_messages_of_the_code():
+    page = (ROOT / "docs/reference/errors.md").read_text()
+    quoted = [
+        words
+        for table in re.findall(r"^\| message \|.*\n\|---.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+        for line in table.splitlines()
+        for words in re.findall(r"`([^`]+)`", line.split("|")[1])
+    ]
+    said = {
+        node.value
+        for path in (ROOT / "packer").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert len(quoted) > 30
+    assert [words for words in quoted if not any(words in text for text in said)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    """Links of a page to files or headings that do not exist."""
+    broken = []
+    text = CODE.sub("", FENCED.sub("", page.read_text()))
+    for target in (found[0] or found[1] for found in LINK.findall(text)):
+        if re.match(r"\w+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    return broken
+
+
+def test_links_lead_somewhere_as_github_shows_them():
+    pages = [*(ROOT / name for name in OUTSIDE), *(ROOT / "docs").rglob("*.md")]
+    assert {page: broken for page in pages if (broken := broken_links(page))} == {}
+
+
+def test_a_broken_link_outside_docs_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A page: `code`, and more\n\n[1](page.md) [2](#a-page-code-and-more) [3](no.md) [4](page.md#no) [5](#no)\n"
+        '<picture><source srcset="no.svg"><img src="page.md"></picture> [6](https://example.org) `[7](no)`\n'
+        "```text\n[8](no)\n```\n"
+    )
+    assert broken_links(page) == ["no.md", "page.md#no", "#no", "no.svg"]
+    shutil.copy(page, tmp_path / "no.md")
+    assert broken_links(page) == ["page.md#no", "#no", "no.svg"]

@@ -1,0 +1,148 @@
+"""Every shell and Python block of README and docs/ runs; `tests/page_blocks.py` says how, and how to mark others."""
+
+import re
+import shutil
+
+import pytest
+
+pytest.importorskip("sybil")
+pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+from tests import page_blocks  # noqa: E402  these need the packages
+from tests.page_blocks import ROOT, commands_in, languages, marked, pages, run_page, same_output  # noqa: E402
+from tests.page_data import write_page_data  # noqa: E402
+
+NOT_RUN = {
+    "README.md": 2,
+    "docs/how-to/input-formats.md": 1,
+    "docs/how-to/several-machines.md": 1,
+    "docs/how-to/trainers/axolotl.md": 1,
+    "docs/how-to/trainers/maxtext.md": 1,
+    "docs/how-to/trainers/torchtitan.md": 2,
+    "docs/how-to/trainers/torchtune.md": 1,
+    "docs/tutorials/first-pack.md": 1,
+    "docs/tutorials/train.md": 1,
+}
+"""Number of blocks that are marked as not run, by page: whoever adds one says so here."""
+
+NEED_DATA = {"README.md": 1, "docs/how-to/choose-max-len.md": 1}
+"""Number of blocks that run with PACKER_TEST_DATA only."""
+
+REASONS = ("needs the Hub", "needs a GPU", "needs another trainer", "needs a cluster", "installs packages")
+"""What the reason of such a mark begins with."""
+
+CONTINUED = {"docs/tutorials/train.md": "docs/tutorials/first-pack.md"}
+"""Pages that start from the folder of another; they run in one test."""
+
+
+@pytest.fixture(scope="session")
+def page_data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page_data")
+    write_page_data(folder)
+    return folder
+
+
+def name_of(page) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def with_blocks() -> list[str]:
+    """Pages to start from that have something to run."""
+    found = [name_of(page) for page in pages() if set(languages(page)) & set(page_blocks.RUN)]
+    return [name for name in found if name not in CONTINUED]
+
+
+@pytest.mark.usefixtures("one_thread", "no_gpu")
+@pytest.mark.parametrize("name", with_blocks())
+def test_the_blocks_of_a_page_run(name, page_data, tmp_path, monkeypatch):
+    shutil.copytree(page_data, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    for page in (name, *(page for page, start in CONTINUED.items() if start == name)):
+        run_page(ROOT / page)
+
+
+def counted(kind: str) -> dict[str, int]:
+    """The number of marks of a kind, by page."""
+    return {name_of(page): len(marked(page, kind)) for page in pages() if marked(page, kind)}
+
+
+def test_no_block_is_left_out_silently():
+    assert counted("not run") == NOT_RUN
+    assert counted("needs data") == NEED_DATA
+    for page in pages():
+        for reason in marked(page, "not run"):
+            assert reason.startswith(REASONS), f"{page}: {reason}"
+
+
+def test_no_command_hides_in_an_indented_block():
+    hidden = re.compile(r"\n\n {4,}((?:\$|>>>|packer|python|pip) (?!.*\[OPTIONS\]).*)")
+    for page in pages():
+        assert not hidden.findall(re.sub(r"(?ms)^ *(```+).*?^ *\1$", "", page.read_text())), page
+
+
+def test_every_block_names_a_language_that_is_known():
+    for page in pages():
+        for language in languages(page):
+            is_directive = re.fullmatch(r"\{[\w-]+\}.*", language)
+            assert is_directive or language in (*page_blocks.RUN, *page_blocks.SHOWN), f"{page}: {language!r}"
+
+
+def page_of(tmp_path, monkeypatch, text: str):
+    """A page of our own, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page_blocks, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    return page
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ("```bash\nfalse\n```\n", "exited with 1, not 0"),
+        ("```bash\npacker pack no-such-file --max-len 64\n```\n", "exited with 1, not 0.*no-such-file"),
+        ("<!-- exits with 2 -->\n```bash\npacker --version\n```\n", "exited with 0, not 2"),
+        ("```console\n$ packer --version\nanother line\n```\n", "printed.*version.*The page has.*another line"),
+        ("```console\n$ echo 17\n18\n```\n", "printed.*17.*The page has.*18"),
+        ("<!-- numbers vary -->\n```console\n$ echo 17 rows\n18 documents\n```\n", "printed.*17 rows"),
+        ("```python\nassert 1 == 2\n```\n", "AssertionError"),
+        ("```python\n>>> 1 + 1\n3\n```\n", "Expected:.*3.*Got:.*2"),
+        ("- an item\n\n  ```python\n  undefined\n  ```\n", "NameError"),
+    ],
+)
+def test_a_block_that_is_wrong_fails(block, words, tmp_path, monkeypatch):
+    with pytest.raises(AssertionError, match=rf"(?s)page\.md, line \d+: .*{words}"):
+        run_page(page_of(tmp_path, monkeypatch, f"# Page\n\n{block}"))
+
+
+def test_marks_do_what_they_say(tmp_path, monkeypatch):
+    page = page_of(
+        tmp_path,
+        monkeypatch,
+        "<!-- before: touch made -->\n"
+        "<!-- not run: needs the Hub -->\n```bash\nfalse\n```\n"
+        "<!-- exits with 1 -->\n```bash\npacker pack no-such-file --max-len 64  # a comment\n```\n"
+        "<!-- file: folder/pack.toml -->\n```toml\nmax_len = 64\n```\n"
+        "<!-- needs data: no/such/file.parquet -->\n```bash\nfalse\n```\n"
+        "<!-- numbers vary -->\n```console\n$ echo 17 rows in 3.25 s\n1,218 rows in 1.00 s\n```\n"
+        "```console\n$ cat folder/pack.toml && ls m*\nmax_len = ...\nmade\n```\n"
+        "```bash\necho \\\n  one > two\n```\n"
+        "```console\n$ packer \\\n    --version\npacker, version ...\n```\n"
+        "```python\nfrom pathlib import Path\n```\n"
+        "```python\nassert Path('two').read_text() == 'one\\n'\n```\n",
+    )
+    run_page(page)
+    assert marked(page, "not run") == ["needs the Hub"]
+
+
+def test_output_is_compared():
+    assert same_output("4 rows in 0.12 s\n", "4 rows in 3.50 s", numbers=True)
+    assert not same_output("4 rows in 0.12 s", "5 rows in 0.12 s", numbers=True)
+    assert same_output("  4 rows\n 12,000 tokens", "400 rows\n  1.5 tokens", numbers=False)
+    assert same_output("a\n...\nd", "a\nb\nc\nd", numbers=True)
+    assert not same_output("a (b)", "a b", numbers=True)
+    assert commands_in("$ a \\\n  b\n1\n2\n$ c\n") == [("a \\\n  b\n", "1\n2\n"), ("c\n", "")]
