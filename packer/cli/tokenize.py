@@ -18,7 +18,7 @@ from packer.options.command_options import JsonOption, OutputOptions
 
 @command(resumes=True)
 @click.argument("dataset")
-@options(PackOptions, "tokenizer", *TEXT_OPTIONS, "keep", "split")
+@options(PackOptions, "tokenizer", *TEXT_OPTIONS, "pairs", "keep", "split")
 @options(OutputOptions, "output", default_words="DATASET-tokenized")
 @options(OutputOptions, without=("output",))
 @options(JsonOption)
@@ -30,7 +30,7 @@ def tokenize(dataset: str, as_json: bool, **values: Any) -> None:
     """
     from packer import pipeline
 
-    text_options = PackOptions(max_len=1, **values_of(PackOptions, values))
+    text_options = PackOptions(max_len=2, long="error", **values_of(PackOptions, values))  # rows that fit any text
     with progress_bars() as progress:
         begun = time.perf_counter()
         result = pipeline.tokenize(dataset, options=text_options, progress=progress, **values_of(OutputOptions, values))

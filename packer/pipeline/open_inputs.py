@@ -72,6 +72,7 @@ def open_with(
         text_column=text_column,
         keep=keep,
         turns=at_turns or turns_of_chats,
+        pairs=options.pairs,
     )
     if at_turns and TURN_STARTS not in opened.columns.extra:
         raise PackerError(f"--split-at is turns, and {opened.name} holds texts, not chats: leave it out")

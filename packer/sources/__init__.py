@@ -17,9 +17,10 @@ Modules by subject:
   or of a table in memory (`table_in_memory.py`); `value_column.py` looks up values beside the tokens.
 - Checks: `documents.py` (what an input yields), `checking.py`, `lengths.py`, `masks.py`; `column_checks.py`,
   `column_types.py` and `column_values.py` for names, types and values of columns (`json_blocks.py` for JSON lines).
-- Sources: `source.py`, `pairs.py` (preference pairs) and `mixture.py` (several sources) satisfy the protocol in
-  `open_documents.py`; `survey.py` counts a source, `draw_mixture.py` decides what a mixture takes, `origins.py` says
-  which document of a mixture is which, `source_order.py` reads documents in the order of the files for verification.
+- Sources: `source.py`, `pairs.py` and `text_pairs.py` (preference pairs), and `mixture.py` satisfy the protocol in
+  `open_documents.py`; `survey.py` counts a source, `draw_mixture.py` decides what a mixture takes,
+  `origins.py` says which document of a mixture is which, `source_order.py` reads documents in the order of the files
+  for verification.
 - Decoding: `spill.py` decodes pieces of inputs side by side on a `decode_pool.py`, `decoded_streams.py` writes them,
   `decoded_size.py` estimates their size.
 - Text: `text_source.py` tokenizes records, read as `text_records.py` says by `json_records.py` (lines),

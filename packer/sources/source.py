@@ -18,6 +18,7 @@ from packer.sources.checking import checked
 from packer.sources.column_checks import check_indices, one_type
 from packer.sources.column_types import join_by_name
 from packer.sources.decoded_size import SpillSize, spill_size
+from packer.sources.decoded_streams import COLUMNS
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.lengths import document_error, document_lengths
 from packer.sources.mapped_lists import MappedLists
@@ -40,6 +41,9 @@ class Source:
 
     side_count = 1
     """Number of lists per document of the inputs: 2 for preference pairs (chosen, rejected), otherwise 1."""
+
+    documents_per_record = 1
+    """Number of documents that a record of the files makes: 2 for preference pairs, otherwise 1."""
 
     def __init__(
         self,
@@ -64,6 +68,16 @@ class Source:
     def sources(self) -> dict[str, Source]:
         """The source itself, under the name ""; the counterpart of `Mixture.sources`."""
         return {"": self}
+
+    @property
+    def records(self) -> Source:
+        """The source to decode, whose lists are the records of the files: itself, except for pairs of text."""
+        return self
+
+    @property
+    def stored_columns(self) -> Columns:
+        """Names of the columns of decoded streams."""
+        return COLUMNS._replace(extra=self.columns.extra)
 
     def columns_of(self, number: int) -> Columns:
         """Return the columns to read from an input."""
@@ -188,8 +202,7 @@ class Source:
         tokenized = self.tokenized
         if tokenized is not None:
             tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
-        columns = Columns("input_ids", "labels", self.columns.extra)
-        return Source(self.name, inputs, columns, self.indices, tokenized, self.pad_id)
+        return Source(self.name, inputs, self.stored_columns, self.indices, tokenized, self.pad_id)
 
     def survey(
         self,

@@ -30,9 +30,10 @@ from packer.sources.documents import (
 from packer.sources.formats import format_of
 from packer.sources.hugging_face import Found
 from packer.sources.source import Source
+from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs, rejected_columns
 from packer.sources.text_records import RecordReader
 from packer.sources.tokenized_source import find_source, refuse_masks
-from packer.text import Encoded, Encoder, Records, TextError, TextOptions, recognise
+from packer.text import Encoded, Encoder, PairEncoder, Records, TextError, TextOptions, recognise, recognise_pairs
 from packer.text.text_columns import OF_CHATS
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class TextInput(Input):
         extra = {column: _values(records, column) for column in self.kept}
         if encoded.turn_starts is not None:
             extra[TURN_STARTS] = encoded.turn_starts
+        if encoded.rejected is not None:
+            extra |= rejected_columns(encoded.rejected)
         return encoded, extra, done
 
 
@@ -128,6 +131,7 @@ def open_text(
     text_column: str | None = None,
     keep: Sequence[str] = (),
     turns: bool = False,
+    pairs: bool = False,
 ) -> Source:
     """Open a dataset of text: find its files and columns, without reading the documents.
 
@@ -140,18 +144,22 @@ def open_text(
             whichever exists.
         keep: columns with a value for each document, to be kept beside the tokens.
         turns: also keep the column "turn_starts", with the tokens at which turns of chats begin; plain text has none.
+        pairs: read preference pairs from `chosen`, `rejected` and, if it exists, `prompt`; `text_column` names others.
+            Each pair makes two documents.
 
     Raises:
         PackerError: the path, split or column does not exist, the format is unknown, or the tokenizer does not fit.
         SourceError: a file is truncated or corrupt, or does not hold text.
     """
     refuse_masks(keep)
-    if TURN_STARTS in keep:
-        raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
+    written = next((name for name in keep if name == TURN_STARTS or (pairs and name in COLUMNS_OF_PAIRS)), None)
+    if written is not None:
+        raise PackerError(f"keep {written!r}: tokenizing writes a column of that name; rename it in the source")
     found = find_source(source, split)
     readers = _readers(found)
-    records = _common_records(readers, found.name, text_column)
-    encoder = Encoder(options, records, turns=turns and records.conversational)
+    records = _common_records(readers, found.name, text_column, pairs=pairs)
+    turns = turns and records.conversational and not pairs
+    encoder = PairEncoder(options, records) if pairs else Encoder(options, records, turns=turns)
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
@@ -161,7 +169,9 @@ def open_text(
         reader.require(keep)
     inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep)) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
+    if pairs:
+        return open_text_pairs(found.name, inputs, tuple(keep), tokenized=tokenized, pad_id=encoder.pad_id)
+    extra = (*keep, TURN_STARTS) if turns else tuple(keep)
     return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized, pad_id=encoder.pad_id)
 
 
@@ -174,8 +184,8 @@ def _readers(found: Found) -> list[RecordReader]:
     return [format_of(path, name).open_records(path, name) for path, name in found.files]
 
 
-def _common_records(readers: list[RecordReader], name: str, text_column: str | None) -> Records:
-    """Return the columns that hold the text, which must be the same in all files.
+def _common_records(readers: list[RecordReader], name: str, text_column: str | None, *, pairs: bool) -> Records:
+    """Return the columns that hold the text or preference pairs, which must be the same in all files.
 
     Raises:
         PackerError: a file holds no text, or another kind of it than the others.
@@ -185,8 +195,11 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
         if reader.fields is None:
             continue
         file = reader.file.name
-        _refuse_tokens(reader.fields, file, text_column)
-        known[file] = recognise(reader.fields, file, text_column)
+        if pairs:
+            known[file] = recognise_pairs(reader.fields, file, text_column)
+        else:
+            _refuse_tokens(reader.fields, file, text_column)
+            known[file] = recognise(reader.fields, file, text_column)
         if isinstance(reader.fields, pa.Schema):
             for column in known[file].needed:
                 refuse_twins(reader.fields, column, file)
@@ -194,7 +207,7 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
     for file, other in others:
-        if (other.columns, other.conversational) != (records.columns, records.conversational):
+        if replace(other, template_columns=()) != replace(records, template_columns=()):
             raise SourceError(
                 f"{first} holds {_shown(records)}, {file} {_shown(other)}: give files of one kind, or name the column "
                 "that all of them have with --text-column"
@@ -224,5 +237,6 @@ def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column
 
 
 def _shown(records: Records) -> str:
-    columns = " and ".join(f"'{column}'" for column in records.columns)
+    named = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
+    columns = " and ".join(f"'{column}'" for column in named)
     return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"
