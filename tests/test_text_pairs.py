@@ -318,9 +318,10 @@ def test_tokenized_pairs_pack_to_the_same_rows(tmp_path, tokenizer, kind, small)
     assert (again.exit_code, "nothing to do" in again.stdout) == (0, True)
 
 
-def test_workers_do_not_change_a_byte(tmp_path, tokenizer, small):
+def test_workers_and_ranks_do_not_change_a_byte(tmp_path, tokenizer, small):
     source = write_lines(tmp_path / "pairs.jsonl", records("implicit chat"))
     made = [pack(source, tmp_path / f"out-{workers}", tokenizer, workers=workers) for workers in (1, 2, 7)]
+    made.append(pack(source, tmp_path / "of-ranks", tokenizer, rank=0, ranks=1, sync=True))
     assert len({manifest.to_bytes() for manifest in made}) == 1
 
 

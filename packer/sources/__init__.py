@@ -9,8 +9,9 @@
 
 Modules by subject:
 
-- Finding files: `tokenized_source.py`, `file_search.py` (folders and globs), `split_names.py`, `hugging_face.py` (saved
-  datasets, `datasets.Dataset` objects, the Hub), `regular_files.py`, and `formats.py`, the registry of formats.
+- Finding files: `tokenized_source.py`, `file_search.py` (folders and globs), `joined_paths.py`, `split_names.py`,
+  `hugging_face.py` (saved datasets, `datasets.Dataset` objects, the Hub), `regular_files.py`, and `formats.py`, the
+  registry of formats.
 - Formats: `ipc.py`, `parquet.py` and `jsonl.py` have one input class each; `row_groups.py` and `lines.py` read such
   files for tokens and text alike.
 - Documents that stay where they are: `mapped_lists.py` over the record batches of a mapped file (`record_batches.py`)

@@ -232,7 +232,8 @@ class _Decoding:
     def _report(self, number: int, read: int, documents: int) -> None:
         with self._lock:
             self._read[number], self._documents[number] = read, documents
-            self._progress(self._stage, *documents_of(sum(self._documents), sum(self._read), self._total))
+            of_each = self._source.documents_per_record // self._source.side_count
+            self._progress(self._stage, *documents_of(of_each * sum(self._documents), sum(self._read), self._total))
 
     def _stop(self, number: int) -> None:
         """Give up all pieces after this one."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.paths import PathList
 from packer.sources.arrow_records import open_arrow_records, select_arrow_records
 from packer.sources.column_checks import check_types, refuse_twins
 from packer.sources.column_types import as_plain
@@ -124,7 +125,7 @@ class TextInput(Input):
 
 
 def open_text(
-    source: str | Path | Dataset | DatasetDict,
+    source: str | Path | PathList | Dataset | DatasetDict,
     options: TextOptions,
     *,
     split: str | None = None,
@@ -136,7 +137,8 @@ def open_text(
     """Open a dataset of text: find its files and columns, without reading the documents.
 
     Args:
-        source: a file, folder, glob, folder of `save_to_disk`, `datasets` object, or Hub id ("org/name").
+        source: a file, folder, glob, folder of `save_to_disk`, several of these, a `datasets` object, or a Hub id
+            ("org/name").
         options: tokenizer, chat template and other options that shape the tokens.
         split: name of the split; may be None if there is only one.
         text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
