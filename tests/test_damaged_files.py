@@ -14,6 +14,7 @@ import pytest
 
 import packer
 from packer import PackerError
+from packer.facts.rejection import REMEDY
 from packer.loader import dataset as loader_module
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
@@ -286,7 +287,7 @@ def test_a_document_above_the_longest_is_named(tmp_path):
             assert open_source(path).survey().lengths().tolist() == [2, 2**31 - 2]
         else:
             expected = f"{length} tokens, more than the limit of {length - 1} for a document; split it"
-            assert refusal(path) == f"document 1 (a.arrow row 1): {expected}"
+            assert refusal(path) == f"document 1 (a.arrow row 1): {expected}; {REMEDY}"
 
 
 # Files that do not fit together, and sources without files

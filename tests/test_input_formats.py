@@ -47,7 +47,7 @@ class NumberRecords(RecordReader):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         yield self.path.read_bytes(), self.file.bytes
 
-    def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
+    def records(self, block: bytes, columns: Sequence[str], rejected=None) -> list[dict[str, Any]]:
         return [{"text": line.decode()} for line in block.splitlines()[1:]]
 
 

@@ -38,6 +38,7 @@ from packer.shards.option_kinds import OPTIONS, option_kinds
 
 SAMPLES = {
     "max_len": 64, "split": "train", "input_column": "tokens", "labels_column": "targets",
+    "on_error": "skip",
     "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
     "gap": 0.25, "time_limit": 2.5, "align": 4, "untrained": "drop", "allow_untrained": True,

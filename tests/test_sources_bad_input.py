@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 from packer.errors import PackerError, SourceError
+from packer.facts.rejection import REMEDY
 from packer.sources import Source, open_source
 from packer.sources import jsonl as jsonl_module
 
@@ -92,7 +93,8 @@ def test_documents_are_numbered_across_files(tmp_path):
 def test_invalid_utf8(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(GOOD.encode() + b'\n{"input_ids": [1], "text": "\xff"}\n')
     message = refused(tmp_path / "a.jsonl", tmp_path)
-    assert message == "document 1 (a.jsonl line 2): invalid UTF-8 at byte 28 of the line; write the file as UTF-8"
+    expected = "invalid UTF-8 at byte 28 of the line; write the file as UTF-8"
+    assert message == f"document 1 (a.jsonl line 2): {expected}; {REMEDY}"
 
 
 def test_missing_labels_name_the_line(tmp_path):
@@ -105,10 +107,10 @@ def test_labels_of_another_length(tmp_path):
     rows = {"input_ids": [[1], [1, 2, 3]], "labels": [[1], [1, 2]]}
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({k: v[i] for k, v in rows.items()}) for i in range(2)))
     expected = "'labels' has 2 values for 3 in 'input_ids'; both need the same number (-100 where there is no loss)"
-    assert refused(tmp_path / "a.jsonl", tmp_path) == f"document 1 (a.jsonl line 2): {expected}"
+    assert refused(tmp_path / "a.jsonl", tmp_path) == f"document 1 (a.jsonl line 2): {expected}; {REMEDY}"
     for name in ("a.arrow", "a.parquet"):
         path = save_table(tmp_path / name, pa.table(rows))
-        assert refused(path, tmp_path) == f"document 1 ({name} row 1): {expected}"
+        assert refused(path, tmp_path) == f"document 1 ({name} row 1): {expected}; {REMEDY}"
 
 
 @pytest.mark.parametrize("name", ["a.arrow", "a.parquet", "z.arrow"])
@@ -126,7 +128,7 @@ def test_nulls_in_arrow_and_parquet(tmp_path, name, kind):
             lists = pa.array([*good, bad, [3, 4]], kind)
             table = pa.table({column: lists, other: pa.array([*good, [3, 4], [3, 4]], pa.list_(pa.int32()))})
             path = save_table(tmp_path / name, table, compression)
-            assert refused(path, tmp_path) == f"document 5 ({name} row 5): {expected}"
+            assert refused(path, tmp_path) == f"document 5 ({name} row 5): {expected}; {REMEDY}"
 
 
 def test_nulls_behind_an_indices_mapping():
@@ -202,7 +204,7 @@ def test_spill_rejects_values_outside_int32(tmp_path, value, name):
         open_source(path).spill(tmp_path / "spill")
     assert str(caught.value) == (
         f"document 1 ({name} {place}): 'input_ids' holds {value} at position 2: "
-        "a token id is from 0 to 2147483647; fix the source"
+        f"a token id is from 0 to 2147483647; fix the source; {REMEDY}"
     )
     assert not list((tmp_path / "spill").iterdir())
 

@@ -298,7 +298,7 @@ def test_what_the_tokenizer_raises_is_told_with_the_line(tmp_path, picky, small,
     given = [*command, source, "--tokenizer", picky, "--workers", workers, "-o", tmp_path / "out"]
     assert said_in_one_line(*given) == (
         "document 31 (rows.jsonl line 32): the tokenizer does not take it: "
-        "Exception Encountered an unknown token but `unk_id` is missing"
+        "Exception Encountered an unknown token but `unk_id` is missing; or leave such records out with --on-error skip"
     )
     assert not (tmp_path / "out" / "manifest.json").exists()
 

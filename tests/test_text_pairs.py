@@ -20,7 +20,7 @@ from packer.options import PackOptions
 from packer.sources import open_source, open_text
 from packer.text import PairEncoder, TextOptions, open_tokenizer, recognise_pairs
 from tests.chat_templates import EXACT, WORDS, lists, save_tokenizer
-from tests.test_from_text import Killed, kill_after, shards, write_formats, write_lines
+from tests.test_from_text import Killed, documents_of, kill_after, shards, write_formats, write_lines
 from tests.test_from_text import small as small  # a fixture
 
 pytest.importorskip("zstandard")
@@ -201,7 +201,7 @@ def test_a_prompt_has_the_tokens_that_both_sides_share_with_it(tokenizer, pairs)
             for role in ("chosen", "rejected")
         ]
         shared = min(len(re.match(r"(\d+ )*", same(prompt, side))[0].split()) for side in sides)
-        for side, one in zip(sides, (encoded, encoded.rejected), strict=True):
+        for side, one in zip(sides, (encoded, encoded.rejected_answers), strict=True):
             assert lists(one.input_ids)[number] == side
             assert lists(one.labels)[number] == [-100] * shared + side[shared:]
 
@@ -535,3 +535,47 @@ def test_options_and_columns_that_do_not_go_together_are_refused(tmp_path, token
     write_lines(other / "b.jsonl", records("implicit text"))
     wanted = "a.jsonl holds 'prompt' and 'chosen' and 'rejected' as strings, b.jsonl 'chosen' and 'rejected' as strings"
     assert wanted in refused(other, tokenizer)
+
+
+def test_records_that_cannot_be_used_are_left_out_with_both_answers(tmp_path, tokenizer, small):
+    good = records("explicit chat")
+    bad = {
+        3: ({"prompt": [user("a")], "chosen": [assistant("b")]}, "missing_value"),
+        7: ({"prompt": [user("a")], "chosen": [assistant("b")], "rejected": []}, "missing_value"),
+        8: ("{not JSON", "unreadable"),
+        21: ({"prompt": [user("a")], "chosen": [user("b")], "rejected": [assistant("c")]}, "invalid_chat"),
+        30: ({"chosen": "b", "rejected": [assistant("c")]}, "missing_value"),
+    }
+    lines = [json.dumps(record) for record in good]
+    for number, (record, _) in sorted(bad.items()):
+        lines.insert(number, record if isinstance(record, str) else json.dumps(record))
+    source = tmp_path / "pairs.jsonl"
+    source.write_text("\n".join(lines))
+    made = [
+        pack(source, tmp_path / f"out-{workers}", tokenizer, on_error="skip", keep=["tools"], workers=workers)
+        for workers in (1, 3)
+    ]
+    assert made[0].to_bytes() == made[1].to_bytes()
+    out = tmp_path / "out-1"
+    listed = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+    assert [(one["document"], one["file"], one["line"], one["reason"]) for one in listed] == [
+        (2 * number + side, "pairs.jsonl", number + 1, reason)
+        for number, (_, reason) in sorted(bad.items())
+        for side in (0, 1)
+    ]
+    totals = made[0].totals
+    assert totals.documents_dropped["rejected"] == 2 * len(bad) == totals.documents - totals.documents_packed
+    assert list(packer.verify(out, source, tokenizer=tokenizer)) == []
+    usable = write_lines(tmp_path / "usable.jsonl", good)
+    pack(usable, tmp_path / "usable", tokenizer)
+
+    def documents(folder):
+        return [tokens for _, tokens in sorted(documents_of(folder).items())]
+
+    assert documents(out) == documents(tmp_path / "usable")
+    arguments = ["tokenize", str(source), "--pairs", "--tokenizer", tokenizer, "--no-sync", "--on-error", "skip"]
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    pack(tmp_path / "pairs-tokenized", tmp_path / "once", None)
+    assert documents(tmp_path / "once") == documents(out)
+    predicted = pipeline.dataset_statistics(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
+    assert predicted.packs == made[0].packs

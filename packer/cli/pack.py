@@ -15,6 +15,7 @@ from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import source_options, sources_and_weights
+from packer.facts import REJECTED
 from packer.options import PackOptions
 from packer.options.command_options import JsonOption, OutputOptions, RankOptions, ReportOptions
 
@@ -64,6 +65,8 @@ def pack(
         return
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
+        if result.manifest.totals.documents_rejected is not None:
+            content["rejected"] = str(result.output / REJECTED)
         click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
     elif result.found_complete:
         made = "packed with the same options from the same source"

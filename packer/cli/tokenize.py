@@ -12,6 +12,7 @@ from packer.cli.command import command
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.cli.source_options import source_of
+from packer.facts import REJECTED
 from packer.options import PackOptions
 from packer.options.checks import TEXT_OPTIONS
 from packer.options.command_options import JsonOption, OutputOptions
@@ -19,7 +20,7 @@ from packer.options.command_options import JsonOption, OutputOptions
 
 @command(resumes=True)
 @click.argument("dataset", nargs=-1, required=True)
-@options(PackOptions, "tokenizer", *TEXT_OPTIONS, "pairs", "keep", "split")
+@options(PackOptions, "tokenizer", *TEXT_OPTIONS, "pairs", "keep", "split", "on_error")
 @options(OutputOptions, "output", default_words="DATASET-tokenized")
 @options(OutputOptions, without=("output",))
 @options(JsonOption)
@@ -39,6 +40,8 @@ def tokenize(dataset: tuple[str, ...], as_json: bool, **values: Any) -> None:
         seconds = time.perf_counter() - begun
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
+        if result.report.documents_rejected is not None:
+            content["rejected"] = str(result.output / REJECTED)
         click.echo(json.dumps({**content, **result.report.to_dict()}, indent=1))
     elif result.found_complete:
         made = "tokenized in the same way from the same source"

@@ -1,21 +1,26 @@
 """Types of the facts in a manifest about a source and its rows; imports little, so that any module can use them.
 
 `facts.py` is their base: declaring a field sets its type, limits, position in the file and description. `kinds.py`
-checks that a file matches the declarations. `totals.py` counts documents, tokens and rows, and `source_identity.py`
-distinguishes sources.
+checks that a file matches the declarations. `totals.py` counts documents, tokens and rows, `source_identity.py`
+distinguishes sources, and `rejection.py` says why a record is left out.
 """
 
 from packer.facts.facts import Facts, kinds_of
+from packer.facts.rejection import REASONS, REJECTED, Reason, RejectedRecord
 from packer.facts.source_identity import FileIdentity, MixturePart, SourceIdentity, TakenDocuments, TextIdentity
 from packer.facts.totals import Account, GroupTotals, PlanTotals, Totals
 
 __all__ = [
+    "REASONS",
+    "REJECTED",
     "Account",
     "Facts",
     "FileIdentity",
     "GroupTotals",
     "MixturePart",
     "PlanTotals",
+    "Reason",
+    "RejectedRecord",
     "SourceIdentity",
     "TakenDocuments",
     "TextIdentity",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packer.facts.facts import Facts
@@ -53,6 +53,11 @@ class Account(Facts):
     def tokens_lost(self) -> int:
         """Tokens that are in no segment: truncated or dropped."""
         return self.tokens_truncated + sum(self.tokens_dropped.values())
+
+    def with_rejected(self, rejected: int) -> Account:
+        """Return the account with `rejected` of the empty documents counted as "rejected" instead."""
+        dropped = {**self.documents_dropped, "empty": self.documents_dropped["empty"] - rejected, "rejected": rejected}
+        return replace(self, documents_dropped=dropped)
 
     def __add__(self, other: Account) -> Account:
         """Return the account of both; they must have the same reasons."""
@@ -142,3 +147,6 @@ class Totals(PlanTotals):
 
     documents_untrained: Count | None = None
     """Documents that have tokens, none of them trained; None if the source holds tokens, not text."""
+
+    documents_rejected: Mapping[str, Count] | None = None
+    """Documents that could not be used, by reason; None if one would have been an error."""

@@ -11,6 +11,7 @@ from packer.options.choices import (
     GroupMode,
     LongPolicy,
     MixUnit,
+    OnError,
     SplitAt,
     TokenColumn,
     TrainOn,
@@ -31,6 +32,7 @@ class PackArguments(TypedDict, total=False):
     split: str | None
     input_column: str
     labels_column: str
+    on_error: OnError
     keep: Sequence[str]
     keep_tokens: Sequence[str]
     tokenizer: str | Path | None

@@ -16,6 +16,9 @@ SplitAt = Literal["tokens", "turns"]
 Untrained = Literal["keep", "drop", "error"]
 """What happens to segments without a trained token."""
 
+OnError = Literal["error", "skip"]
+"""What happens to records that cannot be used."""
+
 GroupMode = Literal["together", "apart"]
 """Whether a row holds one group only, or no two documents of a group."""
 

@@ -16,6 +16,7 @@ from packer.options.choices import (
     GroupMode,
     LongPolicy,
     MixUnit,
+    OnError,
     SplitAt,
     TokenColumn,
     TrainOn,
@@ -66,6 +67,13 @@ class PackOptions:
         str,
         About("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME"),
     ] = "labels"
+    on_error: Annotated[
+        OnError,
+        About(
+            "What to do with a record that cannot be used: stop, or leave it out and list it in rejected.jsonl.",
+            READING,
+        ),
+    ] = "error"
     keep: Annotated[
         tuple[str, ...], About("Column to keep, with one value per segment.", READING, metavar="COLUMN")
     ] = ()

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.facts import REJECTED
 from packer.output import replace_folder
 from packer.output.output_kind import LOCK, WORK, Kind
 
@@ -116,7 +117,7 @@ class OutputFolder:
     def clear(self) -> None:
         """Remove everything but the lock; the request first, so that an interrupted removal is never resumed."""
         delete(self.work / REQUEST)
-        begun = self.shards() if self.building == self.out else self.building.iterdir()
+        begun = [*self.shards(), self.building / REJECTED] if self.building == self.out else self.building.iterdir()
         for path in (*self.work.iterdir(), *begun):
             if path not in (self.work, self.work / LOCK):
                 delete(path)

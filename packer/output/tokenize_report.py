@@ -35,7 +35,7 @@ class TokenizeReport(Facts):
     """The tokenizer's padding token, or its end-of-sequence token, or 0."""
 
     options: Mapping[str, object]
-    """Names of the columns kept beside the tokens, under the key "keep"."""
+    """Names of the columns kept beside the tokens, under the key "keep", and "on_error" unless it is the default."""
 
     text: TextIdentity
     """Everything that shapes the tokens."""
@@ -51,6 +51,12 @@ class TokenizeReport(Facts):
 
     documents_untrained: Count
     """Documents that have tokens, none of them trained."""
+
+    documents_rejected: Mapping[str, Count] | None = None
+    """Documents that could not be used and are empty, by reason; None if one would have been an error."""
+
+    rejected_xxh3_128: str | None = None
+    """Hash of rejected.jsonl, which lists them; None if there is no such file."""
 
     shards: tuple[TokenizedShard, ...]
     """Shards in order."""

@@ -82,7 +82,7 @@ def compare_with_source(
             yield f"{buckets.count - seen:,} segments in the rows are not in the source"
             return False
     if not faults:
-        for fault in counts.faults(manifest, source.describe):
+        for fault in counts.faults(manifest, source.rejected(), source.describe):
             faults += 1
             yield fault
     return not faults

@@ -39,10 +39,10 @@ def open_with(
     Raises:
         PackerError: as `open_source` and `open_text`; or the options split at turns, and the source has texts.
     """
-    text_column = options.text_column
+    text_column, skips = options.text_column, options.on_error == "skip"
     is_text = options.tokenizer is not None
     if mixed and is_text:
-        names = column_names(source, options.split)
+        names = column_names(source, options.split, options.input_column if skips else None)
         if text_column is not None and not set(text_column.split(",")) <= set(names):
             text_column = None
         is_text = text_column is not None or options.input_column not in names
@@ -56,6 +56,7 @@ def open_with(
             keep_tokens=options.keep_tokens,
             turns=options.split_at == "turns",
             pairs=options.pairs,
+            skips=skips,
         )
     text = TextOptions(
         tokenizer=options.tokenizer,
@@ -74,6 +75,7 @@ def open_with(
         keep=keep,
         turns=at_turns or turns_of_chats,
         pairs=options.pairs,
+        skips=skips,
     )
     if at_turns and TURN_STARTS not in opened.columns.extra:
         raise PackerError(f"--split-at is turns, and {opened.name} holds texts, not chats: leave it out")

@@ -13,7 +13,7 @@ import xxhash
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
-from packer.facts import SourceIdentity, Totals
+from packer.facts import REJECTED, SourceIdentity, Totals
 from packer.notes import Note, NotesInFolder
 from packer.options import PackOptions
 from packer.output.claim_folder import claim
@@ -27,6 +27,7 @@ from packer.pipeline.disk_space import check_decoding, check_mixture, check_writ
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
+from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker, write_shards
 from packer.pipeline.source_warnings import warn_of_padding, warn_of_split_chats
 from packer.pipeline.verifying import compare_opened
@@ -239,6 +240,7 @@ def _pack_into(
     is_grouped, is_in_order = options.group_by is not None, not makes_own_rows(options)
     documents = read_documents(mapped, progress, hold_lengths=is_grouped, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
+    refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
     check_mixture(claimed, documents.identity, options)
     warn_of_padding(mapped)
 
@@ -259,7 +261,6 @@ def _pack_into(
     watch.check()
 
     # Write the manifest, which completes the dataset.
-    files = datasets_files(documents.identity, [entry.file for entry in entries])
     totals = Totals(
         **planned.totals.values(),
         tokens_trained=sum(entry.trained for entry in entries),
@@ -270,14 +271,20 @@ def _pack_into(
             f"none of the {totals.tokens_packed:,} packed tokens is trained, so that a model learns nothing from them: "
             "check the labels or masks, or choose --allow-untrained"
         )
-    manifest = Manifest(
-        options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the path of the tokenizer
-        source=documents.identity,
-        totals=with_texts(totals, mapped),
-        shards=tuple(entries),
-        files={name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
-    )
+    totals = with_texts(totals, mapped)
+    files = datasets_files(documents.identity, [entry.file for entry in entries])
+    hashes = {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()}
     for _ in engine.assigned([0], lambda _: is_packed(claimed.building)):
+        if options.on_error == "skip":
+            totals = with_rejected(totals, mapped.sources, documents.origins.takes if documents.origins else None)
+            hashes[REJECTED] = write_rejected_list(claimed, mapped.sources)
+        manifest = Manifest(
+            options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the tokenizer's path
+            source=documents.identity,
+            totals=totals,
+            shards=tuple(entries),
+            files=hashes,
+        )
         claimed.finish(manifest.to_bytes(), files)
         return manifest
     raise FinishedElsewhere

@@ -81,16 +81,21 @@ class SourceCounts:
                 )
             )
 
-    def faults(self, manifest: Manifest, describe: Callable[[int], str]) -> Iterator[str]:
+    def faults(self, manifest: Manifest, rejected: Mapping[str, int], describe: Callable[[int], str]) -> Iterator[str]:
         """Yield a sentence for each total that the source contradicts, and for the first row with wrong groups.
 
         Args:
             manifest: manifest of the dataset.
+            rejected: numbers of rejected documents by reason, which are among the empty ones here.
             describe: function that names a document in messages.
         """
-        totals, counted = manifest.totals, {"documents": 0, "tokens": 0}
+        totals = manifest.totals
+        counted: dict[str, Any] = {"documents": 0, "tokens": 0}
         if self._account is not None:
             counted = self._account.to_dict()
+            if self._options.on_error == "skip":
+                counted = self._account.with_rejected(sum(rejected.values())).to_dict()
+                counted["documents_rejected"] = dict(rejected)
         others = [
             f"the source has {counted[what]:,} {what}, the manifest says {recorded:,}"
             for what, recorded in (("documents", totals.documents), ("tokens", totals.tokens))

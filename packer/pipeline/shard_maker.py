@@ -13,6 +13,7 @@ import pyarrow as pa
 from packer.engine import Engine
 from packer.errors import SourceError
 from packer.executors import run_tasks
+from packer.facts.rejection import REMEDY
 from packer.labels import NO_LOSS
 from packer.output.packed_output import PackedOutput
 from packer.pipeline.segment_reader import MappedDocuments, lists_of
@@ -131,7 +132,8 @@ class ShardMaker:
         else:
             where = self.origins.describe(int(block.source_ids[bad.segment]), document)
         name = source.columns.labels if bad.column == "labels" else source.columns.input_ids
-        return f"{where}: {value_message(name, value, start + position, label=bad.column == 'labels')}"
+        message = value_message(name, value, start + position, label=bad.column == "labels")
+        return f"{where}: {message}; {REMEDY}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

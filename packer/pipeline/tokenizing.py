@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from packer.engine import OneProcess
 from packer.errors import PackerError
 from packer.executors import available_workers
-from packer.facts import kinds_of
+from packer.facts import REJECTED, kinds_of
 from packer.facts.kinds import check_fields
 from packer.options import PackOptions
 from packer.output.claim_folder import claim
@@ -26,12 +26,14 @@ from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_tokenizing
 from packer.pipeline.open_inputs import open_with, request_of
 from packer.pipeline.packing import name_after, refuse_inside
+from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import datasets_files, shard_name
 from packer.sources import Source
 from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.hugging_face import REPORT, STATE
+from packer.sources.rejections import count_rejected
 from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
@@ -41,7 +43,11 @@ TOKENIZED = Kind(
     name="a tokenized dataset",
     record=REPORT,
     building="tokenizing",
-    listed=lambda report: [*(shard["file"] for shard in report["shards"]), STATE, "dataset_info.json"],
+    listed=lambda report: [
+        *(shard["file"] for shard in report["shards"]),
+        *(STATE, "dataset_info.json"),
+        *([REJECTED] if "documents_rejected" in report else []),
+    ],
 )
 
 
@@ -79,7 +85,7 @@ def tokenize(
     Args:
         source: a path, several of them, a glob, a Hub id, or a `datasets` object.
         output: folder to write; by default the source's name with "-tokenized".
-        options: only the options for text and `keep` are used.
+        options: only the options for text, `keep`, `split` and `on_error` are used.
         workers: number of threads; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace a dataset that was tokenized otherwise, in one step once the new one is complete.
@@ -95,7 +101,8 @@ def tokenize(
     watch = Watch.of(opened)
     out = output_path(output if output is not None else name_after(source, options, "tokenized"))
     refuse_inside(source, out)
-    request = request_of(opened, {"keep": list(options.keep)}).without_times
+    skips = {"on_error": options.on_error} if options.on_error != "error" else {}
+    request = request_of(opened, {"keep": list(options.keep), **skips}).without_times
     with system_errors(out, resumes=True):
         restore(out, TOKENIZED)
         report = _read_report(out)
@@ -135,7 +142,8 @@ def _check_complete(out: Path, report: TokenizeReport, opened: Source) -> str:
         PackerError: a file is missing or damaged, or a file of the source was written to since.
     """
     record = out / REPORT
-    check_files(record, report.shards, {})
+    rejected = {} if report.rejected_xxh3_128 is None else {REJECTED: report.rejected_xxh3_128}
+    check_files(record, report.shards, rejected)
     paths = [each.path for each in opened.inputs if each.path is not None]
     changed = changed_since(record, paths, in_content=True)
     if changed is not None:
@@ -172,6 +180,10 @@ def _write(
     watch.check()
     assert spilled.tokenized is not None
     identity = spilled.survey().identity
+    counts, digest = None, None
+    if spilled.skips:
+        refuse_all_rejected(spilled.sources, identity.documents, identity.tokens)
+        counts, digest = count_rejected([spilled]), write_rejected_list(folder, spilled.sources)
     report = TokenizeReport(
         tokenizer=tokenizer_name(tokenizer),
         pad_id=opened.pad_id or 0,
@@ -181,6 +193,8 @@ def _write(
         source=identity,
         documents_straddling=spilled.tokenized.straddling,
         documents_untrained=spilled.tokenized.untrained,
+        documents_rejected=counts,
+        rejected_xxh3_128=digest,
         shards=tuple(
             TokenizedShard(file=name, bytes=piece.stream.stat().st_size, xxh3_128=piece.digest())
             for piece, name in zip(pieces, names, strict=True)
@@ -200,6 +214,6 @@ def _take_back(building: Path, spill: Path, pieces: list[Piece], names: list[str
     for piece, name in zip(pieces, names, strict=True):
         if piece.note_path.exists() and (building / name).is_file():
             (building / name).replace(piece.stream)
-    ours = {path for piece in pieces for path in (piece.stream, piece.note_path)}
+    ours = {path for piece in pieces for path in piece.files}
     for left in {path for path in building.iterdir() if path.is_file()} | (set(spill.iterdir()) - ours):
         left.unlink()

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packer.errors import OtherSourceError, PackerError
+from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import MixturePart, SourceIdentity
+from packer.facts.rejection import REMEDY
 from packer.options import PackOptions
 from packer.paths import PathList, expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.open_inputs import with_texts
 from packer.pipeline.read_documents import SourceLike, one_source, open_sources
 from packer.pipeline.recounting import identity_faults
+from packer.pipeline.rejected_list import list_faults
 from packer.progress import Progress, silent
 from packer.shards.check_shards import verify_packed
 from packer.shards.figures import differences
@@ -77,7 +79,10 @@ def verify(
         ) from error
     if isinstance(sources[0], PathList):
         _refuse_reordered(folder, manifest, opened)
-    yield from compare_opened(folder, manifest, opened, progress)
+    try:
+        yield from compare_opened(folder, manifest, opened, progress)
+    except SourceError as error:  # what was packed does not depend on how it is verified
+        raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
 
 def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, progress: Progress) -> Iterator[str]:
@@ -101,6 +106,8 @@ def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, prog
     if is_same:
         yield from identity_faults(packed, order.identity())
         yield from differences(manifest.totals, with_texts(manifest.totals, opened).to_dict(), "the source")
+        if manifest.options.on_error == "skip":
+            yield from list_faults(folder, opened.sources)
 
 
 def _refuse_reordered(folder: Path, manifest: Manifest, opened: OpenDocuments) -> None:

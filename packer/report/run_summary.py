@@ -1,9 +1,10 @@
 """Summaries that commands print when they are done: of packing, tokenizing and exporting."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from packer.facts import TextIdentity, Totals
+from packer.facts import REJECTED, TextIdentity, Totals
 from packer.options import PackOptions, byte_size
 from packer.output.tokenize_report import TokenizeReport
 from packer.report.dataset_report import mixing_facts, render_mixture
@@ -34,7 +35,8 @@ def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = No
     ]
     if options.weights:
         lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
-    lines += [*_warnings(options, totals), *_text_lines(manifest), f"Written to {output}"]
+    lines += [*_warnings(options, totals), *_text_lines(manifest), *_rejected_lines(totals.documents_rejected, output)]
+    lines.append(f"Written to {output}")
     return "\n".join(lines)
 
 
@@ -71,9 +73,11 @@ def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> 
     source = report.source
     counts = f"{count_of(source.documents, 'document')} into {count_of(source.tokens, 'token')}"
     lines = [f"Tokenized {counts} in {duration(seconds)}"]
-    if facts := _text_facts(report.documents_untrained, report.documents_straddling):
+    facts = _text_facts(report.documents_untrained, report.documents_straddling)
+    if facts := [*_rejected_facts(report.documents_rejected), *facts]:
         lines.append(render_table(facts, align="<><"))
-    lines += [f"With {report.tokenizer}, {_text_identity(report.text)}", f"Written to {output}"]
+    lines.append(f"With {report.tokenizer}, {_text_identity(report.text)}")
+    lines += [*_rejected_lines(report.documents_rejected, output), f"Written to {output}"]
     return "\n".join(lines)
 
 
@@ -130,7 +134,8 @@ def _document_facts(totals: Totals) -> list[Fact]:
         ["documents", f"{totals.documents:,}", f"{number(totals.documents_packed / totals.packs)} per row"],
         ["  split", f"{totals.documents_split:,}", f"{count_of(totals.segments, 'segment')} in all"],
         ["  truncated", f"{totals.documents_truncated:,}", ""],
-        *_dropped_facts(totals.documents_dropped),
+        *_dropped_facts({name: count for name, count in totals.documents_dropped.items() if name != "rejected"}),
+        *_rejected_facts(totals.documents_rejected),
         *_text_facts(totals.documents_untrained, totals.documents_straddling),
     ]
 
@@ -153,6 +158,18 @@ def _token_facts(totals: Totals, *, labels: bool) -> list[Fact]:
 
 def _dropped_facts(dropped: Mapping[str, int]) -> list[Fact]:
     return [[f"  dropped, {reason.replace('_', ' ')}", f"{count:,}", ""] for reason, count in dropped.items()]
+
+
+def _rejected_facts(rejected: Mapping[str, int] | None) -> list[Fact]:
+    """Return how many records could not be used, and why; nothing if one would have been an error."""
+    if rejected is None:
+        return []
+    reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in rejected.items())
+    return [["  rejected", f"{sum(rejected.values()):,}", reasons]]
+
+
+def _rejected_lines(rejected: Mapping[str, int] | None, output: str) -> list[str]:
+    return [f"Rejected records are listed in {Path(output) / REJECTED}"] if rejected else []
 
 
 def _row_facts(manifest: Manifest, rows: PackedStats | None) -> list[Fact]:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.column_names import TOKEN_COLUMNS
 from packer.errors import PackerError
+from packer.facts import REJECTED
 from packer.gather import count_trained
 from packer.labels import NO_LOSS
 from packer.progress import Progress
@@ -22,6 +22,7 @@ from packer.shards.figures import manifest_faults, totals_faults
 from packer.shards.files import hash_file
 from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
+from packer.shards.rejected_records import rejected_faults
 from packer.shards.row_format import PADDING
 from packer.shards.sharing import sharing_fault
 from packer.shards.structure import rows_fault
@@ -45,11 +46,13 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
         path = folder / name
         if not path.is_file():
             yield f"{name} is missing"
-        elif xxhash.xxh3_128_hexdigest(path.read_bytes()) != expected:
+        elif hash_file(path) != expected:
             yield f"{name} was changed after packing"
+        elif name == REJECTED:
+            yield from rejected_faults(folder, manifest)
     named = {entry.file for entry in manifest.shards}
-    for path in sorted(folder.glob("*.arrow")):
-        if path.name not in named:
+    for path in sorted([*folder.glob("*.arrow"), *folder.glob(REJECTED)]):
+        if path.name not in named and path.name not in manifest.files:
             yield f"{path.name} is not listed in the manifest"
     yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)

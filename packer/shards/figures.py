@@ -62,6 +62,9 @@ def manifest_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
     pools = list(accumulate((entry.rows for entry in reversed(shards)), initial=0))
     if totals.pool_packs not in pools:
         yield f"pool_packs is {totals.pool_packs:,} in the manifest, and no number of last shards has as many rows"
+    if totals.documents_rejected is not None:
+        rejected = {"rejected": sum(totals.documents_rejected.values())}
+        yield from differences(totals, {"documents_dropped": rejected}, "documents_rejected")
     for name, content in datasets_files(manifest.source, [entry.file for entry in shards]).items():
         path = folder / name
         if name not in manifest.files:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer.facts import Facts, SourceIdentity, Totals, kinds_of
+from packer.facts import REJECTED, Facts, SourceIdentity, Totals, kinds_of
 from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields
 from packer.options import PackOptions, byte_size
 from packer.shards.option_kinds import OPTIONS
@@ -176,6 +176,12 @@ def _check_together(content: Mapping[str, Any]) -> None:
         raise TypeError(f"options.weights has {len(weights)} values, source.mixture has {len(mixture)}")
     if "groups" in content["totals"] and options.get("group_by") is None:
         raise TypeError("there is totals.groups, but no options.group_by")
+    skips, reasons = options.get("on_error") == "skip", content["totals"].get("documents_rejected")
+    if skips != (reasons is not None) or skips != (REJECTED in content["files"]):
+        raise TypeError(
+            f"options.on_error is {options.get('on_error', 'error')}, which contradicts totals.documents_rejected or "
+            f"whether there is a {REJECTED}"
+        )
     if any("text" in part for part in (source, *mixture)) and options.get("tokenizer") is None:
         raise TypeError("the source is text, but there is no options.tokenizer")
 

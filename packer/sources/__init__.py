@@ -16,14 +16,17 @@ Modules by subject:
   files for tokens and text alike.
 - Documents that stay where they are: `mapped_lists.py` over the record batches of a mapped file (`record_batches.py`)
   or of a table in memory (`table_in_memory.py`); `value_column.py` looks up values beside the tokens.
-- Checks: `documents.py` (what an input yields), `checking.py`, `lengths.py`, `masks.py`; `column_checks.py`,
-  `column_types.py` and `column_values.py` for names, types and values of columns (`json_blocks.py` for JSON lines).
+- Checks: `documents.py` (what an input yields), `places.py` (where it stands), `checking.py`, `lengths.py`, `masks.py`;
+  `column_checks.py`, `column_types.py` and `column_values.py` for names, types and values of columns (`json_blocks.py`
+  for JSON lines).
+- Records that are left out: `line_faults.py` finds unusable JSON lines, `unusable_lists.py` unusable lists, and
+  `usable_text.py` encodes the other texts; `rejections.py` keeps what was found.
 - Sources: `source.py`, `pairs.py` and `text_pairs.py` (preference pairs), and `mixture.py` satisfy the protocol in
   `open_documents.py`; `survey.py` counts a source, `draw_mixture.py` decides what a mixture takes,
   `origins.py` says which document of a mixture is which, `source_order.py` reads documents in the order of the files
   for verification.
-- Decoding: `spill.py` decodes pieces of inputs side by side on a `decode_pool.py`, `decoded_streams.py` writes them,
-  `decoded_size.py` estimates their size.
+- Decoding: `spill.py` decodes pieces of inputs (`decoded_pieces.py`) side by side on a `decode_pool.py`,
+  `decoded_streams.py` writes them, `decoded_size.py` estimates their size.
 - Text: `text_source.py` tokenizes records, read as `text_records.py` says by `json_records.py` (lines),
   `json_arrays.py`, `csv_records.py`, `text_files.py`, `parquet_records.py` and `arrow_records.py`.
 - Histograms instead of documents: `length_counts.py`.

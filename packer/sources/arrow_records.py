@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources.column_checks import check_indices, require_kept
-from packer.sources.documents import Places, RowPlaces, SourceFile, reading
+from packer.sources.documents import DocumentError, SourceFile, reading
 from packer.sources.hugging_face import STATE, Found
 from packer.sources.ipc import lie_in, record_batches
+from packer.sources.places import Places, RowPlaces
 from packer.sources.record_batches import map_file, schema_of
 from packer.sources.text_records import ROWS, RecordReader, rows_per_block, with_columns
 
@@ -69,7 +70,7 @@ class ArrowRecords(RecordReader):
             done += len(table)
             yield table, self.file.bytes * done // max(self.rows, 1)
 
-    def records(self, block: pa.Table, columns: Sequence[str]) -> pa.Table:
+    def records(self, block: pa.Table, columns: Sequence[str], rejected: list[DocumentError] | None = None) -> pa.Table:
         """Return the table, with missing columns added as nulls."""
         return with_columns(block, columns)
 

@@ -41,11 +41,11 @@ def infer(values: Sequence[Any], column: str) -> pa.Array:
         try:
             arrays.append(pa.array([value]))
         except _REASONS as error:
-            raise DocumentError(row, f"'{column}' holds {shown(value)}: {_reason(error)}") from None
+            raise _unfit(row, column, value, _reason(error)) from None
         if _is_deep(arrays[-1].type):
-            raise DocumentError(row, f"'{column}' holds {shown(value)}: nested more than {_DEEPEST} deep; flatten it")
+            raise _unfit(row, column, value, f"nested more than {_DEEPEST} deep; flatten it")
         if _has_odd_bool(value, arrays[-1].type):
-            raise DocumentError(row, f"'{column}' holds {shown(value)}: a mix of numbers and booleans; make them alike")
+            raise _unfit(row, column, value, "a mix of numbers and booleans; make them alike")
         joined = join(kind, arrays[-1].type)
         if joined is None:
             raise DocumentError(row, _no_common_type(column, value, kind))
@@ -106,8 +106,13 @@ def require_lists(array: pa.Array, column: str) -> pa.Array:
     if holds_numbers(array.type):
         return array
     row = next(row for row, value in enumerate(array) if value.is_valid and not holds_numbers(_type_of(value)))
-    value = shown(array[row].as_py())
-    raise DocumentError(row, f"'{column}' holds {value} where a list of numbers is expected, one for each token")
+    expected = "where a list of numbers is expected, one for each token"
+    raise DocumentError(
+        row,
+        f"'{column}' holds {shown(array[row].as_py())} {expected}",
+        reason="invalid_value",
+        listed=f"'{column}' holds another value {expected}",
+    )
 
 
 def shown(value: Any) -> str:
@@ -117,6 +122,12 @@ def shown(value: Any) -> str:
     except RecursionError:
         return "[...]"
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _unfit(row: int, column: str, value: Any, why: str) -> DocumentError:
+    """Return the error for a value that cannot be kept, whatever the others are."""
+    message = f"'{column}' holds {shown(value)}: {why}"
+    return DocumentError(row, message, reason="invalid_value", listed=f"'{column}' cannot be kept: {why}")
 
 
 def _no_common_type(column: str, value: Any, kind: pa.DataType) -> str:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from packer.errors import PackerError, SourceError
 from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
 from packer.sources.lines import CODECS
-from packer.sources.text_records import RecordReader, in_blocks
+from packer.sources.text_records import RecordReader, in_blocks, valid_records
 
 Record = dict[str, str]
 
@@ -29,20 +30,35 @@ class CsvRecords(RecordReader):
     fields: Mapping[str, str] | None
     """First record; None if there is no record."""
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Record], int]]:
+    fault: SourceError | None = None
+    """Error for the first record if it is not valid."""
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Record | DocumentError], int]]:
         """Yield records, about `BLOCK` characters at a time, with the bytes of the file up to the last of them.
 
+        A record with another number of fields than the header is the error for it.
+
         Raises:
-            DocumentError: a record has another number of fields than the header, or the quotes are wrong.
+            DocumentError: the quotes are wrong, or the file is no UTF-8.
         """
         with reading(self.file.name), _opened(self.path) as (text, position):
-            sized = ((record, sum(map(len, record.values()))) for record in _records(text, self.file.name))
+            sized = ((record, _size(record)) for record in _records(text, self.file.name))
             for records in in_blocks(sized):
                 yield records, position()
 
-    def records(self, block: list[Record], columns: Sequence[str]) -> list[dict[str, Any]]:
+    def records(
+        self,
+        block: list[Record | DocumentError],
+        columns: Sequence[str],
+        rejected: list[DocumentError] | None = None,
+    ) -> list[dict[str, Any]]:
         """Return the records, which are decoded already."""
-        return [*block]
+        return valid_records(block, rejected)
+
+    def samples(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the first valid record: all have the same fields."""
+        with reading(self.file.name), _opened(self.path) as (text, _):
+            yield from islice((record for record in _records(text, self.file.name) if isinstance(record, dict)), 1)
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that the header names each of these columns."""
@@ -59,7 +75,7 @@ def open_csv_records(path: Path, name: str) -> CsvRecords:
         name: its name in messages and in the manifest.
 
     Raises:
-        SourceError: the header is missing or names a column twice, or the first record is invalid.
+        SourceError: the header is missing or names a column twice, or the file does not parse up to the first record.
         PackerError: the file cannot be read.
     """
     with reading(name), _opened(path) as (text, _):
@@ -67,12 +83,20 @@ def open_csv_records(path: Path, name: str) -> CsvRecords:
             first = next(_records(text, name), None)
         except DocumentError as error:
             raise SourceError(f"document 0 ({name} row 0): {error.message}") from None
-        return CsvRecords(file=SourceFile(name=name, bytes=path.stat().st_size), path=path, fields=first)
+        file = SourceFile(name=name, bytes=path.stat().st_size)
+        if isinstance(first, DocumentError):
+            first.place = f"{name} row 0"
+            return CsvRecords(file=file, path=path, fields=None, fault=first.in_source(0))
+        return CsvRecords(file=file, path=path, fields=first)
 
 
 def column_names(path: Path, name: str) -> list[str]:
-    """Return the names in the header."""
-    return [*(open_csv_records(path, name).fields or ())]
+    """Return the names in the header; none if there is no valid record."""
+    return [*next(open_csv_records(path, name).samples(), ())]
+
+
+def _size(record: Record | DocumentError) -> int:
+    return 0 if isinstance(record, DocumentError) else sum(map(len, record.values()))
 
 
 def refuse_tokens(path: Path, name: str, columns: Columns) -> NoReturn:
@@ -93,8 +117,8 @@ def _opened(path: Path) -> Iterator[tuple[io.TextIOWrapper, Any]]:
         yield io.TextIOWrapper(io.BufferedReader(stream, 1 << 20), encoding="utf-8-sig", newline=""), file.tell
 
 
-def _records(text: io.TextIOWrapper, name: str) -> Iterator[Record]:
-    """Yield the records after the header; blank lines are ignored."""
+def _records(text: io.TextIOWrapper, name: str) -> Iterator[Record | DocumentError]:
+    """Yield the records after the header, or the errors for them; blank lines are ignored."""
     csv.field_size_limit(LONGEST)
     rows = csv.reader(text, strict=True)
     header: list[str] | None = None
@@ -110,12 +134,14 @@ def _records(text: io.TextIOWrapper, name: str) -> Iterator[Record]:
                     raise SourceError(f"{name}: the header names the column '{twice}' twice; rename one of them")
                 continue
             if len(row) != len(header):
-                raise DocumentError(
+                yield DocumentError(
                     count,
                     f"line {rows.line_num} ends a record of {len(row)} field(s), and the header names {len(header)}; "
                     "quote fields that hold commas or line breaks",
+                    reason="unreadable",
                 )
-            yield dict(zip(header, row, strict=True))
+            else:
+                yield dict(zip(header, row, strict=True))
             count += 1
     except csv.Error as error:
         raise DocumentError(count, f"line {rows.line_num}: not valid CSV: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,13 +58,26 @@ class Piece:
             return False
 
     def is_intact(self) -> bool:
-        """Whether the stream exists and matches its hash."""
-        return self.is_written() and self.stream.is_file() and hash_file(self.stream) == self.digest()
+        """Whether the stream, and the list of rejected documents if there is one, exist and match their hashes."""
+        if not (self.is_written() and self.stream.is_file() and hash_file(self.stream) == self.digest()):
+            return False
+        rejected = self.rejected()
+        return rejected is None or (
+            self.rejected_path.is_file() and hash_file(self.rejected_path) == rejected["xxh3_128"]
+        )
 
-    def write_note(self, counts: dict[str, int], digest: str) -> None:
-        """Mark the stream as complete, with its hash and what was counted while it was written."""
+    def write_note(self, counts: dict[str, int], digest: str, rejected: Mapping[str, Any] | None) -> None:
+        """Mark the stream as complete, with its hash and what was counted while it was written.
+
+        Args:
+            counts: numbers of documents, by the names of fields of `Batch`.
+            digest: hash of the stream.
+            rejected: "lines" of the piece, None if its records are located by row, and "xxh3_128" of the list of
+                rejected documents; None if none is ever rejected.
+        """
         size = self.stream.stat().st_size
         note = {"made_from": self.made_from, "counts": counts, "bytes": size, "xxh3_128": digest}
+        note |= {} if rejected is None else {"rejected": rejected}
         with appearing(self.note_path) as temporary:
             temporary.write_text(json.dumps({**note, "checksum": checksum(note)}))
 
@@ -76,11 +90,26 @@ class Piece:
         """Return the hash of the stream: xxh3-128, hexadecimal."""
         return str(self._read_note()["xxh3_128"])
 
+    def rejected(self) -> dict[str, Any] | None:
+        """Return what the note says about the list of rejected documents; see `write_note`."""
+        rejected: dict[str, Any] | None = self._read_note().get("rejected")
+        return rejected
+
     def open(self, columns: Columns | None = None) -> MappedLists:
         """Map the stream, with all of its columns or some of them."""
         opened = open_ipc(self.stream, self.stream.name, columns or self.columns)
         assert isinstance(opened, MappedLists)
         return opened
+
+    @property
+    def rejected_path(self) -> Path:
+        """Path of the list of rejected documents."""
+        return self.stream.with_suffix(".rejected")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Paths of all files of the piece."""
+        return self.stream, self.note_path, self.rejected_path
 
     @property
     def note_path(self) -> Path:
@@ -115,6 +144,8 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
         }
         if source.tokenized is not None:
             made_from["text"] = source.tokenized.identity.to_dict()
+        if source.skips:
+            made_from["skips"] = True
         for part, piece in enumerate(input_.cut(size)):
             stream = folder / f"{number:05d}-{part:05d}.arrow"
             pieces.append(

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
+from packer.facts import Reason
 from packer.gather import list_lengths
 from packer.shards.files import HashingFile
 from packer.sources.column_values import join_with, widen
@@ -175,7 +176,8 @@ def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -
         position = int(np.flatnonzero((wide > np.iinfo(np.int32).max) | (wide < np.iinfo(np.int32).min))[0])
         row = int(np.searchsorted(offsets, position, side="right")) - 1
         message = value_message(column, int(wide[position]), position - int(offsets[row]), label=label)
-        raise DocumentError(first_row + row, message) from None
+        reason: Reason = "invalid_labels" if label else "invalid_tokens"
+        raise DocumentError(first_row + row, message, reason=reason) from None
 
 
 @contextmanager

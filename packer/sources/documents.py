@@ -13,10 +13,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import PackerError, SourceError
-from packer.facts import TextIdentity
+from packer.facts import Reason, TextIdentity
+from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain
 from packer.sources.decode_pool import DecodePool
+from packer.sources.places import Places, RowPlaces
 from packer.system_errors import shortage
 
 if TYPE_CHECKING:
@@ -128,6 +130,14 @@ class DecodedSize(NamedTuple):
         return cls(tokens, 4 * (tokens + documents) * (1 + has_labels))
 
 
+class Rejection(NamedTuple):
+    """A record that cannot be used and is left out; an empty document takes its place."""
+
+    row: int  # document of its batch
+    reason: Reason
+    message: str
+
+
 class Batch(NamedTuple):
     """Consecutive documents of an input, unchecked; chunk i of every column holds the same documents."""
 
@@ -137,6 +147,8 @@ class Batch(NamedTuple):
     extra: dict[str, list[pa.Array]] = {}  # noqa: RUF012 (never changed)
     straddling: int = 0  # in text: documents with a token that is only partly in trained text
     untrained: int = 0  # in text: documents that have tokens, none of them trained
+    rejected: tuple[Rejection, ...] = ()  # ascending; always empty unless unusable records are left out
+    lines: bytes | None = None  # the lines that the batch was made of, if rejected ones are listed by line
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, columns: Columns, done: int, *, has_labels: bool) -> Batch:
@@ -166,28 +178,6 @@ class Batch(NamedTuple):
 
         labels = None if self.labels is None else cut(self.labels)
         return Batch(cut(self.input_ids), labels, self.done, {name: cut(chunks) for name, chunks in self.extra.items()})
-
-
-class Places(Protocol):
-    """Locations of the documents of an input, for messages; can be pickled."""
-
-    def place(self, row: int) -> str:
-        """Return the location of a document, such as "rows.jsonl line 18"."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowPlaces:
-    """Locations in a file whose documents are numbered, such as "rows.parquet row 17"."""
-
-    name: str
-    first_row: int = 0
-    indices: NDArray[Any] | None = None
-    """Index in the file of each document; None if they are in the order of the file."""
-
-    def place(self, row: int) -> str:
-        """Return the location of a document."""
-        row += self.first_row
-        return f"{self.name} row {row if self.indices is None else self.indices[row]}"
 
 
 class Input(Protocol):
@@ -260,17 +250,34 @@ class Input(Protocol):
 
 
 class DocumentError(Exception):
-    """Raised for an invalid document, with its index in the input; `Source` adds its index in the source."""
+    """Raised for an invalid document, with its index in the input; `Source` adds its index in the source.
 
-    def __init__(self, row: int, message: str, place: str | None = None) -> None:
+    Args:
+        row: index of the document.
+        message: what is wrong, for the user.
+        place: location of the document, such as "rows.jsonl line 18".
+        reason: why the record cannot be used; None if it is not this record alone that is at fault.
+        listed: the message in the list of rejected records, if the one for the user quotes the record.
+    """
+
+    def __init__(
+        self, row: int, message: str, place: str | None = None, *, reason: Reason | None = None, listed: str = ""
+    ) -> None:
         super().__init__(message)
         self.row = row
         self.message = message
         self.place = place
+        self.reason = reason
+        self.listed = listed or message
+
+    def at(self, row: int) -> DocumentError:
+        """Return the same error for the document with another index."""
+        return DocumentError(row, self.message, self.place, reason=self.reason, listed=self.listed)
 
     def in_source(self, document: int) -> SourceError:
         """Return the error for users, with the index of the document in the source; `place` must be set."""
-        return SourceError(f"document {document} ({self.place}): {self.message}")
+        remedy = "" if self.reason is None else f"; {REMEDY}"
+        return SourceError(f"document {document} ({self.place}): {self.message}{remedy}")
 
 
 @contextmanager

@@ -164,9 +164,8 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
             surveys.append(part.survey(overall, with_extra=with_extra, on_table=on_table))
             kept.append(counter)
             if not counter.total:
-                raise SourceError(
-                    f"there is nothing to take: all {counter.population:,} documents are empty or dropped"
-                )
+                what = "empty, rejected or dropped" if len(part.rejections.lists) else "empty or dropped"
+                raise SourceError(f"there is nothing to take: all {counter.population:,} documents are {what}")
     totals = [counter.total for counter in kept]
     targets = mixture_targets(totals, recipe.weights, unit=recipe.unit, total=recipe.tokens)
     digest = xxhash.xxh3_128()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TokensOpener: TypeAlias = "Callable[[Path, str, Columns], Input]"
 NamesReader: TypeAlias = Callable[[Path, str], list[str]]
+UsableNamesReader: TypeAlias = Callable[[Path, str, str], list[str]]
 RecordsOpener: TypeAlias = "Callable[[Path, str], RecordReader]"
 
 
@@ -55,6 +56,12 @@ class InputFormat:
 
     open_records: RecordsOpener
     """Opens a file of text records, to be tokenized."""
+
+    open_usable: TokensOpener | None = None
+    """Does what `open_tokens` does if unusable records are rejected; None if every record of a sound file parses."""
+
+    usable_names: UsableNamesReader | None = None
+    """Does what `column_names` does then, given a column that a record must have; None as for `open_usable`."""
 
     @property
     def all_endings(self) -> tuple[str, ...]:
@@ -95,6 +102,8 @@ FORMATS: dict[str, InputFormat] = {
         open_tokens=_in_file("jsonl", "open_json_lines"),
         column_names=_in_file("jsonl", "column_names"),
         open_records=_in_file("json_records", "open_json_records"),
+        open_usable=_in_file("jsonl", "open_usable_lines"),
+        usable_names=_in_file("jsonl", "usable_names"),
     ),
     "csv": InputFormat(
         title="CSV",

@@ -8,15 +8,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from packer.errors import SourceError
+from packer.facts import Reason
 from packer.sources import text_records
 from packer.sources.documents import DocumentError, SourceFile, reading
 from packer.sources.lines import CODECS, unique_fields
-from packer.sources.text_records import RecordReader, in_blocks
+from packer.sources.text_records import RecordReader, in_blocks, valid_records
+
+Element: TypeAlias = dict[str, Any] | DocumentError
+"""An object, or the error for an element that is not one."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _LONGEST_TOKEN = 16
@@ -32,32 +36,45 @@ class JsonArray(RecordReader):
     fields: Mapping[str, Any] | None
     """First object; None if the array is empty."""
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Any], int]]:
+    fault: SourceError | None = None
+    """Error for the first element if it is no valid object."""
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Element], int]]:
         """Yield runs of objects, about `BLOCK` characters each, with the bytes of the file up to the last of them.
 
+        An element that is no object is the error for it.
+
         Raises:
-            DocumentError: the array is not valid JSON, or holds something else than objects.
+            DocumentError: the array is not valid JSON.
         """
         done = 0
 
-        def sized() -> Iterator[tuple[dict[str, Any], int]]:
+        def sized() -> Iterator[tuple[Element, int]]:
             nonlocal done
-            for record, size, place in _objects(self.path, self.file.name):
+            for record, size, place in _elements(self.path, self.file.name):
                 done = place
                 yield record, size
 
         for records in in_blocks(sized()):
             yield records, done
 
-    def records(self, block: list[Any], columns: Sequence[str]) -> list[dict[str, Any]]:
+    def records(
+        self, block: list[Element], columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> list[dict[str, Any]]:
         """Return the objects, which are decoded already."""
-        return block
+        return valid_records(block, rejected)
+
+    def samples(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the valid objects."""
+        for element, *_ in _elements(self.path, self.file.name):
+            if isinstance(element, dict):
+                yield element
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that each of these columns is in some object; only a file that lacks one in the first is searched."""
         missing = {column for column in columns if self.fields is not None and column not in self.fields}
         if missing:
-            for record, *_ in _objects(self.path, self.file.name):
+            for record in self.samples():
                 missing -= record.keys()
                 if not missing:
                     return
@@ -77,16 +94,19 @@ def open_json_array(path: Path, name: str) -> JsonArray:
         name: its name in messages and in the manifest.
 
     Raises:
-        SourceError: the first object is not valid.
+        SourceError: the array is not valid JSON up to the end of its first element.
         PackerError: the file cannot be read.
     """
     with reading(name):
         file = SourceFile(name=name, bytes=path.stat().st_size)
     try:
-        first = next(_objects(path, name), None)
+        first, *_ = next(_elements(path, name), (None,))
     except DocumentError as error:
         raise SourceError(f"document 0 ({name} row 0): {error.message}") from None
-    return JsonArray(file=file, path=path, fields=first[0] if first is not None else None)
+    if isinstance(first, DocumentError):
+        first.place = f"{name} row 0"
+        return JsonArray(file=file, path=path, fields=None, fault=first.in_source(0))
+    return JsonArray(file=file, path=path, fields=first)
 
 
 def _read(path: Path, size: int) -> str:
@@ -96,12 +116,13 @@ def _read(path: Path, size: int) -> str:
         return bytes(stream.read(size)).decode("utf-8", errors="ignore")
 
 
-def _objects(path: Path, name: str) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """Yield (object, its characters, bytes of the file read) of an array.
+def _elements(path: Path, name: str) -> Iterator[tuple[Element, int, int]]:
+    """Yield (object, or the error for another element; its characters; bytes of the file read) of an array.
 
-    Text is read as far as the next object needs it. Where that is longer than what was read, twice as much is read.
+    Text is read as far as the next element needs it. Where that is longer than what was read, twice as much is read.
     """
-    decoder = json.JSONDecoder(object_pairs_hook=unique_fields)
+    objects = json.JSONDecoder(object_pairs_hook=unique_fields)
+    anything = json.JSONDecoder(parse_int=len)  # also numbers of more digits than Python takes
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     with reading(name), pa.OSFile(str(path)) as file:
         codec = CODECS.get(path.suffix)
@@ -117,42 +138,62 @@ def _objects(path: Path, name: str) -> Iterator[tuple[dict[str, Any], int, int]]
                 raise DocumentError(count, f"invalid UTF-8 ({error.reason}); write the file as UTF-8") from None
             more = bool(block)
 
-        def next_place(expected: str) -> str:
-            """Skip white space; return the character there, which must be one of those expected."""
+        def next_character() -> str:
+            """Skip white space; return the character there, or nothing at the end of the file."""
             nonlocal place
             while True:
                 match = _SPACE.match(text, place)
                 place = match.end() if match is not None else place
                 if place < len(text) or not more:
-                    break
+                    return text[place : place + 1]
                 read_on()
-            found = text[place : place + 1]
+
+        def unexpected(found: str, expected: str, reason: Reason | None = None) -> DocumentError:
+            what = f"{found!r}" if found else "the end of the file"
+            message = f"not a valid JSON array: {what} where one of {expected} is expected"
+            return DocumentError(count, message, reason=reason)
+
+        def take(expected: str) -> str:
+            """Skip white space and the character behind it, which must be one of those expected."""
+            nonlocal place
+            found = next_character()
             if found == "" or found not in expected:
-                what = f"{found!r}" if found else "the end of the file"
-                raise DocumentError(count, f"not a valid JSON array: {what} where one of {expected} is expected")
+                raise unexpected(found, expected)
             place += 1
             return found
 
-        next_place("[")
-        separator = next_place("{]")
-        while separator != "]":
-            place -= 1  # at the beginning of an object
+        def element(expected: str) -> tuple[Element, int]:
+            """Return the element at the next character, and where it ends."""
+            found, fault = next_character(), None
             while True:
+                decoder = objects if found == "{" and fault is None else anything
                 try:
-                    record, end = decoder.raw_decode(text, place)
-                    break
+                    value, end = decoder.raw_decode(text, place)
+                    if not (more and found != "{" and end >= len(text) - _LONGEST_TOKEN):  # a number may go on
+                        break
                 except json.JSONDecodeError as error:
                     is_cut = error.pos >= len(text) - _LONGEST_TOKEN or error.msg.startswith("Unterminated string")
                     if not (more and is_cut):
+                        if found != "{":
+                            raise unexpected(found, expected) from None
                         raise DocumentError(count, f"not valid JSON: {error.msg}") from None
                 except (ValueError, RecursionError) as error:
-                    raise DocumentError(count, f"not valid JSON: {error}") from None
+                    if fault is not None or found != "{":
+                        raise DocumentError(count, f"not valid JSON: {error}") from None
+                    fault = DocumentError(count, f"not valid JSON: {error}", reason="unreadable")
+                    continue
                 read_on()
-            yield record, end - place, file.tell()
+            return (fault or value if found == "{" else unexpected(found, expected, "wrong_type")), end
+
+        take("[")
+        is_end = next_character() == "]"
+        while not is_end:
+            one, end = element("{" if count else "{]")
+            yield one, end - place, file.tell()
             place, count = end, count + 1
-            separator = next_place(",]")
-            if separator == ",":
-                separator = next_place("{")
+            is_end = take(",]") == "]"
+        if not count:
+            take("]")
         if next_rest := _rest(text[place:], stream):
             raise DocumentError(count, f"{next_rest!r} follows the end of the array; remove it")
 

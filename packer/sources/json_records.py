@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 from packer.errors import SourceError
 from packer.sources import text_records
-from packer.sources.documents import Columns, DocumentError, Places, SourceFile, reading
+from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.json_arrays import is_array, open_json_array
 from packer.sources.jsonl import JsonLines, require_fields
 from packer.sources.lines import filled_lines, first_line, read_record
-from packer.sources.text_records import RecordReader
+from packer.sources.places import Places
+from packer.sources.text_records import RecordReader, reject
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +25,9 @@ class JsonRecords(RecordReader):
     lines: JsonLines
     fields: Mapping[str, Any] | None = None
     """First record; None if there is no record."""
+
+    fault: SourceError | None = None
+    """Error for the first record if it is not valid."""
 
     @property
     def file(self) -> SourceFile:
@@ -43,15 +48,29 @@ class JsonRecords(RecordReader):
         """Yield blocks of whole lines, each with the bytes of the file up to its end."""
         return self.lines.blocks(text_records.BLOCK)
 
-    def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
+    def records(
+        self, block: bytes, columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> list[dict[str, Any]]:
         """Parse every line that is not blank."""
         records: list[dict[str, Any]] = []
         for line in filled_lines(block):
             try:
                 records.append(read_record(line))
             except ValueError as error:
-                raise DocumentError(len(records), str(error)) from None
+                reject(DocumentError(len(records), str(error), reason="unreadable"), rejected)
+                records.append({})
         return records
+
+    def samples(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the valid records."""
+        for block, _ in self.blocks(()):
+            for line in filled_lines(block):
+                with contextlib.suppress(ValueError):
+                    yield read_record(line)
+
+    def lines_of(self, block: bytes) -> bytes:
+        """Return the block, which is made of lines."""
+        return block
 
     @property
     def places(self) -> Places:
@@ -72,7 +91,7 @@ def open_json_records(path: Path, name: str) -> RecordReader:
         name: its name in messages and in the manifest.
 
     Raises:
-        SourceError: the first line that is not blank holds no valid object.
+        SourceError: a JSON array begins with no valid object.
         PackerError: the file cannot be read.
     """
     with reading(name):
@@ -86,4 +105,5 @@ def open_json_records(path: Path, name: str) -> RecordReader:
     try:
         return JsonRecords(lines=lines, fields=read_record(line))
     except ValueError as error:
-        raise SourceError(f"document 0 ({name} line {number}): {error}") from None
+        fault = DocumentError(0, str(error), f"{name} line {number}", reason="unreadable")
+        return JsonRecords(lines=lines, fault=fault.in_source(0))

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.sources.column_checks import check_per_token, require_column
+from packer.sources.column_checks import check_per_token, holds_numbers, require_column
 from packer.sources.column_types import join
-from packer.sources.column_values import infer, shown
+from packer.sources.column_values import infer
 from packer.sources.decode_pool import DecodePool, pool_or_new
 from packer.sources.documents import (
     MASKS,
@@ -26,14 +26,14 @@ from packer.sources.documents import (
     Columns,
     DocumentError,
     Input,
-    Places,
+    Rejection,
     SourceFile,
-    null_message,
     reading,
-    value_message,
 )
 from packer.sources.json_blocks import Block, count_lines, parse_block
-from packer.sources.lines import CODECS, first_line, has_field, line_blocks, lines_of, next_line, read_record, spellings
+from packer.sources.line_faults import line_fault, other_mask, parse_usable
+from packer.sources.lines import CODECS, first_line, has_field, line_blocks, lines_of, next_line, spellings
+from packer.sources.places import Places
 from packer.system_errors import shortage
 
 _BLOCK = 1 << 22  # bytes of text parsed at once, in over ten times the memory; a longer line extends it
@@ -45,6 +45,7 @@ class _Parsed(NamedTuple):
     text: bytes
     done: int
     result: Block | pa.ArrowException | DocumentError
+    rejected: tuple[Rejection, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +64,9 @@ class JsonLines(Input):
 
     stop: int | None = None
     """Byte offset of the end of the last line; None for the end of the file, as for all compressed files."""
+
+    skips: bool = False
+    """Whether lines that cannot be used are rejected, with an empty document in the place of each."""
 
     def cut(self, size: int) -> Sequence[Input]:
         """Cut a plain file between lines, near multiples of `size`; a compressed one stays whole."""
@@ -84,21 +88,20 @@ class JsonLines(Input):
         row = line = 0
         types = dict(self.types)  # of all values so far; parsing is fast while new values fit them
         with pool_or_new(pool) as working:
-            for block, done, result in working.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
+            for parsed in working.in_order(partial(self._parse, types=types), self.blocks(_BLOCK)):
+                block, done, result, rejected = parsed
                 if isinstance(result, pa.ArrowException):
                     raise self._find_fault(block, row, line, str(result))
                 if isinstance(result, DocumentError):
-                    raise DocumentError(row + result.row, result.message)
+                    raise result.at(row + result.row)
                 tokens, labels, extra = result
                 for column, values in extra.items():
                     types[column] = join(types.get(column, pa.null()), values.type) or values.type
-                if len(tokens) != count_lines(block):
-                    raise self._find_fault(block, row, line, "a line must hold one whole object")
-                labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
-                if tokens.null_count or tokens.values.null_count or labels_wrong:
-                    raise self._find_fault(block, row, line, "a list is missing")
                 columns = {column: [values] for column, values in extra.items()}
-                yield Batch([tokens], [labels] if self.has_labels else None, done, columns)
+                lines = block if self.skips else None
+                yield Batch(
+                    [tokens], [labels] if self.has_labels else None, done, columns, rejected=rejected, lines=lines
+                )
                 row += len(tokens)
                 line += block.count(b"\n")
 
@@ -136,11 +139,28 @@ class JsonLines(Input):
         text, done = block
         try:
             self._refuse_masks(text)
-            return _Parsed(text, done, parse_block(text, self.columns, dict(types)))
+            found = parse_block(text, self.columns, dict(types))
+            self._require_lists(found, count_lines(text))
+            return _Parsed(text, done, found)
         except (pa.ArrowException, DocumentError) as error:
             if shortage(error) is not None:  # the lines may be valid
                 raise
+            if not self.skips:
+                return _Parsed(text, done, error)
+        try:
+            usable, rejected = parse_usable(text, self.columns, dict(types), has_labels=bool(self.has_labels))
+            return _Parsed(text, done, usable, rejected)
+        except DocumentError as error:
             return _Parsed(text, done, error)
+
+    def _require_lists(self, found: Block, lines: int) -> None:
+        """Raise an ArrowInvalid if a line holds no object of its own, or lacks a list."""
+        tokens, labels, _ = found
+        if len(tokens) != lines:
+            raise pa.ArrowInvalid("a line must hold one whole object")
+        labels_wrong = labels.null_count if self.has_labels else labels.null_count < len(labels)
+        if tokens.null_count or tokens.values.null_count or labels_wrong:
+            raise pa.ArrowInvalid("a list is missing")
 
     def _refuse_masks(self, block: bytes) -> None:
         """Raise a DocumentError if a line has a mask that is not read, since the first line has none."""
@@ -148,9 +168,7 @@ class JsonLines(Input):
             if mask not in self.columns.extra and any(name in block for name in spellings(mask)):
                 for row, line in enumerate(line for line in lines_of(block) if line.strip()):
                     if mask in _fields(line):
-                        raise DocumentError(
-                            row, f"has '{mask}', and the first line has none; give it to all lines or none"
-                        )
+                        raise other_mask(row, mask)
 
     def _find_fault(self, block: bytes, row: int, line: int, reason: str) -> DocumentError:
         """Return the error for the first invalid line of a block that follows `row` documents and `line` lines."""
@@ -158,46 +176,23 @@ class JsonLines(Input):
         first_row, first_line = row, line
         for text in lines_of(block):
             if text.strip():
-                message = self._line_fault(text)
-                if message:
-                    return DocumentError(row, message, f"{self.file.name} line {line}")
+                fault = line_fault(text, self.columns, has_labels=bool(self.has_labels))
+                if fault is not None:
+                    fault.place = f"{self.file.name} line {line}"
+                    return fault.at(row)
                 row += 1
             line += 1
         return DocumentError(first_row, reason.splitlines()[0], f"{self.file.name}, lines {first_line} to {line - 1}")
 
-    def _line_fault(self, text: bytes) -> str | None:
-        """Return what is wrong with a line, or None."""
-        try:
-            record = read_record(text)
-        except ValueError as error:
-            return str(error)
-        if self.columns.input_ids not in record:
-            return f"no '{self.columns.input_ids}' (found: {', '.join(record) or 'none'})"
-        message = _list_fault(self.columns.input_ids, record[self.columns.input_ids], label=False)
-        if message:
-            return message
-        labels = record.get(self.columns.labels)
-        if (labels is not None) != bool(self.has_labels):
-            here, there = ("no ", "") if self.has_labels else ("", "no ")
-            return (
-                f"{here}'{self.columns.labels}', but the file's first line has {there}such list; give it to all or none"
-            )
-        if labels is not None and (message := _list_fault(self.columns.labels, labels, label=True)):
-            return message
-        try:
-            parse_block(text, self.columns._replace(extra=(), per_token=()), {})
-        except pa.ArrowException as error:
-            return str(error).splitlines()[0].removesuffix(" in row 0")
-        return None
 
-
-def open_json_lines(path: Path, name: str, columns: Columns) -> JsonLines:
+def open_json_lines(path: Path, name: str, columns: Columns, *, skips: bool = False) -> JsonLines:
     """Open a file of JSON lines: read its first line.
 
     Args:
         path: the file.
         name: its name in messages and in the manifest.
         columns: the columns to read.
+        skips: reject lines that cannot be used; the first usable line then takes the place of the first.
 
     Raises:
         PackerError: a column is missing, or the file cannot be read.
@@ -205,16 +200,28 @@ def open_json_lines(path: Path, name: str, columns: Columns) -> JsonLines:
     has_labels, types = None, {}
     with reading(name):
         file = SourceFile(name=name, bytes=path.stat().st_size)
-    record = _first_record(path, name)
+    record = _usable_record(path, name, columns.input_ids, columns.labels) if skips else _first_record(path, name)
     if record:
         require_column(list(record), name, columns)
         require_fields(path, name, record, columns.extra)
         has_labels = record.get(columns.labels) is not None
         types = {column: _type_of(record.get(column), column) for column in columns.extra}
         for column in columns.per_token:
+            if skips and not holds_numbers(types[column]):
+                types[column] = pa.null()
             check_per_token(types[column], column, name)
             types[column] = join(types[column], pa.list_(pa.null())) or types[column]
-    return JsonLines(file=file, path=path, has_labels=has_labels, columns=columns, types=types)
+    return JsonLines(file=file, path=path, has_labels=has_labels, columns=columns, types=types, skips=skips)
+
+
+def open_usable_lines(path: Path, name: str, columns: Columns) -> JsonLines:
+    """Open a file of JSON lines of which those that cannot be used are rejected; see `open_json_lines`."""
+    return open_json_lines(path, name, columns, skips=True)
+
+
+def usable_names(path: Path, name: str, column: str) -> list[str]:
+    """Return the names of the fields on the first line with a list in `column`, or else on the first with an object."""
+    return list(_usable_record(path, name, column))
 
 
 def column_names(path: Path, name: str) -> list[str]:
@@ -226,6 +233,23 @@ def _first_record(path: Path, name: str) -> dict[str, Any]:
     """Return the object on the first line that is not blank; empty if there is none."""
     _, first = first_line(path, name)
     return _fields(first)  # errors are raised when the documents are read, with the line
+
+
+def _usable_record(path: Path, name: str, column: str, labels: str = "") -> dict[str, Any]:
+    """Return the object on the first line that has a list in a column, or else the first object; empty without any.
+
+    Null labels are passed over: they do not say that there are none on other lines.
+    """
+    first: dict[str, Any] = {}
+    with reading(name):
+        for block, _ in line_blocks(path, 1 << 20):
+            has_column = any(spelling in block for spelling in spellings(column))
+            for line in lines_of(block) if has_column or not first else ():
+                record = _fields(line)
+                if isinstance(record.get(column), list) and record.get(labels, ...) is not None:
+                    return record
+                first = first or record
+    return first
 
 
 def _fields(line: bytes) -> dict[str, Any]:
@@ -264,17 +288,3 @@ def _type_of(value: Any, column: str) -> pa.DataType:
         return infer([value], column).type
     except DocumentError:
         return pa.null()
-
-
-def _list_fault(column: str, tokens: Any, *, label: bool) -> str | None:
-    """Return what is wrong with a parsed list of tokens or labels, or None."""
-    if tokens is None:
-        return null_message(column)
-    if not isinstance(tokens, list):
-        return f"'{column}' holds {shown(tokens)} where a list of integers is expected"
-    for position, token in enumerate(tokens):
-        if type(token) is not int:  # a bool is an int to isinstance
-            return f"'{column}' holds {shown(token)} at position {position} where an integer is expected"
-        if not -(2**31) <= token < 2**31:
-            return value_message(column, token, position, label=label)
-    return None

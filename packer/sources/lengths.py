@@ -9,8 +9,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
+from packer.facts import Reason
 from packer.gather import list_lengths
-from packer.sources.documents import LONGEST, Batch, Columns, DocumentError, null_message
+from packer.sources.documents import LONGEST, MASKS, Batch, Columns, DocumentError, null_message
 
 _RUN = 1 << 22  # values: 16 MB of tokens
 
@@ -60,36 +61,48 @@ def document_error(batch: Batch, row: int, mark: int, columns: Columns) -> Docum
         if at < len(tokens):
             labels = batch.labels[number][at] if batch.labels is not None else None
             others = {name: chunks[number][at] for name, chunks in batch.per_token(columns).items()}
-            return DocumentError(row, _fault_message(mark, columns, tokens[at], labels, others))
+            column, message = _fault(mark, columns, tokens[at], labels, others)
+            return DocumentError(row, message, reason=_reason(mark, column))
         at -= len(tokens)
     raise AssertionError(row)
 
 
-def _fault_message(
+def _fault(
     mark: int, columns: Columns, tokens: pa.Scalar, labels: pa.Scalar, others: Mapping[str, pa.Scalar]
-) -> str:
-    """Return the message for a mark of `document_lengths`, given the lists of the document."""
+) -> tuple[str, str]:
+    """Return (column, message) for a mark of `document_lengths`, given the lists of the document."""
     if mark == _OTHER:
         for column, values in others.items():
             if values.values is None:
-                return null_message(column)
-            if len(values.values) != len(tokens.values):
-                return f"'{column}' has {len(values.values)} values for {len(tokens.values)} tokens; give one per token"
+                return column, null_message(column)
+            counts = len(values.values), len(tokens.values)
+            if counts[0] != counts[1]:
+                return column, f"'{column}' has {counts[0]} values for {counts[1]} tokens; give one per token"
             if values.values.null_count:
                 position = values.values.is_null().index(pa.scalar(True)).as_py()
-                return f"'{column}' holds a null at position {position} of {len(values.values)}; give it a value"
+                return column, f"'{column}' holds a null at position {position} of {counts[0]}; give it a value"
+    column = columns.labels if mark in (_NULL_LABELS, _NULL_LABEL, _UNEQUAL) else columns.input_ids
     if mark in (_NULL_ROW, _NULL_LABELS):
-        return null_message(columns.input_ids if mark == _NULL_ROW else columns.labels)
+        return column, null_message(column)
     if mark in (_NULL_TOKEN, _NULL_LABEL):
-        column, values = (columns.input_ids, tokens.values) if mark == _NULL_TOKEN else (columns.labels, labels.values)
+        values = tokens.values if mark == _NULL_TOKEN else labels.values
         position = values.is_null().index(pa.scalar(True)).as_py()
-        return f"'{column}' holds a null at position {position} of {len(values)}; remove it or give it a value"
+        return column, f"'{column}' holds a null at position {position} of {len(values)}; remove it or give it a value"
     if mark == _UNEQUAL:
-        return (
-            f"'{columns.labels}' has {len(labels.values)} values for {len(tokens.values)} "
+        return column, (
+            f"'{column}' has {len(labels.values)} values for {len(tokens.values)} "
             f"in '{columns.input_ids}'; both need the same number (-100 where there is no loss)"
         )
-    return f"{len(tokens.values)} tokens, more than the limit of {LONGEST} for a document; split it"
+    return column, f"{len(tokens.values)} tokens, more than the limit of {LONGEST} for a document; split it"
+
+
+def _reason(mark: int, column: str) -> Reason:
+    """Return why a document with this mark cannot be used."""
+    if mark == _NULL_ROW:
+        return "missing_value"
+    if mark in (_NULL_TOKEN, _TOO_LONG):
+        return "invalid_tokens"
+    return "invalid_value" if mark == _OTHER and column not in MASKS else "invalid_labels"
 
 
 def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray[np.int32]) -> None:

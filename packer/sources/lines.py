@@ -94,6 +94,11 @@ def filled_lines(block: bytes) -> list[bytes]:
     return _BETWEEN.split(stripped) if stripped else []
 
 
+def filled_line_numbers(block: bytes) -> list[int]:
+    """Return the number of each line of a block that is not blank, counted from 1."""
+    return [number for number, line in enumerate(lines_of(block), start=1) if line.strip()]
+
+
 def lines_of(block: bytes) -> list[bytes]:
     """Split a block into lines, without their ends."""
     lines = block.split(b"\n")

@@ -23,11 +23,11 @@ from packer.sources.documents import (
     DecodedSize,
     DocumentError,
     Input,
-    Places,
     SourceFile,
 )
 from packer.sources.lengths import document_error, document_lengths, runs, values_of
 from packer.sources.mapped_lists import MappedLists
+from packer.sources.places import Places
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ class MaskedInput(Input):
                 row += len(valid.input_ids[number])
             if len(wrong):
                 fault = document_error(batch, good, int(lengths[good]), self.columns)
-                raise DocumentError(row, fault.message)
+                raise fault.at(row)
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
@@ -115,7 +115,9 @@ class MaskedInput(Input):
         labels = [part.labels[0] for part in parts if part.labels is not None]
         kept = [name for name in batch.extra if name not in self.masks]
         extra = {name: [part.extra[name][0] for part in parts] for name in kept}
-        return Batch([part.input_ids[0] for part in parts], labels if self.has_labels else None, batch.done, extra)
+        input_ids = [part.input_ids[0] for part in parts]
+        rejected, lines = batch.rejected, batch.lines  # of a batch of one chunk
+        return Batch(input_ids, labels if self.has_labels else None, batch.done, extra, rejected=rejected, lines=lines)
 
     def _apply_to_run(self, batch: Batch, number: int, run: slice, first_row: int) -> Batch:
         chunks = {name: parts[number][run.start : run.stop] for name, parts in batch.extra.items()}
@@ -159,19 +161,9 @@ class MaskedInput(Input):
         Raises:
             DocumentError: a value is neither 0 nor 1.
         """
-        values = values_of(lists)
-        found = np.asarray(values.to_numpy(zero_copy_only=False))
-        if found.dtype == np.bool_:
-            return found
-        wrong = np.flatnonzero((found != 0) & (found != 1))
-        if len(wrong):
-            row, position = _position(int(wrong[0]), lengths)
-            raise DocumentError(
-                first_row + row,
-                f"'{name}' holds {found[wrong[0]]} at position {position}: a mask is 0 or 1; fix the source",
-            )
-        mask: NDArray[np.bool_] = found == 1
-        return mask
+        for fault in mask_faults(lists, name, lengths):
+            raise fault.at(first_row + fault.row)
+        return mask_values(lists)
 
     def _real_tokens(
         self, attended: NDArray[np.bool_], lengths: NDArray[np.int64], first_row: int
@@ -181,23 +173,69 @@ class MaskedInput(Input):
         Raises:
             DocumentError: there is padding between tokens.
         """
-        ends = np.cumsum(lengths)
-        places = np.flatnonzero(attended)
-        first, last = np.searchsorted(places, ends - lengths), np.searchsorted(places, ends)
-        counts = last - first
-        some = np.flatnonzero(counts)
-        spans = places[last[some] - 1] + 1 - places[first[some]]
-        holed = np.flatnonzero(spans != counts[some])
-        if len(holed):
-            row = int(some[holed[0]])
-            begin = int(places[first[row]])
-            hole = begin + int(np.argmin(attended[begin : int(ends[row])])) - int(ends[row] - lengths[row])
-            raise DocumentError(
-                first_row + row,
-                f"'{ATTENTION}' is 0 at position {hole}, between tokens: padding is stripped at both ends only; "
-                "fix the source",
-            )
+        for fault in hole_faults(attended, lengths):
+            raise fault.at(first_row + fault.row)
+        first, last, _ = _attended(attended, lengths)
+        counts: NDArray[np.int64] = last - first
         return counts
+
+
+def mask_values(lists: pa.Array) -> NDArray[np.bool_]:
+    """Return the values of a mask without faults as booleans, one per token."""
+    found: NDArray[np.bool_] = np.asarray(values_of(lists).to_numpy(zero_copy_only=False)) == 1
+    return found
+
+
+def mask_faults(lists: pa.Array, name: str, lengths: NDArray[np.int64]) -> Iterator[DocumentError]:
+    """Yield the error of each document whose mask has a value that is neither 0 nor 1.
+
+    Args:
+        lists: values of the mask.
+        name: name of the mask.
+        lengths: (documents,) tokens of each document.
+    """
+    found = np.asarray(values_of(lists).to_numpy(zero_copy_only=False))
+    if found.dtype == np.bool_:
+        return
+    wrong = np.flatnonzero((found != 0) & (found != 1))
+    ends = np.cumsum(lengths)
+    for row, at in zip(*np.unique(np.searchsorted(ends, wrong, side="right"), return_index=True), strict=True):
+        position = int(wrong[at]) - int(ends[row] - lengths[row])
+        yield DocumentError(
+            int(row),
+            f"'{name}' holds {found[wrong[at]]} at position {position}: a mask is 0 or 1; fix the source",
+            reason="invalid_labels",
+        )
+
+
+def hole_faults(attended: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Iterator[DocumentError]:
+    """Yield the error of each document that has padding between its tokens.
+
+    Args:
+        attended: (tokens,) whether each token is one, and not padding.
+        lengths: (documents,) tokens of each document, padding included.
+    """
+    first, last, places = _attended(attended, lengths)
+    ends, counts = np.cumsum(lengths), last - first
+    some = np.flatnonzero(counts)
+    spans = places[last[some] - 1] + 1 - places[first[some]]
+    for row in some[np.flatnonzero(spans != counts[some])].tolist():
+        begin = int(places[first[row]])
+        hole = begin + int(np.argmin(attended[begin : int(ends[row])])) - int(ends[row] - lengths[row])
+        yield DocumentError(
+            row,
+            f"'{ATTENTION}' is 0 at position {hole}, between tokens: padding is stripped at both ends only; "
+            "fix the source",
+            reason="invalid_labels",
+        )
+
+
+def _attended(
+    attended: NDArray[np.bool_], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (first, last, places): document i has the tokens places[first[i]:last[i]] that are not padding."""
+    ends, places = np.cumsum(lengths), np.flatnonzero(attended)
+    return np.searchsorted(places, ends - lengths), np.searchsorted(places, ends), places
 
 
 def with_masks(columns: Columns, names: Sequence[str]) -> Columns:
@@ -249,13 +287,6 @@ def _equal_lengths(mask: pa.Array, tokens: pa.Array) -> bool:
         return bool(np.array_equal(list_lengths(mask), list_lengths(tokens)))
     except ValueError:
         return False
-
-
-def _position(value: int, lengths: NDArray[np.int64]) -> tuple[int, int]:
-    """Return (list, position in the list) of a value in lists of these lengths, stored end to end."""
-    ends = np.cumsum(lengths)
-    row = int(np.searchsorted(ends, value, side="right"))
-    return row, value - int(ends[row] - lengths[row])
 
 
 def _lists(values: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:

@@ -132,6 +132,9 @@ class SourceOrder(Protocol):
             segments: (segments,) columns "doc_ids" and, in rows of a mixture, "source_ids" and "copy".
         """
 
+    def rejected(self) -> dict[str, int]:
+        """Count the rejected documents by reason, with every copy; call this after reading `tables` to the end."""
+
     def describe(self, document: int) -> str:
         """Return the name of a document for messages."""
 

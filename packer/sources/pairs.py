@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,16 @@ from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, TokenTable, columns_of_side
+from packer.sources.rejections import RejectionCollector, joined_sides
 from packer.sources.source import Source, indices_need_mapping
 from packer.sources.spill import spill_inputs
 from packer.sources.survey import SourceSurvey, source_identity
 from packer.sources.value_column import ValueColumn
 
 _ROLES_TOGETHER = 1 << 16
+
+CheckedBatch = tuple[Batch, NDArray[np.int32]]
+"""A batch, and the lengths of its documents, shape (documents,)."""
 
 
 class Pairs(Source):
@@ -46,7 +51,7 @@ class Pairs(Source):
         columns = chosen.columns
         indices = interleaved(chosen, rejected) if chosen.mapped and rejected.mapped else None
         inputs = (*chosen.inputs, *rejected.inputs)
-        super().__init__(chosen.name, inputs, columns, indices, chosen.tokenized, chosen.pad_id)
+        super().__init__(chosen.name, inputs, columns, indices, chosen.tokenized, chosen.pad_id, skips=chosen.skips)
 
     @property
     def order(self) -> NDArray[np.int64] | NDArray[np.uint64]:
@@ -75,8 +80,12 @@ class Pairs(Source):
         files = [input_.file for input_ in self._sides[0].inputs]
         total = sum(file.bytes for file in files)
         pairs = finished = 0
+        collectors = RejectionCollector(), RejectionCollector()
         for number, file in enumerate(files):
-            chosen, rejected = self._readers(number)
+            chosen, rejected = (
+                SideReader(batches, fault_side, partial(_add_rejected, collector, pairs))
+                for (batches, fault_side), collector in zip(self._batches(number), collectors, strict=True)
+            )
             row = 0
             try:
                 while chosen.fill() & rejected.fill():  # `&` fills both, so that neither is behind at the end
@@ -91,14 +100,11 @@ class Pairs(Source):
             self._rows[number] = self._rows[number + len(files)] = row
             pairs += row
             finished += file.bytes
+        self.rejections = joined_sides([collector.finish() for collector in collectors], pairs)
 
-    def _readers(self, number: int) -> tuple[SideReader, SideReader]:
-        """Return the readers of both sides of an input."""
-        one, other = (
-            SideReader(checked(of_side.inputs[number], of_side.columns), side)
-            for side, of_side in enumerate(self._sides)
-        )
-        return one, other
+    def _batches(self, number: int) -> list[tuple[Iterator[CheckedBatch], int]]:
+        """Return the batches of both sides of an input, and which documents an error is about; see `SideReader`."""
+        return [(checked(of_side.inputs[number], of_side.columns), side) for side, of_side in enumerate(self._sides)]
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages; see `Source.describe`."""
@@ -113,13 +119,15 @@ class Pairs(Source):
         kinds: Mapping[str, pa.DataType] = {},
     ) -> Source:
         """Decode inputs that cannot be mapped; see `Source.spill`."""
-        inputs, _ = spill_inputs(self, folder, progress, engine, kinds=kinds)
+        inputs, _, rejections = spill_inputs(self, folder, progress, engine, kinds=kinds)
         middle = len(self._sides[0].inputs)
         sides = (
-            Source(self.name, part, self.stored_columns, side.indices, pad_id=self.pad_id)
+            Source(self.name, part, self.stored_columns, side.indices, pad_id=self.pad_id, skips=self.skips)
             for part, side in zip((inputs[:middle], inputs[middle:]), self._sides, strict=True)
         )
-        return Pairs(*sides)
+        decoded = Pairs(*sides)
+        decoded.rejections = rejections
+        return decoded
 
     def survey(
         self,
@@ -134,6 +142,7 @@ class Pairs(Source):
         sides = [side.survey(progress, with_extra=with_extra) for side in self._sides]
         lists = interleaved(*self._sides)
         self._rows = [rows for side in self._sides for rows in side.rows]
+        self.rejections = joined_sides([side.rejections for side in self._sides], len(lists) // 2)
         lengths: NDArray[np.int32] = np.concatenate([side.lengths() for side in sides])[lists]
         extra = {
             name: pa.chunked_array([*column.chunks, *sides[1].extra[name].chunks])
@@ -153,10 +162,12 @@ class SideReader:
     Args:
         batches: its batches, with the lengths of their documents.
         side: which documents a `DocumentError` is about, if their indices count those of one side.
+        on_batch: callback, called as `on_batch(row, batch)` with the number of the first list of every batch.
     """
 
-    def __init__(self, batches: Iterator[tuple[Batch, NDArray[np.int32]]], side: int) -> None:
+    def __init__(self, batches: Iterator[CheckedBatch], side: int, on_batch: Callable[[int, Batch], None]) -> None:
         self._batches = batches
+        self._on_batch, self._read = on_batch, 0
         self._side = side
         self.batch = Batch([], None, 0)
         self.lengths = np.empty(0, np.int32)  # of the lists of `batch`
@@ -181,12 +192,19 @@ class SideReader:
         try:
             while not self.rest:
                 self.batch, self.lengths = next(self._batches)
+                self._on_batch(self._read, self.batch)
+                self._read += len(self.lengths)
                 self.first = 0
         except StopIteration:
             return False
         except DocumentError as fault:
-            raise DocumentError(2 * fault.row + self._side, fault.message, fault.place) from None
+            raise fault.at(2 * fault.row + self._side) from None
         return True
+
+
+def _add_rejected(collector: RejectionCollector, first_list: int, row: int, batch: Batch) -> None:
+    """Collect the rejected lists of a batch that begins at a row of an input."""
+    collector.add_batch(first_list + row, batch)
 
 
 def _paired(chosen: SideReader, rejected: SideReader, *, first_document: int) -> TokenTable:

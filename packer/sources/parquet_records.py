@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from packer.sources import text_records
 from packer.sources.column_checks import require_kept
-from packer.sources.documents import reading
+from packer.sources.documents import DocumentError, reading
 from packer.sources.row_groups import ParquetPiece, RowGroups
 from packer.sources.text_records import ROWS, RecordReader, with_columns
 
@@ -36,7 +36,7 @@ class ParquetRecords(ParquetPiece, RecordReader):
         for batch, done in self.groups.batches(present, at_once):
             yield pa.Table.from_batches([batch]), done
 
-    def records(self, block: pa.Table, columns: Sequence[str]) -> pa.Table:
+    def records(self, block: pa.Table, columns: Sequence[str], rejected: list[DocumentError] | None = None) -> pa.Table:
         """Return the table, with missing columns added as nulls."""
         return with_columns(block, columns)
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer.errors import SourceError
-from packer.sources.documents import Places, RowPlaces, SourceFile, reading
+from packer.sources.documents import SourceFile, reading
+from packer.sources.places import Places, RowPlaces
 
 
 class RowGroup(NamedTuple):

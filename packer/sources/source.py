@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from packer.engine import Engine, OneProcess
 from packer.errors import SourceError
+from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
-from packer.sources.checking import checked
+from packer.sources.checking import checked, table_of
 from packer.sources.column_checks import check_indices, one_type
 from packer.sources.column_types import join_by_name
 from packer.sources.decoded_size import SpillSize, spill_size
@@ -22,6 +23,7 @@ from packer.sources.decoded_streams import COLUMNS
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.lengths import document_error, document_lengths
 from packer.sources.mapped_lists import MappedLists
+from packer.sources.rejections import RejectionCollector, Rejections
 from packer.sources.source_order import OwnOrder
 from packer.sources.spill import spill_inputs
 from packer.sources.survey import SourceSurvey, survey_source
@@ -53,6 +55,9 @@ class Source:
         indices: NDArray[np.int64] | NDArray[np.uint64] | None = None,
         tokenized: Tokenized | None = None,
         pad_id: int | None = None,
+        *,
+        skips: bool = False,
+        rejections: Rejections | None = None,
     ) -> None:
         self.name = name
         self.inputs = inputs
@@ -60,6 +65,8 @@ class Source:
         self.indices = indices
         self.tokenized = tokenized
         self.pad_id = pad_id  # padding or end-of-sequence token of the tokenizer; None if unknown
+        self.skips = skips  # whether documents that cannot be used are rejected, and empty
+        self.rejections = rejections or Rejections()  # known once the source has been decoded or read
         self._rows = [input_.rows for input_ in inputs]  # None until the input has been read to its end
         if indices is not None:
             check_indices(name, indices, sum(count or 0 for count in self._rows))
@@ -111,7 +118,7 @@ class Source:
     def tables(self, progress: Progress = silent) -> Iterator[TokenTable]:
         """Yield all documents in order, checked, in tables of bounded memory.
 
-        A pass over text updates the counts in `tokenized`.
+        A pass over a source that must be decoded updates `rejections`, and one over text the counts in `tokenized`.
 
         Args:
             progress: callback, called with "lengths", "decode" or "tokenize", in documents.
@@ -125,11 +132,13 @@ class Source:
         stage = "lengths" if self.mapped else "tokenize" if self.tokenized else "decode"
         total = sum(file.bytes for file in self.files)
         first_document = finished = straddling = untrained = 0
+        rejected = RejectionCollector()
         for number, input_ in enumerate(self.inputs):
             row = 0
             try:
                 for batch, lengths in checked(input_, self.columns):
-                    yield _table(batch, lengths, first_document + row)
+                    rejected.add_batch(first_document + row, batch)
+                    yield table_of(batch, lengths, first_document + row)
                     row += len(lengths)
                     progress(stage, *documents_of(first_document + row, finished + batch.done, total))
                     straddling, untrained = straddling + batch.straddling, untrained + batch.untrained
@@ -138,7 +147,10 @@ class Source:
             self._rows[number] = row
             first_document += row
             finished += input_.file.bytes
-        if self.tokenized is not None and not self.mapped:  # `spill` has counted for decoded copies
+        if self.mapped:  # `spill` has counted for decoded copies
+            return
+        self.rejections = rejected.finish()
+        if self.tokenized is not None:
             self.tokenized = replace(self.tokenized, straddling=straddling, untrained=untrained)
 
     def table(self, lengths: NDArray[np.int32]) -> TokenTable:
@@ -198,11 +210,15 @@ class Source:
                 holds all values of an extra column.
             PackerError: the folder cannot be written.
         """
-        inputs, counts = spill_inputs(self, folder, progress, engine, kinds=kinds)
+        inputs, counts, rejections = spill_inputs(self, folder, progress, engine, kinds=kinds)
         tokenized = self.tokenized
         if tokenized is not None:
             tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
-        return Source(self.name, inputs, self.stored_columns, self.indices, tokenized, self.pad_id)
+        of_text = tokenized, self.pad_id
+        skips = self.skips
+        return Source(
+            self.name, inputs, self.stored_columns, self.indices, *of_text, skips=skips, rejections=rejections
+        )
 
     def survey(
         self,
@@ -276,7 +292,7 @@ class Source:
             if len(wrong):
                 number = int(lists[wrong[0]])
                 fault = self._fault_of_list(number, int(all_lengths[number]))
-                raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}")
+                raise SourceError(f"{self.describe(start + int(wrong[0]))}: {fault.message}; {REMEDY}")
             progress("lengths", start + len(lists), len(indices))
             yield replace(table, lengths=lengths, lists=lists, first_document=start)
 
@@ -297,19 +313,6 @@ class Source:
 def indices_need_mapping(name: str) -> SourceError:
     """Return the error for a source that must be decoded but has an indices mapping."""
     return SourceError(
-        f"{name}: masks or compressed data under an indices mapping can be packed, but not read as a "
-        "stream; save it again after .flatten_indices()"
-    )
-
-
-def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
-    return TokenTable(
-        input_ids=TokenColumn.from_arrow(batch.input_ids),
-        labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
-        lengths=lengths,
-        lists=None,
-        extra={name: ValueColumn.of_chunks(name, chunks) for name, chunks in batch.extra.items()}
-        if batch.input_ids
-        else {},
-        first_document=first_document,
+        f"{name}: masks, rejected documents or compressed data under an indices mapping can be packed, but not read as "
+        "a stream; save it again after .flatten_indices()"
     )

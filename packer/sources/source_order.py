@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer.facts import MixturePart, SourceIdentity
 from packer.plan.hash_sample import BLOCK
 from packer.sources.documents import TokenTable
+from packer.sources.rejections import count_rejected
 from packer.sources.survey import IdentityCounter
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class OwnOrder:
     def numbers(self, segments: Mapping[str, NDArray[np.integer]]) -> NDArray[np.int64]:
         """Return the number of the document of each segment: its "doc_ids"."""
         return segments["doc_ids"].astype(np.int64, copy=False)
+
+    def rejected(self) -> dict[str, int]:
+        """Count the rejected documents by reason; call this after reading `tables` to the end."""
+        return count_rejected([self._source])
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18)"."""
@@ -102,6 +107,10 @@ class MixtureOrder:
             is_taken = copies[here] < take.copies + is_sampled
             numbers[here[is_taken]] = found[is_taken]
         return numbers
+
+    def rejected(self) -> dict[str, int]:
+        """Count the rejected documents by reason, with every copy; call this after reading `tables` to the end."""
+        return count_rejected(self._mixture.parts, self._takes)
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages: "document 17 (rows.jsonl line 18) of code, copy 0"."""

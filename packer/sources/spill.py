@@ -1,10 +1,12 @@
 """Decode inputs that cannot be mapped: once, in pieces and in parallel, each into an Arrow stream with a note.
 
-00003-00000.arrow   list<int32> `input_ids`, `labels` if the source has them, and the extra columns
-00003-00000.json    note of what the stream was made from, and of its hash; written last, so that it marks the stream as
-                    complete
+00003-00000.arrow     list<int32> `input_ids`, `labels` if the source has them, and the extra columns
+00003-00000.rejected  rejected documents, if unusable ones are rejected; see `rejections.py`
+00003-00000.json      note of what the stream was made from, and of its hash; written last, so that it marks the
+                      stream as complete
 
-00003.unified       hashes of all streams, once their extra columns have one type each; only if processes share the work
+00003.unified         hashes of all streams, once their extra columns have one type each; only if processes share the
+                      work
 
 Nothing is synced. After a kill or a power failure, a stream is used again only if it matches its hash. If processes
 share the work, streams are synced instead, and are used as they are.
@@ -21,7 +23,7 @@ from contextlib import closing, contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import xxhash
@@ -37,6 +39,7 @@ from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.decoded_streams import appearing, rewrite, stream_types, write_stream
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
+from packer.sources.rejections import Rejections, rejected_file, rejections_of
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
@@ -44,12 +47,27 @@ if TYPE_CHECKING:
 _COUNTED = ("straddling", "untrained")  # fields of `Batch` that are summed over a source of text
 
 
+class Spilled(NamedTuple):
+    """Inputs of a source, decoded."""
+
+    inputs: tuple[Input, ...]
+    """Mapped inputs in place of those that were not."""
+
+    counts: dict[str, int]
+    """Numbers of "straddling" and "untrained" documents."""
+
+    rejections: Rejections
+    """Rejected documents."""
+
+
 def spill_inputs(
     source: Source, folder: Path, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
-) -> tuple[tuple[Input, ...], dict[str, int]]:
-    """Replace every input that is not mapped by streams in `folder`; see `Source.spill` and `count_documents`."""
+) -> Spilled:
+    """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`."""
     pieces = decode_inputs(source, folder, progress, engine, kinds=kinds)
-    return open_pieces(source, pieces), count_documents(pieces)
+    inputs = open_pieces(source, pieces)
+    rejections = rejections_of(inputs, pieces) if source.skips else Rejections()
+    return Spilled(inputs, count_documents(pieces), rejections)
 
 
 def decode_inputs(
@@ -176,10 +194,10 @@ class _Decoding:
                     row += len(chunk)
         for number, piece in enumerate(self._pieces):
             if any(kind != joined.get(name, kind) for name, kind in stream_types(piece.stream).items()):
-                counts = piece.counts()
+                counts, rejected = piece.counts(), piece.rejected()
                 with self._naming(number), appearing(piece.stream) as temporary:
                     digest = rewrite([piece.stream], temporary, joined)
-                piece.write_note(counts, digest)  # until then, the stream does not match its note
+                piece.write_note(counts, digest, rejected)  # until then, the stream does not match its note
 
     @contextmanager
     def _naming(self, number: int) -> Iterator[None]:
@@ -202,13 +220,14 @@ class _Decoding:
                 batches = self._counted(number, pool, counts)
                 has_labels = bool(piece.input.has_labels)
                 columns = self._source.columns_of(piece.number)
-                with closing(batches):
+                with closing(batches), rejected_file(piece, skips=self._source.skips, sync=self._sync) as rejected:
                     stream, stored = piece.stream, piece.columns
-                    digest = write_stream(stream, batches, columns, has_labels=has_labels, stored=stored)
+                    listing = rejected.pass_on(batches)
+                    digest = write_stream(stream, listing, columns, has_labels=has_labels, stored=stored)
                 if self._sync:
                     with piece.stream.open("rb") as file:
                         os.fsync(file.fileno())
-                piece.write_note(counts, digest)
+                piece.write_note(counts, digest, rejected.note)
                 self._report(number, piece.input.file.bytes, self._documents[number])
         except BaseException as error:
             if isinstance(error, DocumentError):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from packer.errors import PackerError
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.lines import CODECS
-from packer.sources.text_records import RecordReader
+from packer.sources.text_records import RecordReader, reject
 
 COLUMN = "text"
 
@@ -32,12 +32,16 @@ class PlainText(RecordReader):
             codec = CODECS.get(self.path.suffix)
             yield (pa.CompressedInputStream(file, codec) if codec else file).read(), self.file.bytes
 
-    def records(self, block: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
+    def records(
+        self, block: bytes, columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> list[dict[str, Any]]:
         """Decode the content, without a byte order mark."""
         try:
             return [{COLUMN: block.decode("utf-8-sig")}]
         except UnicodeDecodeError as error:
-            raise DocumentError(0, f"invalid UTF-8 at byte {error.start}; write the file as UTF-8") from None
+            message = f"invalid UTF-8 at byte {error.start}; write the file as UTF-8"
+            reject(DocumentError(0, message, reason="unreadable"), rejected)
+            return [{}]
 
     def require(self, columns: Sequence[str]) -> None:
         """Check that no other column is asked for."""

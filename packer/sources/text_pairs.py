@@ -6,7 +6,7 @@ record i of the files ─▶ chosen_input_ids, chosen_labels, rejected_input_ids
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import tee
 from pathlib import Path
@@ -23,14 +23,12 @@ from packer.sources.checking import checked
 from packer.sources.column_values import alike
 from packer.sources.documents import Batch, Columns, DocumentError, Input, Tokenized, TokenTable, columns_of_side
 from packer.sources.lengths import document_lengths
-from packer.sources.pairs import Pairs, SideReader
+from packer.sources.pairs import CheckedBatch, Pairs
+from packer.sources.rejections import Rejections, joined_sides, rejections_of
 from packer.sources.source import Source
 from packer.sources.spill import count_documents, decode_inputs, open_pieces
 from packer.sources.survey import SourceSurvey, source_identity
 from packer.text import Encoded
-
-CheckedBatch = tuple[Batch, NDArray[np.int32]]
-"""A batch, and the lengths of its documents, shape (documents,)."""
 
 COLUMNS_OF_PAIRS = tuple(name for role in ROLES for name in columns_of_side(role)[:2])
 """Columns of tokens and labels of both sides, as tokenized pairs have them."""
@@ -48,12 +46,8 @@ class TextPairs(Pairs):
     def __init__(self, records: Source, kept: tuple[str, ...]) -> None:
         """Take records, whose lists are the chosen answers, and the columns to keep; see `open_text_pairs`."""
         of_sides = [columns_of_side(role, kept) for role in ROLES]
-        super().__init__(
-            *(
-                Source(records.name, records.inputs, columns, None, records.tokenized, records.pad_id)
-                for columns in of_sides
-            )
-        )
+        name, inputs, of_text = records.name, records.inputs, (records.tokenized, records.pad_id)
+        super().__init__(*(Source(name, inputs, columns, None, *of_text, skips=records.skips) for columns in of_sides))
         self._records = records
         self._of_sides = of_sides
 
@@ -81,11 +75,15 @@ class TextPairs(Pairs):
         lists = dict.fromkeys(_tokens_of(_REJECTED, has_labels=self.has_labels), _LISTS)
         pieces = decode_inputs(self._records, folder, progress, engine, kinds={**kinds, **lists})
         tokenized = self._counted(count_documents(pieces))
+        inputs = [open_pieces(self._records, pieces, columns) for columns in self._of_sides]
         sides = (
-            Source(self.name, open_pieces(self._records, pieces, columns), columns, None, tokenized, self.pad_id)
-            for columns in self._of_sides
+            Source(self.name, of_side, columns, None, tokenized, self.pad_id, skips=self.skips)
+            for of_side, columns in zip(inputs, self._of_sides, strict=True)
         )
-        return Pairs(*sides)
+        decoded = Pairs(*sides)
+        if self.skips:
+            decoded.rejections = _of_both_sides(rejections_of(inputs[0], pieces), inputs[0])
+        return decoded
 
     def survey(
         self,
@@ -110,9 +108,9 @@ class TextPairs(Pairs):
         identity = source_identity(self, lengths)
         return SourceSurvey(source=self, identity=identity, lengths_of=lengths.__getitem__, extra=extra)
 
-    def _readers(self, number: int) -> tuple[SideReader, SideReader]:
+    def _batches(self, number: int) -> list[tuple[Iterator[CheckedBatch], int]]:
         one, other = tee(self._split(self._records.inputs[number]))
-        return SideReader((chosen for chosen, _ in one), 0), SideReader((rejected for _, rejected in other), 0)
+        return [((chosen for chosen, _ in one), 0), ((rejected for _, rejected in other), 0)]
 
     def _split(self, input_: Input) -> Iterator[tuple[CheckedBatch, CheckedBatch]]:
         """Yield the chosen and the rejected answers of one batch after the other."""
@@ -121,7 +119,7 @@ class TextPairs(Pairs):
                 self._counts[name] += getattr(batch, name)
             extra = {name: batch.extra[name] for name in self.columns.extra}
             labels = batch.extra[_REJECTED.labels] if self.has_labels else None
-            rejected = Batch(batch.extra[_REJECTED.input_ids], labels, batch.done, extra)
+            rejected = Batch(batch.extra[_REJECTED.input_ids], labels, batch.done, extra, rejected=batch.rejected)
             yield (
                 (batch._replace(extra=extra), lengths),
                 (rejected, document_lengths(rejected.input_ids, labels, {})),
@@ -154,8 +152,21 @@ class _Records(Source):
         return self.columns
 
 
+def _of_both_sides(records: Rejections, inputs: Sequence[Input]) -> Rejections:
+    """Return the rejected lists of pairs, given the rejected records and the decoded inputs of a side."""
+    lists = sum(input_.rows or 0 for input_ in inputs)
+    of_rejected = (replace(part, first_list=part.first_list + lists) for part in records.parts)
+    return replace(joined_sides([records, records], lists), parts=(*records.parts, *of_rejected))
+
+
 def open_text_pairs(
-    name: str, inputs: tuple[Input, ...], kept: tuple[str, ...], *, tokenized: Tokenized, pad_id: int | None
+    name: str,
+    inputs: tuple[Input, ...],
+    kept: tuple[str, ...],
+    *,
+    tokenized: Tokenized,
+    pad_id: int | None,
+    skips: bool,
 ) -> TextPairs:
     """Make a source of preference pairs of inputs that tokenize them.
 
@@ -165,11 +176,12 @@ def open_text_pairs(
         kept: columns with one value per pair to keep beside the tokens.
         tokenized: what shapes the tokens.
         pad_id: padding token of the tokenizer; None if unknown.
+        skips: whether records that cannot be used are rejected, with both answers.
     """
     has_labels = any(input_.has_labels for input_ in inputs)
     beside = _tokens_of(_REJECTED, has_labels=has_labels)
     columns = columns_of_side(ROLES[0], (*beside, *kept))
-    return TextPairs(_Records(name, inputs, columns, None, tokenized, pad_id), kept)
+    return TextPairs(_Records(name, inputs, columns, None, tokenized, pad_id, skips=skips), kept)
 
 
 def rejected_columns(rejected: Encoded) -> dict[str, pa.Array]:

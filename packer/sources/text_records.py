@@ -8,7 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from packer.sources.documents import DocumentError, Places, RowPlaces, SourceFile
+from packer.errors import SourceError
+from packer.sources.documents import DocumentError, SourceFile
+from packer.sources.places import Places, RowPlaces
 
 Record = TypeVar("Record")
 
@@ -44,6 +46,16 @@ class RecordReader(Protocol):
         """Locations of the records, for messages."""
         return RowPlaces(self.file.name)
 
+    @property
+    def fault(self) -> SourceError | None:
+        """Error for the first record if it is not valid."""
+        return None
+
+    def samples(self) -> Iterator[pa.Schema | Mapping[str, Any]]:
+        """Yield what `fields` is for each valid record in turn, so that a usable one tells the kind of the records."""
+        if self.fields is not None:
+            yield self.fields
+
     def require(self, columns: Sequence[str]) -> None:
         """Check that records have these columns, which are kept beside the tokens.
 
@@ -59,8 +71,43 @@ class RecordReader(Protocol):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
         """Yield blocks of records, each with the bytes of the file up to its end; `records` does any slow decoding."""
 
-    def records(self, block: Any, columns: Sequence[str]) -> pa.Table | list[dict[str, Any]]:
-        """Decode a block; raises a `DocumentError` with the index of a record in the block."""
+    def records(
+        self, block: Any, columns: Sequence[str], rejected: list[DocumentError] | None = None
+    ) -> pa.Table | list[dict[str, Any]]:
+        """Decode a block.
+
+        Args:
+            block: one of `blocks`.
+            columns: columns to decode.
+            rejected: list to which the error for every record that is not valid is added, in order; such a record has
+                no fields. None to raise the first error.
+
+        Raises:
+            DocumentError: a record is not valid; with its index in the block.
+        """
+
+    def lines_of(self, block: Any) -> bytes | None:
+        """Return the lines that a block is made of; None if records are located by number."""
+        return None
+
+
+def reject(fault: DocumentError, rejected: list[DocumentError] | None) -> None:
+    """Add an error to a list, or raise it if there is no list."""
+    if rejected is None:
+        raise fault
+    rejected.append(fault)
+
+
+def valid_records(
+    block: Sequence[dict[str, Any] | DocumentError], rejected: list[DocumentError] | None
+) -> list[dict[str, Any]]:
+    """Return the records of a block that holds errors for those that are not valid; see `RecordReader.records`."""
+    records: list[dict[str, Any]] = []
+    for row, record in enumerate(block):
+        if isinstance(record, DocumentError):
+            reject(record.at(row), rejected)
+        records.append({} if isinstance(record, DocumentError) else record)
+    return records
 
 
 def rows_per_block(file: SourceFile, rows: int) -> int:
@@ -87,7 +134,7 @@ def in_blocks(records: Iterator[tuple[Record, int]]) -> Iterator[list[Record]]:
                 yield block
                 block, total = [], 0
     except DocumentError as error:
-        raise DocumentError(len(block), error.message) from None
+        raise error.at(len(block)) from None
     if block:
         yield block
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,30 +14,25 @@ import pyarrow as pa
 import xxhash
 
 from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.facts.rejection import REMEDY
 from packer.paths import PathList
 from packer.sources.arrow_records import open_arrow_records, select_arrow_records
 from packer.sources.column_checks import check_types, refuse_twins
-from packer.sources.column_types import as_plain
-from packer.sources.column_values import infer
 from packer.sources.decode_pool import DecodePool, pool_or_new
 from packer.sources.decoded_streams import COLUMNS
-from packer.sources.documents import (
-    TURN_STARTS,
-    Batch,
-    DocumentError,
-    Input,
-    Places,
-    SourceFile,
-    Tokenized,
-)
+from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Input, Rejection, SourceFile, Tokenized
 from packer.sources.formats import format_of
 from packer.sources.hugging_face import Found
+from packer.sources.places import Places
 from packer.sources.source import Source
 from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs, rejected_columns
 from packer.sources.text_records import RecordReader
 from packer.sources.tokenized_source import find_source, refuse_masks
-from packer.text import Encoded, Encoder, PairEncoder, Records, TextError, TextOptions, recognise, recognise_pairs
+from packer.sources.usable_text import document_error, encode_usable, values_of_column
+from packer.text import Encoder, PairEncoder, Records, TextError, TextOptions, recognise, recognise_pairs
 from packer.text.text_columns import OF_CHATS
+
+_SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -49,6 +46,9 @@ class TextInput(Input):
     encoder: Encoder
     kept: tuple[str, ...] = ()
     """Columns kept beside the tokens."""
+
+    skips: bool = False
+    """Whether records that cannot be used are rejected, with an empty document in the place of each."""
 
     @property
     def file(self) -> SourceFile:
@@ -83,18 +83,11 @@ class TextInput(Input):
         row, blocks = 0, self.reader.blocks(self._columns)
         with pool_or_new(pool) as working, closing(working.in_order(self._encode, blocks)) as results:
             try:
-                for encoded, extra, done in results:
-                    yield Batch(
-                        [encoded.input_ids],
-                        [encoded.labels] if encoded.labels is not None else None,
-                        done,
-                        {name: [values] for name, values in extra.items()},
-                        straddling=len(encoded.straddling),
-                        untrained=len(encoded.untrained),
-                    )
-                    row += len(encoded.input_ids)
+                for batch in results:
+                    yield batch
+                    row += len(batch.input_ids[0])
             except (DocumentError, TextError) as fault:
-                raise DocumentError(row + fault.row, fault.message) from None
+                raise document_error(fault).at(row + fault.row) from None
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
@@ -112,16 +105,34 @@ class TextInput(Input):
         """Columns to read, for the tokens and beside them."""
         return tuple(dict.fromkeys((*self.encoder.records.needed, *self.kept)))
 
-    def _encode(self, block: tuple[Any, int]) -> tuple[Encoded, dict[str, pa.Array], int]:
+    def _encode(self, block: tuple[Any, int]) -> Batch:
         content, done = block
-        records = self.reader.records(content, self._columns)
-        encoded = self.encoder.encode(records)
-        extra = {column: _values(records, column) for column in self.kept}
+        lines = self.reader.lines_of(content) if self.skips else None
+        try:
+            records = self.reader.records(content, self._columns)
+            encoded = self.encoder.encode(records)
+            extra = {column: values_of_column(records, column) for column in self.kept}
+            rejected: tuple[Rejection, ...] = ()
+        except (DocumentError, TextError, UnicodeDecodeError):
+            if not self.skips:
+                raise
+            faults: list[DocumentError] = []
+            records = self.reader.records(content, self._columns, faults)
+            encoded, extra, rejected = encode_usable(self.encoder, records, self.kept, faults)
         if encoded.turn_starts is not None:
             extra[TURN_STARTS] = encoded.turn_starts
-        if encoded.rejected is not None:
-            extra |= rejected_columns(encoded.rejected)
-        return encoded, extra, done
+        if encoded.rejected_answers is not None:
+            extra |= rejected_columns(encoded.rejected_answers)
+        return Batch(
+            [encoded.input_ids],
+            [encoded.labels] if encoded.labels is not None else None,
+            done,
+            {name: [values] for name, values in extra.items()},
+            straddling=len(encoded.straddling),
+            untrained=len(encoded.untrained),
+            rejected=rejected,
+            lines=lines,
+        )
 
 
 def open_text(
@@ -133,6 +144,7 @@ def open_text(
     keep: Sequence[str] = (),
     turns: bool = False,
     pairs: bool = False,
+    skips: bool = False,
 ) -> Source:
     """Open a dataset of text: find its files and columns, without reading the documents.
 
@@ -148,6 +160,7 @@ def open_text(
         turns: also keep the column "turn_starts", with the tokens at which turns of chats begin; plain text has none.
         pairs: read preference pairs from `chosen`, `rejected` and, if it exists, `prompt`; `text_column` names others.
             Each pair makes two documents.
+        skips: reject records that cannot be used, with an empty document in the place of each.
 
     Raises:
         PackerError: the path, split or column does not exist, the format is unknown, or the tokenizer does not fit.
@@ -159,7 +172,7 @@ def open_text(
         raise PackerError(f"keep {written!r}: tokenizing writes a column of that name; rename it in the source")
     found = find_source(source, split)
     readers = _readers(found)
-    records = _common_records(readers, found.name, text_column, pairs=pairs)
+    records = _common_records(readers, found.name, text_column, pairs=pairs, skips=skips)
     turns = turns and records.conversational and not pairs
     encoder = PairEncoder(options, records) if pairs else Encoder(options, records, turns=turns)
     identity = encoder.identity
@@ -169,12 +182,13 @@ def open_text(
     tokenized = Tokenized(identity=identity, fingerprint=found.fingerprint)
     for reader in readers:
         reader.require(keep)
-    inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep)) for reader in readers)
+    inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep), skips=skips) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    name, pad_id = found.name, encoder.pad_id
     if pairs:
-        return open_text_pairs(found.name, inputs, tuple(keep), tokenized=tokenized, pad_id=encoder.pad_id)
-    extra = (*keep, TURN_STARTS) if turns else tuple(keep)
-    return Source(found.name, inputs, COLUMNS._replace(extra=extra), tokenized=tokenized, pad_id=encoder.pad_id)
+        return open_text_pairs(name, inputs, tuple(keep), tokenized=tokenized, pad_id=pad_id, skips=skips)
+    columns = COLUMNS._replace(extra=(*keep, TURN_STARTS) if turns else tuple(keep))
+    return Source(name, inputs, columns, tokenized=tokenized, pad_id=pad_id, skips=skips)
 
 
 def _readers(found: Found) -> list[RecordReader]:
@@ -186,7 +200,9 @@ def _readers(found: Found) -> list[RecordReader]:
     return [format_of(path, name).open_records(path, name) for path, name in found.files]
 
 
-def _common_records(readers: list[RecordReader], name: str, text_column: str | None, *, pairs: bool) -> Records:
+def _common_records(
+    readers: list[RecordReader], name: str, text_column: str | None, *, pairs: bool, skips: bool
+) -> Records:
     """Return the columns that hold the text or preference pairs, which must be the same in all files.
 
     Raises:
@@ -194,18 +210,16 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
     """
     known: dict[str, Records] = {}
     for reader in readers:
-        if reader.fields is None:
-            continue
-        file = reader.file.name
-        if pairs:
-            known[file] = recognise_pairs(reader.fields, file, text_column)
-        else:
-            _refuse_tokens(reader.fields, file, text_column)
-            known[file] = recognise(reader.fields, file, text_column)
-        if isinstance(reader.fields, pa.Schema):
-            for column in known[file].needed:
-                refuse_twins(reader.fields, column, file)
+        if reader.fault is not None and not skips:
+            raise reader.fault
+        tell = partial(_records_of, reader=reader, text_column=text_column, pairs=pairs)
+        found = _usable_records(reader, tell) if skips else tell(reader.fields)
+        if found is not None:
+            known[reader.file.name] = found
     if not known:
+        for reader in readers:
+            if reader.fault is not None:
+                raise SourceError(f"{name}: no record can be used: {str(reader.fault).removesuffix(f'; {REMEDY}')}")
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
     for file, other in others:
@@ -218,15 +232,41 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
     return replace(records, template_columns=OF_CHATS) if records.conversational else records
 
 
-def _values(records: pa.Table | Sequence[Mapping[str, Any]], column: str) -> pa.Array:
-    """Return the values of a kept column.
+def _records_of(
+    fields: pa.Schema | Mapping[str, Any] | None, reader: RecordReader, text_column: str | None, *, pairs: bool
+) -> Records | None:
+    """Return the columns that hold the text, given a schema or a record of a file; None without any."""
+    if fields is None:
+        return None
+    file = reader.file.name
+    if pairs:
+        found = recognise_pairs(fields, file, text_column)
+    else:
+        _refuse_tokens(fields, file, text_column)
+        found = recognise(fields, file, text_column)
+    if isinstance(fields, pa.Schema):
+        for column in found.needed:
+            refuse_twins(fields, column, file)
+    return found
+
+
+def _usable_records(
+    reader: RecordReader, tell: Callable[[pa.Schema | Mapping[str, Any]], Records | None]
+) -> Records | None:
+    """Return the columns that hold the text, given the first record of a file that tells; None without records.
 
     Raises:
-        DocumentError: no type holds all values.
+        PackerError: none of the first records tells; with the error for the first of them.
     """
-    if isinstance(records, pa.Table):
-        return as_plain(records.column(column).combine_chunks())
-    return infer([record.get(column) for record in records], column)
+    first: PackerError | None = None
+    for fields in islice(reader.samples(), _SAMPLES):
+        try:
+            return tell(fields)
+        except PackerError as error:
+            first = first or error
+    if first is not None:
+        raise first
+    return None
 
 
 def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None) -> None:

@@ -25,6 +25,7 @@ from packer.sources.regular_files import require_regular
 from packer.sources.source import Source
 from packer.sources.split_names import files_of_split, splits_of
 from packer.sources.table_in_memory import TableInMemory
+from packer.sources.unusable_lists import reject_unusable
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -43,6 +44,7 @@ def open_source(
     keep_tokens: Sequence[str] = (),
     turns: bool = False,
     pairs: bool = False,
+    skips: bool = False,
 ) -> Source:
     """Open a tokenized dataset: find its files and columns, without reading the documents.
 
@@ -57,6 +59,7 @@ def open_source(
         turns: also keep the column "turn_starts", with the tokens at which turns of chats begin.
         pairs: read preference pairs from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
             `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart.
+        skips: reject documents that cannot be used, with an empty one in the place of each. Mapped files are read once.
 
     Raises:
         PackerError: the path, split or column does not exist, or the format is unknown.
@@ -64,10 +67,10 @@ def open_source(
     """
     refuse_masks((*keep, *keep_tokens))
     if pairs:
-        return open_pairs(lambda columns: _opened(source, split, columns), tuple(keep))
+        return open_pairs(lambda columns: _opened(source, split, columns, skips=skips), tuple(keep))
     places = (TURN_STARTS,) if turns and TURN_STARTS not in keep else ()
     columns = Columns(input_column, labels_column, (*keep, *keep_tokens, *places), tuple(keep_tokens))
-    opened = _opened(source, split, columns)
+    opened = _opened(source, split, columns, skips=skips)
     if labels_column != "labels" and not opened.has_labels:
         raise PackerError(f"{opened.name}: no labels column '{labels_column}'; name one that exists")
     return opened
@@ -80,23 +83,37 @@ def refuse_masks(keep: Sequence[str]) -> None:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
 
 
-def _opened(source: str | Path | PathList | Dataset | DatasetDict, split: str | None, columns: Columns) -> Source:
+def _opened(
+    source: str | Path | PathList | Dataset | DatasetDict, split: str | None, columns: Columns, *, skips: bool
+) -> Source:
     found = find_source(source, split)
-    read = with_masks(columns, _names_in(found))
+    read = with_masks(columns, _names_in(found, columns.input_ids if skips else None))
     if found.table is not None:
         opened: list[Input] = [_open_table(found.table, found.name, read)]
+    elif skips:
+        opened = [(kind.open_usable or kind.open_tokens)(path, name, read) for kind, path, name in _formats(found)]
     else:
         opened = [kind.open_tokens(path, name, read) for kind, path, name in _formats(found)]
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
+    if skips:
+        opened = reject_unusable(opened, read)
     inputs = apply_masks(opened, columns, read)
     if not found.saved:
         _check_labels(inputs, columns)
-    return Source(found.name, inputs, columns, found.indices, pad_id=found.pad_id)
+    return Source(found.name, inputs, columns, found.indices, pad_id=found.pad_id, skips=skips)
 
 
-def column_names(source: str | Path | PathList | Dataset | DatasetDict, split: str | None) -> list[str]:
-    """Return the column names of the first file of a source; raises as `find_source` does."""
-    return _names_in(find_source(source, split))
+def column_names(
+    source: str | Path | PathList | Dataset | DatasetDict, split: str | None, usable: str | None = None
+) -> list[str]:
+    """Return the column names of the first file of a source; raises as `find_source` does.
+
+    Args:
+        source: as in `open_source`.
+        split: as in `open_source`.
+        usable: column that a record must have to tell the names, if unusable ones are rejected.
+    """
+    return _names_in(find_source(source, split), usable)
 
 
 def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: str | None) -> Found:
@@ -214,12 +231,18 @@ def _formats(found: Found) -> Iterator[tuple[InputFormat, Path, str]]:
         yield FORMATS["arrow"] if found.saved else format_of(path, name), path, name
 
 
-def _names_in(found: Found) -> list[str]:
+def _names_in(found: Found, usable: str | None) -> list[str]:
     """Return the column names of the first file that has any."""
     if found.table is not None:
         return list(found.table.table.column_names)
-    names = (kind.column_names(path, name) for kind, path, name in _formats(found))
-    return next(filter(None, names), [])
+    for kind, path, name in _formats(found):
+        if usable is not None and kind.usable_names is not None:
+            names = kind.usable_names(path, name, usable)
+        else:
+            names = kind.column_names(path, name)
+        if names:
+            return names
+    return []
 
 
 def _check_labels(inputs: tuple[Input, ...], columns: Columns) -> None:

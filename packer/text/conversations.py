@@ -33,7 +33,9 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
     system = _system_message(parts, record.get(SYSTEM), row)
     kwargs = record.get(TEMPLATE_KWARGS)
     if kwargs is not None and not isinstance(kwargs, dict):
-        raise TextError(row, f"'{TEMPLATE_KWARGS}' is a {type(kwargs).__name__} where an object is expected")
+        raise TextError(
+            row, f"'{TEMPLATE_KWARGS}' is a {type(kwargs).__name__} where an object is expected", "wrong_type"
+        )
     return Chat(
         row,
         [*system, *chain.from_iterable(parts)],
@@ -57,7 +59,9 @@ def _system_message(parts: Sequence[Sequence[Message]], system: Any, row: int) -
         return [{"role": "system", "content": system}]
     if first.get("content") != system:
         raise TextError(
-            row, f"the conversation begins with a system message, and '{SYSTEM}' holds another; keep one of them"
+            row,
+            f"the conversation begins with a system message, and '{SYSTEM}' holds another; keep one of them",
+            "invalid_chat",
         )
     return []
 
@@ -91,11 +95,15 @@ def _is_trained(message: Message, where: str, row: int) -> bool | None:
     """Whether a message says that it is trained; None if it says nothing."""
     weight, train = message.get("weight"), message.get("train")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
-        raise TextError(row, f"{where} has the weight {weight!r}, where 0 (context only) or 1 (trained) is expected")
+        expected = "0 (context only) or 1 (trained) is expected"
+        listed = f"{where} has another weight where {expected}"
+        raise TextError(row, f"{where} has the weight {weight!r}, where {expected}", "invalid_chat", listed)
     if train is not None and not isinstance(train, bool):
-        raise TextError(row, f"{where} has train {train!r}, where true or false is expected")
+        listed = f"{where} has train {type(train).__name__} where true or false is expected"
+        raise TextError(row, f"{where} has train {train!r}, where true or false is expected", "invalid_chat", listed)
     if weight is not None and train is not None and bool(weight) != train:
-        raise TextError(row, f"{where} has weight {weight!r} and train {str(train).lower()}; leave one of them out")
+        both = f"{where} has weight {weight!r} and train {str(train).lower()}"
+        raise TextError(row, f"{both}; leave one of them out", "invalid_chat")
     return train if weight is None else bool(weight)
 
 
@@ -104,9 +112,13 @@ def _check(message: Message, where: str, row: int, trained: bool | None, train_o
     said = f"weight {message['weight']!r}" if message.get("weight") is not None else f"train {str(trained).lower()}"
     if trained is False and train_on == "all":
         raise TextError(
-            row, f"{where} has {said}, and --train-on all trains every message: leave --train-on out, or remove that"
+            row,
+            f"{where} has {said}, and --train-on all trains every message: leave --train-on out, or remove that",
+            "invalid_chat",
         )
     untrained = in_prompt or (train_on == "assistant" and message["role"] != "assistant")
     if trained and untrained and train_on != "all":
         which = "a message of the prompt" if in_prompt else f"a message of the role {message['role']}"
-        raise TextError(row, f"{where} has {said}, and --train-on {train_on} does not train {which}; remove that")
+        raise TextError(
+            row, f"{where} has {said}, and --train-on {train_on} does not train {which}; remove that", "invalid_chat"
+        )

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from packer.errors import SourceError
+from packer.facts import Reason
 from packer.text.text_columns import TOOLS
 
 Message = dict[str, Any]
@@ -21,19 +22,29 @@ _SHAREGPT = {
     "function_call": "assistant",
 }
 _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")}
+_LONGEST_ROLE = 20  # characters; what is longer may be text
 _ROLES |= {"observation": "tool", "function_call": "assistant"}
 
 
 class TextError(SourceError):
-    """A record is wrong: the document's number, and what is wrong with it."""
+    """A record is wrong: the document's number, what is wrong with it, and the reason for leaving it out.
 
-    def __init__(self, row: int, message: str) -> None:
+    Args:
+        row: number of the document.
+        message: what is wrong, for the user.
+        reason: why the record cannot be used.
+        listed: the message in the list of rejected records, if the one for the user quotes the record.
+    """
+
+    def __init__(self, row: int, message: str, reason: Reason, listed: str | None = None) -> None:
         super().__init__(f"document {row:,}: {message}")
         self.row = row
         self.message = message
+        self.reason: Reason = reason
+        self.listed = listed or message
 
-    def __reduce__(self) -> tuple[type[TextError], tuple[int, str]]:
-        return type(self), (self.row, self.message)  # to pass between processes
+    def __reduce__(self) -> tuple[type[TextError], tuple[int, str, Reason, str]]:
+        return type(self), (self.row, self.message, self.reason, self.listed)  # to pass between processes
 
 
 def text_of(value: Any, where: str, row: int) -> str:
@@ -44,14 +55,20 @@ def text_of(value: Any, where: str, row: int) -> str:
     """
     if type(value) is not str:
         what = "null" if value is None else f"a {type(value).__name__}"
-        raise TextError(row, f"{where} is {what} where a string is expected; filter the row out or write ''")
+        raise TextError(
+            row,
+            f"{where} is {what} where a string is expected; filter the row out or write ''",
+            "missing_value" if value is None else "wrong_type",
+        )
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
             code = ord(value[error.start])
             raise TextError(
-                row, f"{where} has a lone surrogate U+{code:04X} at character {error.start}; no UTF-8 can hold it"
+                row,
+                f"{where} has a lone surrogate U+{code:04X} at character {error.start}; no UTF-8 can hold it",
+                "invalid_text",
             ) from None
     return value
 
@@ -77,14 +94,17 @@ def messages_of(value: Any, column: str, row: int) -> list[Message]:
     """
     if not isinstance(value, list):
         what = "null" if value is None else f"a {type(value).__name__}"
-        raise TextError(row, f"'{column}' is {what} where a list of messages is expected")
+        reason: Reason = "missing_value" if value is None else "wrong_type"
+        raise TextError(row, f"'{column}' is {what} where a list of messages is expected", reason)
     return [_message(message, column, number, row) for number, message in enumerate(value)]
 
 
 def _message(message: Any, column: str, number: int, row: int) -> Message:
     where = f"'{column}' message {number}"
     if not isinstance(message, dict):
-        raise TextError(row, f"{where} is a {type(message).__name__} where an object with a role is expected")
+        raise TextError(
+            row, f"{where} is a {type(message).__name__} where an object with a role is expected", "wrong_type"
+        )
     # apply_chat_template does so from transformers 5 on; otherwise templates write "None"
     message = {key: value for key, value in message.items() if value is not None}
     if "role" in message:
@@ -94,16 +114,21 @@ def _message(message: Any, column: str, number: int, row: int) -> Message:
         if "value" in message:
             message["content"] = message.pop("value")
     else:
-        raise TextError(row, f"{where} has no 'role' (found: {', '.join(message) or 'none'})")
+        found = ", ".join(message) or "none"
+        raise TextError(row, f"{where} has no 'role' (found: {found})", "invalid_chat", f"{where} has no 'role'")
     if not isinstance(role, str) or role not in known:
-        raise TextError(row, f"{where} has the role {role!r}, which is none of {', '.join(known)}")
+        among = f"which is none of {', '.join(known)}"
+        listed = f"{where} has a role that is no known one" if len(str(role)) > _LONGEST_ROLE else None
+        raise TextError(row, f"{where} has the role {role!r}, {among}", "invalid_chat", listed)
     if role == "function_call" and isinstance(message.get("content"), str):
         message["tool_calls"] = _calls_of(message.pop("content"), where, row)
     content = message.get("content", "")
     if isinstance(content, str):
         text_of(content, f"the content of {where}", row)
     elif not isinstance(content, list):
-        raise TextError(row, f"{where} has a content of type {type(content).__name__} where text is expected")
+        raise TextError(
+            row, f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type"
+        )
     return {**message, "role": known[role]}
 
 
@@ -116,10 +141,16 @@ def _calls_of(text: str, where: str, row: int) -> list[dict[str, Any]]:
     try:
         calls = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TextError(row, f"{where} is a function_call, and its content is not valid JSON: {error}") from None
+        raise TextError(
+            row, f"{where} is a function_call, and its content is not valid JSON: {error}", "invalid_chat"
+        ) from None
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
-        raise TextError(row, f"{where} is a function_call, and its content names no function: write name and arguments")
+        raise TextError(
+            row,
+            f"{where} is a function_call, and its content names no function: write name and arguments",
+            "invalid_chat",
+        )
     return [
         {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
         for call in calls
@@ -135,7 +166,7 @@ def tools_of(value: Any, row: int) -> list[Any] | None:
     try:
         tools = json.loads(value) if isinstance(value, str) and value else value or None
     except ValueError as error:
-        raise TextError(row, f"'{TOOLS}' is not valid JSON: {error}") from None
+        raise TextError(row, f"'{TOOLS}' is not valid JSON: {error}", "invalid_chat") from None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise TextError(row, f"'{TOOLS}' is a {type(tools).__name__} where a list of objects is expected")
+        raise TextError(row, f"'{TOOLS}' is a {type(tools).__name__} where a list of objects is expected", "wrong_type")
     return tools or None

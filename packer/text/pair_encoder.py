@@ -32,7 +32,7 @@ class PairEncoder(Encoder):
     documents_per_record = 2
 
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
-        """Encode a batch; see `Encoder.encode`. The rejected answers are in the field `rejected`.
+        """Encode a batch; see `Encoder.encode`. The rejected answers are in the field `rejected_answers`.
 
         Numbers of straddling and untrained documents count both sides; an error has the number of the record.
 
@@ -42,8 +42,8 @@ class PairEncoder(Encoder):
         try:
             both = super().encode(batch, 2 * first_row)
         except TextError as fault:
-            raise TextError(fault.row // 2, fault.message) from None
-        return replace(_side(both, 0), rejected=_side(both, 1))
+            raise TextError(fault.row // 2, fault.message, fault.reason, fault.listed) from None
+        return replace(_side(both, 0), rejected_answers=_side(both, 1))
 
     def _tokenize(self, chunk: Chunk) -> list[tuple[list[int], list[Place]]]:
         """Tokenize both sides, and begin the answers of both behind the tokens that they share with their prompt."""
@@ -115,7 +115,7 @@ class PairEncoder(Encoder):
             chats = [replace(chat, first=systems + shared) for chat in chats]
         for column, side in zip(columns, sides, strict=True):
             if self.has_labels and side[shared]["role"] != "assistant":
-                raise TextError(row, self._no_answer(column, side[shared], shared))
+                raise TextError(row, self._no_answer(column, side[shared], shared), "invalid_chat")
         return chats
 
     def _no_answer(self, column: str, message: Message, number: int) -> str:
@@ -138,10 +138,12 @@ class PairEncoder(Encoder):
         column = self.records.prompt_column
         value = record.get(column) if column is not None else None
         if self.records.has_prompts and value is None:
-            raise TextError(row, f"'{column}' is null or missing, and the first record has one; filter the row out")
+            message = f"'{column}' is null or missing, and the first record has one; filter the row out"
+            raise TextError(row, message, "missing_value")
         is_repeated = self.records.conversational and isinstance(value, str)
         if value is not None and not self.records.has_prompts and not is_repeated:
-            raise TextError(row, f"'{column}' holds a prompt, and the first record has none; give one to all or none")
+            message = f"'{column}' holds a prompt, and the first record has none; give one to all or none"
+            raise TextError(row, message, "invalid_value")
         return value
 
     def _check_beginning(self, shared: list[Message], prompt: str | None, row: int) -> None:
@@ -157,6 +159,7 @@ class PairEncoder(Encoder):
                 row,
                 f"'{self.records.prompt_column}' is a string that is none of the messages with which both answers "
                 f"begin; write it as messages, or leave it out by --text-column {','.join(self.records.columns)}",
+                "invalid_chat",
             )
 
     def _without_prompt(self, row: int, what: str) -> TextError:
@@ -165,6 +168,7 @@ class PairEncoder(Encoder):
             row,
             f"'{one}' and '{other}' differ from the first {what} on, and there is no prompt beside them; "
             f"write it before both or into a column of its own, {_ALL}",
+            "invalid_chat" if self.records.conversational else "invalid_text",
         )
 
     def _records(self, columns: dict[str, list[Any]], first_row: int) -> list[tuple[dict[str, Any], int]]:
@@ -221,7 +225,8 @@ def _in_common(prompt: Sequence[int], tokens: Sequence[int]) -> int:
 
 
 def _empty(column: str, row: int) -> TextError:
-    return TextError(row, f"'{column}' is empty, so that there is no answer to train on; filter the row out")
+    message = f"'{column}' is empty, so that there is no answer to train on; filter the row out"
+    return TextError(row, message, "missing_value")
 
 
 def _text(message: Message) -> str:

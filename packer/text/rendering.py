@@ -65,6 +65,7 @@ class Templates:
             raise TextError(
                 chat.row,
                 f"{self._name} has no chat template 'default' for it (found: {', '.join(self.sources)}); " + CHOICE,
+                "template_error",
             )
         return self.sources[wanted]
 
@@ -85,9 +86,9 @@ class Templates:
         if isinstance(text, Exception):
             where = "it" if count is None else f"up to {chat.name_of(count - (not prompt))}"
             reason = next(iter(str(text).splitlines()), "")
-            raise TextError(
-                chat.row, f"the chat template does not render {where}: {type(text).__name__} {reason}"
-            ) from text
+            what = f"the chat template does not render {where}: {type(text).__name__}"
+            listed = what if _quotes(reason, chat, text) else f"{what} {reason}"
+            raise TextError(chat.row, f"{what} {reason}", "template_error", listed) from text
         return text
 
     def attempt(
@@ -110,6 +111,16 @@ class Templates:
                 raise
             return error
         return str(text)
+
+
+def _quotes(reason: str, chat: Chat, error: Exception) -> bool:
+    """Whether the reason of an error may quote text of a chat; the template's own sentences need not."""
+    from jinja2 import TemplateError
+
+    if not isinstance(error, TemplateError):
+        return True
+    contents = (message.get("content") for message in chat.messages)
+    return any(isinstance(content, str) and content.strip() and content.strip() in reason for content in contents)
 
 
 def template_tokens(source: str) -> list[tuple[str, str]]:

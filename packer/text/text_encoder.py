@@ -57,7 +57,7 @@ class Encoded:
     """Numbers of documents that have tokens, none of them trained."""
     turn_starts: pa.ListArray | None = None
     """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None if not asked for."""
-    rejected: Encoded | None = None
+    rejected_answers: Encoded | None = None
     """Rejected answers if the records are preference pairs; all other fields but the numbers are of the chosen ones."""
 
 
@@ -137,6 +137,11 @@ class Encoder:
     def has_labels(self) -> bool:
         """Whether `encode` returns labels, because some tokens are not trained."""
         return self.train_on != "all"
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether `encode` returns where the turns of chats begin."""
+        return self._turns
 
     def encode(self, batch: pa.RecordBatch | pa.Table | Sequence[Mapping[str, Any]], first_row: int = 0) -> Encoded:
         """Encode a batch of fewer than 2**31 tokens: an Arrow batch, or records as Python objects.

@@ -80,7 +80,9 @@ class TextTokens:
             except BaseException as error:
                 if not _is_refusal(error):
                     raise
-                raise TextError(first_row + number, f"the tokenizer does not take it: {_reason(error)}") from None
+                message = f"the tokenizer does not take it: {_reason(error)}"
+                listed = f"the tokenizer does not take it: {type(error).__name__}"
+                raise TextError(first_row + number, message, "invalid_text", listed) from None
         return encoded
 
     def _encode(

@@ -40,10 +40,12 @@ def tokens_section(figures: ReportFigures) -> Section:
         for name, count, color in shown
     ]
     plot = bar_plot("What became of every token", bars, name="tokens", largest=tokens)
-    dropped = sum(totals.documents_dropped.values())
+    rejected = totals.documents_dropped.get("rejected", 0)
+    dropped = sum(totals.documents_dropped.values()) - rejected
+    unusable = f"{rejected:,} could not be used, " if rejected else ""
     notes = [
-        f"Of {count_of(totals.documents, 'document')}, {totals.documents_packed:,} are packed, {dropped:,} dropped, "
-        f"{totals.documents_split:,} split and {totals.documents_truncated:,} truncated."
+        f"Of {count_of(totals.documents, 'document')}, {totals.documents_packed:,} are packed, {unusable}"
+        f"{dropped:,} dropped, {totals.documents_split:,} split and {totals.documents_truncated:,} truncated."
     ]
     return Section(name="tokens", question="What became of every token?", verdict=verdict, plot=plot, notes=notes)
 

@@ -110,7 +110,9 @@ class ChatTemplate:
             spans = [(max(start, begin), end) for begin, end in spans if end > start]
         if not spans and any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
             raise TextError(
-                chat.row, "the chat template's generation marks hold nothing of the assistant's turns; mend them"
+                chat.row,
+                "the chat template's generation marks hold nothing of the assistant's turns; mend them",
+                "unlocated_spans",
             )
         return _without(spans, self._masked(one, answers_only=True)) if spans else []
 
@@ -135,7 +137,8 @@ class ChatTemplate:
             if turn + 1 == len(chat.messages):
                 self._check_end(one, before)
             if end < start:
-                raise TextError(chat.row, f"the chat template renders {chat.name_of(turn)} as nothing; {_REMEDY}")
+                message = f"the chat template renders {chat.name_of(turn)} as nothing; {_REMEDY}"
+                raise TextError(chat.row, message, "unlocated_spans")
             spans.append((start, end))
         return spans
 
@@ -207,6 +210,7 @@ class ChatTemplate:
                 chat.row,
                 "the chat template renders the last turn differently when another follows, and always or never "
                 f"appends a generation prompt, so that the turn's end is not known; {_REMEDY}",
+                "unlocated_spans",
             )
 
     def _refuse_prompts(self, chat: Chat) -> None:
@@ -216,6 +220,7 @@ class ChatTemplate:
                 chat.row,
                 "the chat template appends a generation prompt, or a part of one, also where none is asked for, so "
                 f"that the end of a turn is not known; {_REMEDY}",
+                "unlocated_spans",
             )
 
 
@@ -239,6 +244,7 @@ def _end_of(part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False)
         one.chat.row,
         f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
         f"follows, so that what the assistant wrote cannot be told exactly; {_REMEDY}",
+        "unlocated_spans",
     )
 
 
@@ -256,4 +262,5 @@ def _without_beginning(chat: Chat) -> TextError:
         chat.row,
         f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not tell "
         f"where that begins; begin the chat with another, give that one weight 0, or {_REMEDY}",
+        "unlocated_spans",
     )

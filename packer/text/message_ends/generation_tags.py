@@ -106,6 +106,7 @@ def misplaced(row: int) -> TextError:
         row,
         "what the chat template marks with {% generation %} is changed or moved afterwards, or marks lie within "
         "marks, so that its place is not known; mend the template, or --train-on all",
+        "unlocated_spans",
     )
 
 

@@ -1,0 +1,96 @@
+"""Records that were left out with `--on-error skip`: their list in the output, and its comparison with a source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import zip_longest
+from pathlib import Path
+
+from packer.errors import SourceError
+from packer.facts import REJECTED, Totals
+from packer.output.output_folder import OutputFolder
+from packer.plan.mixture_shares import Take
+from packer.shards.files import HashingFile
+from packer.shards.rejected_records import read_rejected
+from packer.sources import Source
+from packer.sources.rejections import count_rejected, rejected_records
+
+
+def write_rejected_list(folder: OutputFolder, sources: Mapping[str, Source]) -> str:
+    """Write rejected.jsonl, with a line for each rejected record of decoded sources, in the order of these.
+
+    Args:
+        folder: claimed folder.
+        sources: sources of a mixture by name, or one under the name "".
+
+    Returns:
+        Hash of the file: xxh3-128, hexadecimal.
+    """
+    with folder.temporary(REJECTED) as temporary:
+        with closing(HashingFile(temporary)) as file:
+            for record in rejected_records(sources):
+                file.write(json.dumps(record.to_dict()).encode() + b"\n")
+            if folder.sync:
+                file.sync()
+        temporary.rename(folder.building / REJECTED)
+    folder.sync_folder(folder.building)
+    return file.hexdigest()
+
+
+def with_rejected(totals: Totals, sources: Mapping[str, Source], takes: Sequence[Take] | None) -> Totals:
+    """Count empty documents that were rejected under their reasons.
+
+    Args:
+        totals: totals that count rejected documents as empty.
+        sources: sources that have been decoded.
+        takes: documents that a mixture takes of each source; None for a single source.
+    """
+    counts = count_rejected([*sources.values()], takes)
+    values = totals.with_rejected(sum(counts.values())).values()
+    return Totals(**{**values, "documents_rejected": counts})
+
+
+def refuse_all_rejected(sources: Mapping[str, Source], documents: int, tokens: int) -> None:
+    """Raise a SourceError if rejected records leave nothing to pack."""
+    counts = count_rejected([*sources.values()])
+    if tokens or not counts:
+        return
+    first = next(rejected_records(sources))
+    place = f"line {first.line}" if first.line is not None else f"row {first.row}"
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+    count = sum(counts.values())
+    others = ", and the others are empty" if documents > count else ""
+    raise SourceError(
+        f"nothing is left: of {documents:,} records, {count:,} cannot be used ({reasons}){others}; "
+        f"the first is document {first.document} ({first.file} {place}): {first.message}"
+    )
+
+
+def list_faults(folder: Path, sources: Mapping[str, Source]) -> Iterator[str]:
+    """Yield a sentence for the first difference between rejected.jsonl and the records that sources reject now.
+
+    Names of files may differ, as in a comparison of sources, and so may messages, which libraries write.
+
+    Args:
+        folder: packed dataset.
+        sources: sources that have been read to their end.
+    """
+    found = (
+        (name or None, int(document), reason)
+        for name, source in sources.items()
+        for document, reason in source.rejections.named(source.order)
+    )
+    recorded = ((one.source, one.document, one.reason) for one in read_rejected(folder))
+    for one, other in zip_longest(recorded, found):
+        if one != other:
+            yield f"{REJECTED} {_said(one)}, the source {_said(other)}"
+            return
+
+
+def _said(one: tuple[str | None, int, str] | None) -> str:
+    if one is None:
+        return "rejects no further document"
+    of = f" of {one[0]}" if one[0] else ""
+    return f"rejects document {one[1]}{of} ({one[2]})"

@@ -1,0 +1,48 @@
+"""Read rejected.jsonl, the list of the records that are left out of an output, and check the counts in a manifest."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from packer.errors import PackerError
+from packer.facts import REJECTED, RejectedRecord, kinds_of
+from packer.facts.kinds import check_fields
+from packer.shards.manifest import Manifest
+
+
+def read_rejected(folder: Path) -> Iterator[RejectedRecord]:
+    """Yield the rejected records of an output.
+
+    Raises:
+        PackerError: a line is damaged.
+    """
+    with (folder / REJECTED).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                content = json.loads(line)
+                check_fields(content, kinds_of(RejectedRecord))
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
+                raise PackerError(f"{folder / REJECTED} line {number} is damaged ({error}): restore it") from None
+            yield RejectedRecord.from_dict(content)
+
+
+def rejected_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence for each reason that the list and the totals of the manifest count differently.
+
+    A mixture counts a document once per copy, and need not take it at all, so that its counts are not compared.
+    """
+    recorded = manifest.totals.documents_rejected
+    if recorded is None or manifest.options.weights:
+        return
+    try:
+        counted = Counter(record.reason for record in read_rejected(folder))
+    except PackerError as error:
+        yield str(error)
+        return
+    for reason in dict.fromkeys([*recorded, *counted]):
+        one, other = recorded.get(reason, 0), counted[reason]
+        if one != other:
+            yield f"documents_rejected.{reason} is {one:,} in the manifest, {other:,} computed from {REJECTED}"

@@ -1,0 +1,655 @@
+"""With --on-error skip, records that cannot be used are left out, counted, and listed in rejected.jsonl."""
+
+import csv
+import gzip
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer.cli import cli
+from packer.errors import PackerError, SourceError
+from packer.facts import REASONS
+from packer.facts.rejection import REMEDY
+from packer.shards.manifest import Manifest
+from packer.shards.reader import read_manifest
+from packer.sources import decoded_pieces as spill_module
+from packer.sources import jsonl as jsonl_module
+from packer.sources import open_source
+from packer.sources import text_records as records_module
+from packer.sources.decoded_pieces import Piece
+from tests.chat_templates import EXACT, save_tokenizer
+from tests.test_from_text import documents_of
+from tests.test_output_folder import Killed, kill, pack_module
+from tests.test_pack import hashes
+
+SECRET = "a secret that must never be listed"
+GOOD = [{"input_ids": list(range(1, 2 + n % 7)), "labels": [-100, *range(2, 2 + n % 7)]} for n in range(40)]
+LISTS = {"input_ids": pa.list_(pa.int64()), "labels": pa.list_(pa.int64())}
+EMPTY = {"input_ids": [], "labels": []}
+
+
+def pack(source, out: Path, **options) -> Manifest:
+    return packer.pack(source, out, **{"max_len": 16, "sync": False, "on_error": "skip", **options})
+
+
+def listed(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+
+
+def write_lines(path: Path, records) -> Path:
+    """Write records as JSON lines; strings are lines as they are."""
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def shards(out: Path) -> list[str]:
+    return [shard.xxh3_128 for shard in read_manifest(out).shards]
+
+
+def assert_left_out(source, out: Path, bad: dict[int, str], **options) -> Manifest:
+    """Pack a source, and check what is said of the documents that are left out, given their reasons."""
+    manifest = pack(source, out, **options)
+    found = listed(out)
+    assert {record["document"]: record["reason"] for record in found} == bad
+    assert [record["document"] for record in found] == sorted(bad)
+    totals = manifest.totals
+    assert totals.documents_rejected == dict(Counter(bad.values()))
+    assert totals.documents_dropped["rejected"] == len(bad)
+    assert totals.documents == totals.documents_packed + sum(totals.documents_dropped.values())
+    assert SECRET not in (out / "rejected.jsonl").read_text()
+    assert list(packer.verify(out)) == []
+    assert list(packer.verify(out, source, tokenizer=options.get("tokenizer"))) == []
+    return manifest
+
+
+# ---- tokens ----
+
+BAD_LISTS = {
+    "null list": ({"input_ids": None, "labels": [1, 2]}, "missing_value"),
+    "null token": ({"input_ids": [1, None], "labels": [1, 2]}, "invalid_tokens"),
+    "negative token": ({"input_ids": [1, -5], "labels": [1, 2]}, "invalid_tokens"),
+    "large token": ({"input_ids": [1, 2**31], "labels": [1, 2]}, "invalid_tokens"),
+    "null labels": ({"input_ids": [1, 2], "labels": None}, "invalid_labels"),
+    "null label": ({"input_ids": [1, 2], "labels": [1, None]}, "invalid_labels"),
+    "few labels": ({"input_ids": [1, 2], "labels": [1]}, "invalid_labels"),
+    "label below": ({"input_ids": [1, 2], "labels": [-101, 2]}, "invalid_labels"),
+}
+BAD_LINES = {
+    "no JSON": ("{not JSON, " + SECRET, "unreadable"),
+    "cut": ('{"input_ids": [1, 2', "unreadable"),
+    "twice": ('{"input_ids": [1], "input_ids": [2], "labels": [1]}', "unreadable"),
+    "no object": ("[1, 2]", "unreadable"),
+    "null line": ("null", "unreadable"),
+    "no column": ({"text": SECRET}, "missing_value"),
+    "text": ({"input_ids": SECRET, "labels": [1]}, "wrong_type"),
+    "text as a token": ({"input_ids": [1, SECRET], "labels": [1, 2]}, "invalid_tokens"),
+    "half a token": ({"input_ids": [1.5], "labels": [1]}, "invalid_tokens"),
+    "no labels": ({"input_ids": [1, 2]}, "invalid_labels"),
+    "a mask of its own": ({"input_ids": [1], "labels": [1], "loss_mask": [1]}, "invalid_labels"),
+}
+
+
+def mixed_up(bad: list, good: list = GOOD) -> tuple[list, dict[int, object]]:
+    """Return good records with bad ones between them, and the bad ones by their number."""
+    records = [*good[:3]]
+    at = {}
+    for number, one in enumerate(bad):
+        at[len(records)] = one
+        records += [one, *good[3 + number : 4 + number]]
+    return [*records, *good[3 + len(bad) :]], at
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Make pieces and blocks of a few documents."""
+    monkeypatch.setattr(spill_module, "_PIECE", 600)
+    monkeypatch.setattr(jsonl_module, "_BLOCK", 200)
+    monkeypatch.setattr(records_module, "BLOCK", 200)
+
+
+@pytest.mark.parametrize("name", ["rows.arrow", "rows.z.arrow", "rows.parquet", "rows.jsonl.gz", "dataset", "table"])
+def test_lists_that_cannot_be_used_are_left_out_of_every_format(tmp_path, name):
+    records, at = mixed_up([record for record, _ in BAD_LISTS.values()])
+    columns = {column: pa.array([record[column] for record in records], kind) for column, kind in LISTS.items()}
+    source, table = tmp_path / name, pa.table(columns)
+    if name == "rows.parquet":
+        pq.write_table(table, source, row_group_size=11)
+    elif name.endswith("arrow"):
+        options = pa.ipc.IpcWriteOptions(compression="zstd" if ".z." in name else None)
+        with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=7)
+    elif name == "rows.jsonl.gz":
+        source.write_bytes(gzip.compress(b"".join(json.dumps(record).encode() + b"\n" for record in records)))
+    else:
+        source = datasets.Dataset(table)
+        if name == "dataset":
+            source.save_to_disk(tmp_path / name)
+            source = tmp_path / name
+    reasons = dict(zip(at, (reason for _, reason in BAD_LISTS.values()), strict=True))
+    assert_left_out(source, tmp_path / "out", reasons)
+    place = {"line": 4} if name == "rows.jsonl.gz" else {"row": 3}
+    assert place.items() <= listed(tmp_path / "out")[0].items()
+    # The rows are those of the same source with empty documents in their place.
+    emptied = write_lines(tmp_path / "emptied.jsonl", [EMPTY if n in at else one for n, one in enumerate(records)])
+    pack(emptied, tmp_path / "expected", on_error="error")
+    assert shards(tmp_path / "out") == shards(tmp_path / "expected")
+
+
+def test_lines_that_cannot_be_used_are_left_out(tmp_path, small):
+    records, at = mixed_up([record for record, _ in BAD_LINES.values()])
+    lines = ["", *records[:5], "  ", *records[5:]]  # blank lines count as lines only
+    reasons = dict(zip(at, (reason for _, reason in BAD_LINES.values()), strict=True))
+    source = write_lines(tmp_path / "rows.jsonl", lines)
+    assert_left_out(source, tmp_path / "out", reasons)
+    assert [one["line"] for one in listed(tmp_path / "out")] == [n + 2 + (n >= 5) for n in at]
+    emptied = write_lines(tmp_path / "emptied.jsonl", [EMPTY if n in at else one for n, one in enumerate(records)])
+    pack(emptied, tmp_path / "expected", on_error="error")
+    assert shards(tmp_path / "out") == shards(tmp_path / "expected")
+
+
+@pytest.mark.parametrize(
+    "first", ["nonsense", {"text": "a"}, {"input_ids": SECRET}, {"input_ids": [1], "labels": None}]
+)
+def test_the_first_line_may_be_unusable(tmp_path, first):
+    source = write_lines(tmp_path / "rows.jsonl", [first, *GOOD])
+    manifest = pack(source, tmp_path / "out")
+    assert manifest.totals.documents_packed == len(GOOD)
+    assert manifest.source.labels
+    with pytest.raises(PackerError):
+        pack(source, tmp_path / "other", on_error="error")
+
+
+def test_masks_that_cannot_be_used_are_left_out(tmp_path):
+    good = [{"input_ids": [1, 2, 3], "attention_mask": [1, 1, 0], "completion_mask": [0, 1, 1]}] * 4
+    bad = [
+        {**good[0], "attention_mask": [1, 0, 1]},  # padding between tokens
+        {**good[0], "completion_mask": [0, 2, 1]},
+        {**good[0], "completion_mask": [0, 1]},
+        {**good[0], "attention_mask": None},
+    ]
+    records, at = mixed_up(bad, good)
+    for name in ("rows.jsonl", "rows.parquet", "table"):
+        table = pa.Table.from_pylist(records)
+        source = tmp_path / name
+        if name == "table":
+            source = datasets.Dataset(table)
+        elif name == "rows.parquet":
+            pq.write_table(table, source)
+        else:
+            write_lines(source, records)
+        manifest = assert_left_out(source, tmp_path / f"out {name}", dict.fromkeys(at, "invalid_labels"))
+        assert manifest.totals.tokens == 2 * len(good)
+
+
+def test_elements_of_a_json_array_that_are_no_objects_are_left_out(tmp_path, tokenizer):
+    elements = ["5", '{"text": "a", "text": "b"}', '{"text": "fox"}', '["x", {}]', "null", '{"id": 7}']
+    elements.insert(0, f'{{"text": "dogs", "id": 1{"0" * 5000}}}')  # more digits than Python takes
+    (tmp_path / "rows.json").write_text(f"[{', '.join(elements)}]")
+    bad = dict.fromkeys((0, 2), "unreadable") | dict.fromkeys((1, 4, 5), "wrong_type") | {6: "missing_value"}
+    assert_left_out(tmp_path / "rows.json", tmp_path / "out", bad, tokenizer=tokenizer)
+
+
+def test_chats_are_split_at_turns_where_others_are_left_out(tmp_path, tokenizer):
+    turns = [say(role, f"fox {n}") for n in range(4) for role in ("user", "assistant")]
+    records = [{"messages": chat} for chat in (turns, None, turns[:4], [say("narrator")], turns)]
+    source = write_lines(tmp_path / "chats.jsonl", records)
+    options = {"tokenizer": tokenizer, "split_at": "turns", "max_len": 64}
+    assert_left_out(source, tmp_path / "out", {1: "missing_value", 3: "invalid_chat"}, **options)
+
+
+def test_values_that_cannot_be_kept_are_left_out(tmp_path):
+    bad = [{"input_ids": [1], "id": 2**80}, {"input_ids": [1], "id": [1, SECRET]}, {"input_ids": [1], "id": "\ud800"}]
+    records, at = mixed_up(bad, [{"input_ids": [1, 2], "id": n} for n in range(9)])
+    source = write_lines(tmp_path / "rows.jsonl", records)
+    # a list and a string are fine as values, but not among numbers: that is an error about the column
+    with pytest.raises(SourceError, match="make them alike"):
+        pack(
+            write_lines(tmp_path / "misfit.jsonl", [*records, {"input_ids": [1], "id": "x"}]),
+            tmp_path / "no",
+            keep=["id"],
+        )
+    assert_left_out(source, tmp_path / "out", dict.fromkeys(at, "invalid_value"), keep=["id"])
+
+
+# ---- text ----
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    refusing = EXACT["chatml"].replace(
+        "{% for message in messages %}",
+        "{% if messages[0].role == 'assistant' %}{{ raise_exception('no ' + messages[0].content) }}{% endif %}"
+        "{% for message in messages %}",
+        1,
+    )
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=refusing)
+
+
+def say(role: str, content: object = "The quick fox") -> dict:
+    return {"role": role, "content": content}
+
+
+CHAT = [say("user"), say("assistant", "brown dogs")]
+BAD_CHATS = {
+    "null": (None, "missing_value"),
+    "begins with the assistant": ([say("assistant", SECRET), *CHAT], "template_error"),
+    "unknown role": ([say("narrator", SECRET), *CHAT], "invalid_chat"),
+    "no role": ([{"content": SECRET}, *CHAT], "invalid_chat"),
+    "null role": ([say("user"), {"role": None, "content": SECRET}], "invalid_chat"),
+}
+BAD_CHAT_LINES = {
+    **BAD_CHATS,
+    "text": (SECRET, "wrong_type"),
+    "no object": ([SECRET], "wrong_type"),
+    "long role": ([say(SECRET)], "invalid_chat"),
+    "number": ([say("user", 5)], "wrong_type"),
+    "surrogate": ([say("user", SECRET + "\ud800")], "invalid_text"),
+    "weight": ([{**say("assistant"), "weight": 0.5}], "invalid_chat"),
+}
+
+
+@pytest.mark.parametrize("name", ["chats.jsonl", "chats.json", "chats.parquet", "chats.arrow", "dataset"])
+def test_chats_that_cannot_be_used_are_left_out(tmp_path, tokenizer, name, small):
+    table_of = BAD_CHAT_LINES if ".json" in name else BAD_CHATS
+    good = [{"messages": [say("user", f"dogs {n}"), say("assistant", "fox " * n)]} for n in range(1, 20)]
+    records, at = mixed_up([{"messages": chat} for chat, _ in table_of.values()], good)
+    reasons = dict(zip(at, (reason for _, reason in table_of.values()), strict=True))
+    source = tmp_path / name
+    if name == "chats.jsonl":
+        records.insert(0, {"messages": CHAT})
+        records += ['{"messages": [', {}]
+        reasons = {document + 1: reason for document, reason in reasons.items()}
+        reasons |= {len(records) - 2: "unreadable", len(records) - 1: "missing_value"}
+        write_lines(source, records)
+    elif name == "chats.json":
+        source.write_text("[\n" + ",\n".join(map(json.dumps, [*records, 5, [1]])) + "]")
+        reasons |= {len(records): "wrong_type", len(records) + 1: "wrong_type"}
+    else:
+        table = pa.Table.from_pylist(records)
+        if name == "dataset":
+            source = datasets.Dataset(table)
+        elif name == "chats.arrow":
+            with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            pq.write_table(table, source, row_group_size=5)
+    assert_left_out(source, tmp_path / "out", reasons, tokenizer=tokenizer, keep=[])
+    # The documents that are left are those of the same source without the others, under their own numbers.
+    usable = [record for n, record in enumerate(records) if n not in reasons]
+    pack(write_lines(tmp_path / "usable.jsonl", usable), tmp_path / "usable", tokenizer=tokenizer, on_error="error")
+    found, expected = documents_of(tmp_path / "out"), documents_of(tmp_path / "usable")
+    assert [found[n] for n in sorted(found)] == [expected[n] for n in sorted(expected)]
+    assert sorted(found) == [n for n in range(len(records)) if n not in reasons]
+
+
+def test_spans_that_cannot_be_located_are_left_out(tmp_path):
+    template = (  # what comes before the end of a message depends on what follows
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content == 'think' and loop.last %}hmm{% endif %}"
+        "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", template=template)
+    unlocated = [say("user"), say("assistant", "think"), say("user"), say("assistant")]
+    source = write_lines(tmp_path / "chats.jsonl", [{"messages": chat} for chat in (CHAT, unlocated, CHAT)])
+    assert_left_out(source, tmp_path / "out", {1: "unlocated_spans"}, tokenizer=tokenizer)
+
+
+def test_texts_of_csv_and_text_files_are_left_out(tmp_path, tokenizer):
+    rows = [["text", "id"], ["fox", "1"], ["dogs"], ["a", "b", SECRET], ["brown", "4"]]
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    bad = {1: "unreadable", 2: "unreadable"}
+    assert_left_out(tmp_path / "rows.csv", tmp_path / "out", bad, tokenizer=tokenizer, keep=["id"])
+    (tmp_path / "texts").mkdir()
+    for name, content in (("a", b"fox"), ("b", b"dogs \xff"), ("c", b"brown")):
+        (tmp_path / "texts" / f"{name}.txt").write_bytes(content)
+    assert_left_out(tmp_path / "texts", tmp_path / "other", {1: "unreadable"}, tokenizer=tokenizer)
+
+
+def test_prompts_and_texts_without_a_value_are_left_out(tmp_path, tokenizer):
+    records = [{"prompt": "a", "completion": "b"}, {"prompt": None, "completion": "b"}, {"prompt": "a"}]
+    source = write_lines(tmp_path / "pairs.jsonl", records)
+    assert_left_out(source, tmp_path / "out", {1: "missing_value", 2: "missing_value"}, tokenizer=tokenizer)
+    source = write_lines(tmp_path / "texts.jsonl", [{"text": None}, {}, {"text": 5}, {"text": "fox"}])
+    bad = {0: "missing_value", 1: "missing_value", 2: "wrong_type"}
+    assert_left_out(source, tmp_path / "texts", bad, tokenizer=tokenizer)
+
+
+def test_a_text_of_a_table_that_is_no_utf8_is_left_out(tmp_path, tokenizer):
+    buffers = pa.array([b"fox", b"dogs \xff", b"brown"]).buffers()
+    pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 3, buffers)}), tmp_path / "rows.parquet")
+    assert_left_out(tmp_path / "rows.parquet", tmp_path / "out", {1: "invalid_text"}, tokenizer=tokenizer)
+
+
+def test_a_file_that_does_not_parse_stays_an_error(tmp_path, tokenizer):
+    (tmp_path / "cut.json").write_text('[{"text": "a"}, {"text": ')
+    (tmp_path / "cut.csv").write_text('text\n"a\n')
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and nothing else")
+    for name in ("cut.json", "cut.csv", "cut.parquet"):
+        with pytest.raises(PackerError) as caught:
+            pack(tmp_path / name, tmp_path / "out", tokenizer=tokenizer)
+        assert REMEDY not in str(caught.value)
+
+
+# ---- the whole ----
+
+
+def test_every_reason_is_in_a_table_of_these_tests():
+    tables = (BAD_LISTS, BAD_LINES, BAD_CHAT_LINES)
+    seen = {reason for table in tables for _, reason in table.values()} | {"unlocated_spans", "invalid_value"}
+    assert seen == set(REASONS)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    bad = [record for record, _ in (BAD_LINES | BAD_LISTS).values()]
+    return write_lines(tmp_path_factory.mktemp("source") / "rows.jsonl", mixed_up(bad)[0])
+
+
+@pytest.fixture(scope="module")
+def packed(source, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("packed") / "out"
+    pack(source, out)
+    return out
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_bytes_do_not_depend_on_workers_or_pieces(source, packed, tmp_path, small, workers):
+    pack(source, tmp_path / "out", workers=workers)
+    assert hashes(tmp_path / "out") == hashes(packed)
+
+
+INSTANTS = [(Piece, "write_note", 2), (pack_module, "write_shards", 0), (pack_module, "write_rejected_list", 0)]
+
+
+@pytest.mark.parametrize(("owner", "name", "call"), INSTANTS)
+def test_an_interrupted_pack_lists_the_same(source, packed, tmp_path, small, monkeypatch, owner, name, call):
+    out = tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill(striking, owner, name, call=call, after=True)
+        with pytest.raises(Killed):
+            pack(source, out, workers=1)
+    streams = {path: path.stat().st_mtime_ns for path in (out / ".packer" / "spill").glob("*.rejected")}
+    assert streams
+    if owner is pack_module:  # a list that is damaged is made again
+        next(path for path in streams if path.stat().st_size).write_text("[0, 0, 'unreadable', 'x']\n")
+    pack(source, out, workers=4)
+    assert hashes(out) == hashes(packed)
+
+
+def test_an_unfinished_pack_is_not_resumed_with_the_other_choice(source, tmp_path, monkeypatch):
+    with monkeypatch.context() as striking:
+        kill(striking, Piece, "write_note", after=True)
+        with pytest.raises(Killed):
+            pack(source, tmp_path / "out")
+    with pytest.raises(PackerError, match="on_error skip, not error"):
+        pack(source, tmp_path / "out", on_error="error")
+
+
+def reseal(folder: Path, change) -> None:
+    content = read_manifest(folder).to_dict()
+    change(content)
+    (folder / "manifest.json").write_bytes(Manifest.from_dict(content).to_bytes())
+
+
+def test_verify_finds_a_list_or_counts_that_were_changed(source, packed, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(packed, out)
+    (out / "rejected.jsonl").write_text((packed / "rejected.jsonl").read_text().replace('"line": 4', '"line": 5'))
+    assert list(packer.verify(out)) == ["rejected.jsonl was changed after packing"]
+    (out / "rejected.jsonl").unlink()
+    assert list(packer.verify(out)) == ["rejected.jsonl is missing"]
+    shutil.copy(packed / "rejected.jsonl", out)
+
+    def move(content):  # from one reason to another
+        content["totals"]["documents_rejected"]["unreadable"] -= 1
+        content["totals"]["documents_rejected"]["wrong_type"] += 1
+
+    reseal(out, move)
+    faults = list(packer.verify(out))
+    assert faults == [
+        "documents_rejected.unreadable is 4 in the manifest, 5 computed from rejected.jsonl",
+        "documents_rejected.wrong_type is 2 in the manifest, 1 computed from rejected.jsonl",
+    ]
+    reseal(out, lambda content: content["totals"]["documents_dropped"].update(empty=1, rejected=18))
+    assert "documents_dropped.rejected is 18 in the manifest, 19 computed from documents_rejected" in list(
+        packer.verify(out)
+    )
+
+
+def test_verify_finds_a_source_that_rejects_other_records(source, packed, tmp_path):
+    lines = source.read_text().splitlines()
+    fixed = next(n for n, line in enumerate(lines) if line == "null")
+    lines[fixed] = json.dumps(EMPTY)  # as many documents, tokens and lengths
+    other = tmp_path / "rows.jsonl"
+    other.write_text("\n".join(lines) + "\n")
+    faults = list(packer.verify(packed, other))
+    assert "documents_dropped.rejected is 19 in the manifest, 18 computed from the source" in faults
+
+
+def test_verify_finds_that_other_records_are_rejected_for_the_same_reasons(tmp_path):
+    source = write_lines(tmp_path / "rows.jsonl", [*GOOD, "nonsense", EMPTY])
+    pack(source, tmp_path / "out")
+    write_lines(source, [*GOOD, EMPTY, "nonsense"])
+    assert list(packer.verify(tmp_path / "out", source)) == [
+        "rejected.jsonl rejects document 40 (unreadable), the source rejects document 41 (unreadable)"
+    ]
+    write_lines(source, [*GOOD, "nonsense", EMPTY])
+    assert list(packer.verify(tmp_path / "out", source)) == []
+
+
+def test_decoded_pieces_are_not_shared_with_the_other_choice(tmp_path):
+    source = write_lines(tmp_path / "rows.jsonl", [*GOOD, "nonsense"])
+    assert open_source(source, skips=True).spill(tmp_path / "spill").rejections.lists.tolist() == [40]
+    with pytest.raises(SourceError, match="document 40"):
+        open_source(source).spill(tmp_path / "spill")
+
+
+def test_a_list_that_is_not_in_the_manifest_is_found(tmp_path):
+    pack(write_lines(tmp_path / "rows.jsonl", GOOD), tmp_path / "out", on_error="error")
+    (tmp_path / "out" / "rejected.jsonl").write_text("")
+    assert list(packer.verify(tmp_path / "out")) == ["rejected.jsonl is not listed in the manifest"]
+
+
+def test_without_the_option_nothing_changes(tmp_path):
+    source = write_lines(tmp_path / "rows.jsonl", GOOD)
+    manifest = pack(source, tmp_path / "out", on_error="error").to_dict()
+    assert "on_error" not in manifest["options"]
+    assert "documents_rejected" not in manifest["totals"]
+    assert "rejected" not in manifest["totals"]["documents_dropped"]
+    assert set(manifest["files"]) == {"dataset_info.json", "state.json"}
+    assert not (tmp_path / "out" / "rejected.jsonl").exists()
+    skipping = pack(source, tmp_path / "skipping")
+    assert shards(tmp_path / "skipping") == shards(tmp_path / "out")
+    assert skipping.totals.documents_rejected == {}
+    assert (tmp_path / "skipping" / "rejected.jsonl").read_bytes() == b""
+    assert datasets.load_from_disk(str(tmp_path / "skipping")).num_rows == manifest["totals"]["packs"]
+
+
+def test_errors_about_one_record_name_the_remedy(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", [*GOOD, {"input_ids": [1, -5], "labels": [1, 2]}])
+    table = datasets.Dataset.from_dict({"input_ids": [[1], [2, -5]]})
+    texts = write_lines(tmp_path / "texts.jsonl", [{"text": "a"}, {"text": None}])
+    for each, options in ((source, {}), (table, {}), (texts, {"tokenizer": tokenizer})):
+        with pytest.raises(SourceError) as caught:
+            pack(each, tmp_path / "out", on_error="error", **options)
+        assert str(caught.value).endswith(f"; {REMEDY}".replace("--on-error", "on_error"))
+    good = write_lines(tmp_path / "good.jsonl", GOOD)
+    pack(good, tmp_path / "out", on_error="error")
+    with pytest.raises(SourceError) as caught:  # which has no such option
+        list(packer.verify(tmp_path / "out", write_lines(good, [*GOOD, "nonsense"])))
+    assert str(caught.value).endswith("(char 0)")
+
+
+def test_nothing_left_is_an_error_that_says_why(tmp_path):
+    source = write_lines(tmp_path / "rows.jsonl", ["nonsense", {"input_ids": [-1]}, {"input_ids": []}])
+    with pytest.raises(SourceError) as caught:
+        pack(source, tmp_path / "out")
+    assert str(caught.value) == (
+        "nothing is left: of 3 records, 2 cannot be used (1 unreadable, 1 invalid_tokens), and the others are empty; "
+        "the first is document 0 (rows.jsonl line 1): not valid JSON: Expecting value: line 1 column 1 (char 0)"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_usable_text_is_an_error_with_the_first_record(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "rows.jsonl", ["nonsense", "[1]"])
+    with pytest.raises(
+        SourceError, match=r"no record can be used: document 0 \(rows.jsonl line 1\): not valid JSON"
+    ) as caught:
+        pack(source, tmp_path / "out", tokenizer=tokenizer)
+    assert "on_error" not in str(caught.value)
+
+
+def test_the_list_of_a_replaced_output_goes_with_it(tmp_path):
+    source = write_lines(tmp_path / "rows.jsonl", ["nonsense", *GOOD])
+    pack(source, tmp_path / "out")
+    pack(write_lines(tmp_path / "rows.jsonl", GOOD), tmp_path / "out", on_error="error", overwrite=True)
+    assert not list((tmp_path / "out").glob("rejected*"))
+    assert list(packer.verify(tmp_path / "out")) == []
+
+
+def test_the_list_of_an_unfinished_output_goes_with_it(source, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill(striking, pack_module, "write_rejected_list", after=True)
+        with pytest.raises(Killed):
+            pack(source, out)
+    assert (out / "rejected.jsonl").stat().st_size
+    pack(write_lines(tmp_path / "good.jsonl", GOOD), out, on_error="error", overwrite=True)
+    assert not (out / "rejected.jsonl").exists()
+    assert list(packer.verify(out)) == []
+
+
+def test_a_mixture_counts_copies_and_lists_each_record_of_each_source(tmp_path):
+    one = write_lines(tmp_path / "one.jsonl", ["nonsense", *GOOD[:20], {"input_ids": [-1], "labels": [1]}])
+    table = pa.table({"input_ids": pa.array([[1, 2], None, [3, 4, 5]] * 5, pa.list_(pa.int32()))})
+    pq.write_table(table, tmp_path / "two.parquet")
+    sources = [(one, 2.0), (tmp_path / "two.parquet", 1.5)]
+    manifest = pack(sources, tmp_path / "out", mix_unit="epochs")
+    found = [(one["source"], one["document"], one["reason"]) for one in listed(tmp_path / "out")]
+    assert found == [
+        ("one.jsonl", 0, "unreadable"),
+        ("one.jsonl", 21, "invalid_tokens"),
+        *(("two.parquet", n, "missing_value") for n in range(1, 15, 3)),
+    ]
+    rejected = manifest.totals.documents_rejected
+    assert rejected["unreadable"] == rejected["invalid_tokens"] == 2
+    assert 5 <= rejected["missing_value"] <= 10
+    assert manifest.totals.documents_dropped["rejected"] == sum(rejected.values())
+    paths = [path for path, _ in sources]
+    assert list(packer.verify(tmp_path / "out", paths)) == []
+    table = table.set_column(0, "input_ids", pa.array([[1, 2], [], [3, 4, 5]] * 5, pa.list_(pa.int32())))
+    pq.write_table(table, tmp_path / "two.parquet")
+    assert any("rejected" in fault for fault in packer.verify(tmp_path / "out", paths))
+
+
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.parquet", "table"])
+def test_a_rejected_side_of_a_pair_leaves_the_other_unpaired(tmp_path, name):
+    records = [{"chosen_input_ids": [n + 1, 2], "rejected_input_ids": [n + 1, 3, 4]} for n in range(8)]
+    records[2]["chosen_input_ids"] = [1, -5]
+    records[5]["rejected_input_ids"] = None
+    source = tmp_path / name
+    if name == "table":
+        source = datasets.Dataset.from_list(records)
+    elif name == "pairs.parquet":
+        pq.write_table(pa.Table.from_pylist(records), source)
+    else:
+        write_lines(source, records)
+    bad = {4: "invalid_tokens", 11: "missing_value"}
+    options = {"pairs": True, "long": "truncate"}
+    if name == "table":  # its documents are interleaved by an order of lists
+        manifest = pack(source, tmp_path / "out", **options)
+        assert {one["document"]: one["reason"] for one in listed(tmp_path / "out")} == bad
+        assert [one["row"] for one in listed(tmp_path / "out")] == [2, 5]
+    else:
+        manifest = assert_left_out(source, tmp_path / "out", bad, **options)
+    assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 0, "unpaired": 2, "rejected": 2}
+
+
+def test_documents_of_an_indices_mapping_are_listed_where_they_are_selected(tmp_path):
+    dataset = datasets.Dataset.from_dict({"input_ids": [[1], None, [2, None], [3, 4], [5]]})
+    manifest = pack(dataset.select([3, 2, 0, 2, 4]), tmp_path / "out")
+    found = [(one["document"], one["row"], one["reason"]) for one in listed(tmp_path / "out")]
+    assert found == [(1, 2, "invalid_tokens"), (3, 2, "invalid_tokens")]
+    assert manifest.totals.documents_rejected == {"invalid_tokens": 2}
+    assert manifest.totals.documents_packed == 3
+
+
+def test_tokenize_leaves_records_out_and_packs_the_same_rows(tmp_path, tokenizer):
+    records = [{"text": "fox"}, {"text": None}, "nonsense", {"text": "brown dogs"}]
+    source = write_lines(tmp_path / "texts.jsonl", records)
+    arguments = ["tokenize", str(source), "--tokenizer", tokenizer, "-o", str(tmp_path / "tokens"), "--no-sync"]
+    refused = CliRunner().invoke(cli, arguments)
+    assert refused.exit_code == 1
+    assert refused.stderr.rstrip().endswith(REMEDY)
+    done = CliRunner().invoke(cli, [*arguments, "--on-error", "skip"])
+    assert "rejected  2  1 unreadable, 1 missing value" in done.stdout
+    assert f"Rejected records are listed in {tmp_path / 'tokens' / 'rejected.jsonl'}" in done.stdout
+    assert [one["document"] for one in listed(tmp_path / "tokens")] == [1, 2]
+    again = CliRunner().invoke(cli, [*arguments, "--on-error", "skip", "--json"])
+    content = json.loads(again.stdout)
+    assert content["found_complete"]
+    assert content["rejected"] == str(tmp_path / "tokens" / "rejected.jsonl")
+    assert datasets.load_from_disk(str(tmp_path / "tokens")).num_rows == 4
+    pack(tmp_path / "tokens", tmp_path / "from tokens", on_error="error")
+    pack(source, tmp_path / "from text", tokenizer=tokenizer)
+    assert shards(tmp_path / "from tokens") == shards(tmp_path / "from text")
+    (tmp_path / "tokens" / "rejected.jsonl").unlink()
+    damaged = CliRunner().invoke(cli, [*arguments, "--on-error", "skip"])
+    assert "rejected.jsonl is missing" in damaged.stderr
+
+
+def test_the_command_says_how_many_are_rejected_why_and_where(source, tmp_path):
+    out = tmp_path / "out"
+    arguments = ["pack", str(source), "--max-len", "16", "--on-error", "skip", "-o", str(out), "--no-sync"]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0
+    assert "rejected" in done.stdout
+    assert "5 unreadable, 2 missing value, 1 wrong type, 5 invalid tokens, 6 invalid labels" in done.stdout
+    assert f"Rejected records are listed in {out / 'rejected.jsonl'}" in done.stdout
+    content = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)
+    assert content["rejected"] == str(out / "rejected.jsonl")
+    assert sum(content["totals"]["documents_rejected"].values()) == 19
+
+
+def test_statistics_and_comparisons_take_the_option(source):
+    for command in ("stats", "compare"):
+        done = CliRunner().invoke(cli, [command, str(source), "--max-len", "16", "--on-error", "skip", "--json"])
+        assert done.exit_code == 0, done.output
+
+
+# ---- properties ----
+
+good_records = st.integers(0, 6).map(lambda n: {"input_ids": [*range(1, n + 1)], "labels": [*range(1, n + 1)]})
+bad_records = st.sampled_from([record for record, _ in (BAD_LINES | BAD_LISTS).values()])
+some_records = st.lists(
+    good_records.map(lambda one: (one, True)) | bad_records.map(lambda one: (one, False)), max_size=30
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(records=some_records, block=st.sampled_from([50, 1 << 20]))
+def test_rows_are_those_with_empty_documents_in_place_of_bad_records(tmp_path_factory, records, block):
+    folder = tmp_path_factory.mktemp("property")
+    records = [({"input_ids": [7, 8], "labels": [7, 8]}, True), *records]  # the first line says what lines have
+    source = write_lines(folder / "rows.jsonl", [record for record, _ in records])
+    emptied = write_lines(folder / "emptied.jsonl", [record if is_good else EMPTY for record, is_good in records])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl_module, "_BLOCK", block)
+        manifest = pack(source, folder / "out", workers=2)
+    pack(emptied, folder / "expected", on_error="error", workers=2)
+    assert shards(folder / "out") == shards(folder / "expected")
+    bad = [number for number, (_, is_good) in enumerate(records) if not is_good]
+    assert [one["document"] for one in listed(folder / "out")] == bad
+    assert manifest.totals.documents_dropped["rejected"] == len(bad)
