@@ -132,7 +132,12 @@ def __dir__() -> list[str]:
 
 
 def pack(
-    source: str | Path | Dataset | DatasetDict | Sequence[tuple[str | Path | Dataset | DatasetDict, float]],
+    source: str
+    | Path
+    | Dataset
+    | DatasetDict
+    | Sequence[str | Path]
+    | Sequence[tuple[str | Path | Dataset | DatasetDict, float]],
     output: str | Path | None = None,
     *,
     workers: int | None = None,
@@ -147,8 +152,9 @@ def pack(
     """Pack a dataset and return its manifest. The same call continues an interrupted one.
 
     Args:
-        source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`). A mixture is a
-            list of sources with weights: [("web", 0.7), ("code", 0.3)].
+        source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`). A list of files,
+            folders and globs is one source, in this order. A mixture is a list of sources with weights: [("web", 0.7),
+            ("code", 0.3)].
         output: folder to write; by default the name of the source with "-packed-MAX_LEN".
         workers: number of threads; by default the number of available cores. It does not change the bytes.
         sync: call fsync for every file and folder.

@@ -1,14 +1,27 @@
-"""Paths as users write them: `~` stands for the home folder, and an output that is a link lies where the link leads."""
+"""Paths as users write them: `~` is the home folder, several may be one source, and an output may be a link."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from packer.errors import PackerError
 
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class PathList:
+    """Several files, folders and globs that are one source, in this order."""
+
+    paths: tuple[str | Path, ...]
+
+    def __str__(self) -> str:
+        """Return the first path and the number of the others: "web.jsonl and 3 other paths"."""
+        others = len(self.paths) - 1
+        return f"{self.paths[0]} and {others} other path{'s' if others != 1 else ''}"
 
 
 def expanded(value: Value) -> Value:
@@ -20,6 +33,8 @@ def expanded(value: Value) -> Value:
     if isinstance(value, (list, tuple)):
         items: Any = type(value)(expanded(item) for item in value)
         return items  # type: ignore[no-any-return]
+    if isinstance(value, PathList):
+        return type(value)(expanded(value.paths))
     if isinstance(value, (str, Path)) and str(value).startswith("~"):
         return type(value)(os.path.expanduser(str(value)))  # noqa: PTH111 (Path.expanduser raises for an unknown user)
     return value

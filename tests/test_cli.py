@@ -142,7 +142,7 @@ def test_the_page_of_commands_is_that_of_the_declarations():
     [
         ((), "Usage:"),
         (("frobnicate",), "No such command 'frobnicate'"),
-        (("pack", "--max-len", 64), "Give a DATASET, or several with --source PATH:WEIGHT."),
+        (("pack", "--max-len", 64), "Give a DATASET, or a mixture of several with --source PATH:WEIGHT."),
         (("pack", "rows.arrow"), "Missing option '--max-len'"),
         (("pack", "rows.arrow", "--max-len", 0), "'--max-len': 0 is not a whole number from 1 to 16777216"),
         (("pack", "rows.arrow", "--max-len", "many"), "'--max-len': 'many' is not a whole number from 1"),

@@ -326,8 +326,9 @@ def test_verify_needs_every_source_in_order(tmp_path):
         with pytest.raises(PackerError, match=r"is a mixture of source.arrow \(1\), source.arrow \(2\), and \d source"):
             list(packer.verify(out, wrong))
     packer.pack(sources[0], tmp_path / "plain", max_len=32)
+    assert list(packer.verify(tmp_path / "plain", sources)) != []  # one source of two paths
     with pytest.raises(PackerError, match="is packed from one source, and 2 source"):
-        list(packer.verify(tmp_path / "plain", sources))
+        list(packer.verify(tmp_path / "plain", [*sources[:1], datasets.Dataset.from_dict({"input_ids": [[1]]})]))
 
 
 def test_a_complete_mixture_is_recognized_and_others_are_rejected(tmp_path):
@@ -404,8 +405,8 @@ def test_sources_that_cannot_be_mixed_are_rejected(tmp_path):
             packer.pack(source, **{"output": out, "max_len": 32, **options})
         assert not out.exists()
 
-    refused([one, other], r"a mixture is a list of \(source, weight\)")
-    refused([], r"a mixture is a list of \(source, weight\)")
+    refused([one, (other, 1)], r"a list of sources holds paths, .* or is a mixture of \(source, weight\)")
+    refused([], r"a list of sources holds paths, .* or is a mixture of \(source, weight\)")
     refused([(one, 1), (one, 2)], "source.arrow is given twice: give it once, with the sum of the weights")
     refused([(one, 1), (tmp_path / "none", 2)], "none: no such file or folder")
     refused([(one, 1), (other, 2)], "a mixture has no name", output=None)
@@ -479,8 +480,12 @@ def test_the_command_mixes_sources_and_shows_the_shares(tmp_path):
 def test_the_command_rejects_invalid_mixtures(tmp_path):
     source = save(tmp_path, 0, 20)
     for arguments, code, words in (
-        ([], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),
-        ([str(source), "--source", str(source)], 2, "Give a DATASET, or several with --source PATH:WEIGHT."),
+        ([], 2, "Give a DATASET, or a mixture of several with --source PATH:WEIGHT."),
+        (
+            [str(source), "--source", str(source)],
+            2,
+            "Give a DATASET, or a mixture of several with --source PATH:WEIGHT.",
+        ),
         (["--source", f"{source}:x"], 1, "'x' is no weight; write PATH:WEIGHT, as in web:0.7"),
         (["--source", f"{source}:0"], 1, "the weight of a source is 0.0: it must be a number above 0"),
         (["--source", f"{source}:nan"], 1, "the weight of a source is nan: it must be a number above 0"),

@@ -225,7 +225,10 @@ def test_the_commands_take_the_options_of_pack(tmp_path):
     assert asked[1:3] == ["30.0%", f"{stats['mixture'][1]['taken']['documents']}"]
     for command in ("stats", "compare"):
         nothing = run(command, "--max-len", 32)
-        assert (nothing.exit_code, "Give a DATASET, or several with --source" in nothing.output) == (2, True)
+        assert (nothing.exit_code, "Give a DATASET, or a mixture of several with --source" in nothing.output) == (
+            2,
+            True,
+        )
 
 
 def test_unsupported_predictions_fail_in_one_line(tmp_path):

@@ -141,7 +141,6 @@ def test_what_cannot_be_kept_of_text_is_refused(tmp_path, tokenizer):
     assert "rows.parquet: no column 'topic' (found: text, source, weight, tags)" in refused(table, keep=["topic"])
     assert "keep_tokens 'tags': text has no values per token" in refused(keep_tokens=["tags"])
     assert "keep 'loss_mask': masks become labels" in refused(keep=["loss_mask"])
-    assert "pairs are read as tokens, but there is a tokenizer" in refused(pairs=True, long="truncate")
     made[31]["weight"] = "heavy"
     write_lines(source, made)
     message = refused(keep=["weight"])

@@ -26,7 +26,7 @@ NOT_COMPARED = ("max_len", "algorithm", "gap", "time_limit", "overlap", "truncat
 @options(StatsOptions)
 @options(JsonOption)
 def compare(
-    dataset: str | None,
+    dataset: tuple[str, ...],
     sources: tuple[str, ...],
     algorithm: tuple[str, ...],
     batch_size: int,

@@ -56,7 +56,7 @@ def _use_file(context: click.Context, parameter: click.Parameter, path: Path | N
             similar = get_close_matches(name.replace("-", "_"), known, n=1)
             meant = f"; did you mean {similar[0]}?" if similar else ""
             raise click.UsageError(f"{path}: {context.info_name} has no option {name!r}{meant}")
-        defaults[known[name]] = value
+        defaults[known[name]] = [value] if name == "dataset" and isinstance(value, str) else value
     context.default_map = {**(context.default_map or {}), **defaults}
 
 

@@ -30,13 +30,19 @@ from packer.options.command_options import JsonOption, OutputOptions, RankOption
 @options(ReportOptions)
 @options(JsonOption)
 def pack(
-    dataset: str | None, sources: tuple[str, ...], report: Path | None, with_text: bool, as_json: bool, **values: Any
+    dataset: tuple[str, ...],
+    sources: tuple[str, ...],
+    report: Path | None,
+    with_text: bool,
+    as_json: bool,
+    **values: Any,
 ) -> None:
     """Pack DATASET into rows of exactly --max-len tokens.
 
     DATASET is a folder of datasets.save_to_disk, an Arrow, Parquet, JSON lines, CSV or text file (also .gz or .zst), a
-    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. An interrupted command continues
-    where it stopped when it is run again.
+    folder or glob of these, or a Hub id. It holds tokens or, with --tokenizer, text. Several paths are read as one
+    dataset, in this order; name the output with --output. An interrupted command continues where it stopped when it is
+    run again.
     """
     from packer import pipeline
     from packer.ranks import rank_of

@@ -11,6 +11,7 @@ from packer.cli.declared_options import DeclaredOption
 from packer.errors import PackerError
 from packer.options.headings import MIXTURES
 from packer.options.option import About, Option
+from packer.paths import PathList
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,22 +32,29 @@ _SOURCES = Option(
 
 
 def source_options(function: Function) -> Function:
-    """Add the argument DATASET, and `--source` for a mixture in its place."""
+    """Add the argument DATASET, one or several paths, and `--source` for a mixture in its place."""
     function = click.option(cls=DeclaredOption, declared=_SOURCES)(function)
-    return click.argument("dataset", required=False)(function)
+    return click.argument("dataset", nargs=-1)(function)
 
 
-def sources_and_weights(dataset: str | None, sources: tuple[str, ...]) -> tuple[str | list[str], tuple[float, ...]]:
+def source_of(dataset: tuple[str, ...]) -> str | PathList:
+    """Return a path as it is, and several as one source."""
+    return dataset[0] if len(dataset) == 1 else PathList(dataset)
+
+
+def sources_and_weights(
+    dataset: tuple[str, ...], sources: tuple[str, ...]
+) -> tuple[str | PathList | list[str], tuple[float, ...]]:
     """(the source, ()), or (the sources of a mixture, their weights).
 
     Raises:
         click.UsageError: there are both DATASET and --source, or neither.
         PackerError: a weight is not a number.
     """
-    if (dataset is None) == (not sources):
-        raise click.UsageError("Give a DATASET, or several with --source PATH:WEIGHT.")
-    if dataset is not None:
-        return dataset, ()
+    if bool(dataset) == bool(sources):
+        raise click.UsageError("Give a DATASET, or a mixture of several with --source PATH:WEIGHT.")
+    if dataset:
+        return source_of(dataset), ()
     mixture = [_path_and_weight(source) for source in sources]
     return [path for path, _ in mixture], tuple(weight for _, weight in mixture)
 

@@ -18,7 +18,7 @@ from packer.cli.source_options import source_options, sources_and_weights
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.command_options import JsonOption, PlotOptions, ReportOptions, RowLengthsOption, StatsOptions
-from packer.paths import expanded
+from packer.paths import PathList, expanded
 
 if TYPE_CHECKING:
     from packer.progress import Progress
@@ -40,7 +40,7 @@ WITHOUT = (
 @options(PlotOptions)
 @options(JsonOption)
 def stats(
-    dataset: str | None,
+    dataset: tuple[str, ...],
     sources: tuple[str, ...],
     max_len: tuple[int, ...],
     batch_size: int,
@@ -60,9 +60,9 @@ def stats(
     check_report_files(report=files["report"], plot=files["plot"], with_text=with_text, tokenizer=tokenizer)
     wants_files = files["report"] is not None or files["plot"] is not None
     with progress_bars() as progress:
-        if dataset is not None and is_packed(Path(expanded(dataset))):
+        if isinstance(source, str) and is_packed(Path(expanded(source))):
             decode = text_decoder(with_text=with_text, tokenizer=tokenizer)
-            found = _of_packed(dataset, max_len, batch_size, decode, progress, wants_files=wants_files)
+            found = _of_packed(source, max_len, batch_size, decode, progress, wants_files=wants_files)
         else:
             if with_text:
                 raise PackerError(
@@ -112,7 +112,7 @@ def _of_packed(
 
 
 def _of_dataset(
-    source: str | list[str],
+    source: str | PathList | list[str],
     pack_options: PackOptions,
     max_lens: tuple[int, ...],
     batch_size: int,

@@ -11,6 +11,7 @@ import click
 from packer.cli.command import command
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
+from packer.cli.source_options import source_of
 from packer.facts import REJECTED
 from packer.options import PackOptions
 from packer.options.checks import TEXT_OPTIONS
@@ -18,23 +19,24 @@ from packer.options.command_options import JsonOption, OutputOptions
 
 
 @command(resumes=True)
-@click.argument("dataset")
-@options(PackOptions, "tokenizer", *TEXT_OPTIONS, "keep", "split", "on_error")
+@click.argument("dataset", nargs=-1, required=True)
+@options(PackOptions, "tokenizer", *TEXT_OPTIONS, "pairs", "keep", "split", "on_error")
 @options(OutputOptions, "output", default_words="DATASET-tokenized")
 @options(OutputOptions, without=("output",))
 @options(JsonOption)
-def tokenize(dataset: str, as_json: bool, **values: Any) -> None:
+def tokenize(dataset: tuple[str, ...], as_json: bool, **values: Any) -> None:
     """Tokenize DATASET once and keep the tokens, as datasets.save_to_disk would.
 
-    DATASET is what `pack` takes with --tokenizer. Packing the output gives the same rows as packing the text. An
-    interrupted command continues where it stopped when it is run again.
+    DATASET is one path or several, as `pack` takes them with --tokenizer. Packing the output gives the same rows as
+    packing the text. An interrupted command continues where it stopped when it is run again.
     """
     from packer import pipeline
 
-    text_options = PackOptions(max_len=1, **values_of(PackOptions, values))
+    source = source_of(dataset)
+    text_options = PackOptions(max_len=2, long="error", **values_of(PackOptions, values))  # rows that fit any text
     with progress_bars() as progress:
         begun = time.perf_counter()
-        result = pipeline.tokenize(dataset, options=text_options, progress=progress, **values_of(OutputOptions, values))
+        result = pipeline.tokenize(source, options=text_options, progress=progress, **values_of(OutputOptions, values))
         seconds = time.perf_counter() - begun
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}

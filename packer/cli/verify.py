@@ -23,7 +23,8 @@ from packer.options.command_options import JsonOption
     "sources",
     multiple=True,
     metavar="DATASET",
-    help="Compare every token with the source. Repeat it for every source of a mixture, in order.",
+    help="Compare every token with the source. Repeat it, in order, for every source of a mixture, or else for every "
+    "path of a source that was packed from several.",
 )
 @options(PackOptions, "tokenizer", help="Tokenizer of a --source of text, if its name in the manifest is not enough.")
 @options(JsonOption)

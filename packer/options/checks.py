@@ -59,8 +59,6 @@ def _check_text(options: PackOptions) -> None:
             f"--keep-tokens {options.keep_tokens[0]!r}: text has no values per token; "
             "leave it out, or keep a value per document with --keep"
         )
-    if options.pairs:
-        raise PackerError("pairs are read as tokens, but there is a tokenizer: tokenize both answers first")
     for name in ("input_column", "labels_column"):
         if getattr(options, name) != declared[name].default:
             raise PackerError(

@@ -93,10 +93,11 @@ class PackOptions:
     text_column: Annotated[
         str | None,
         About(
-            "Column of text or messages, or two columns, as in question,answer, that are joined as they are.",
+            "Column of text or messages, or two columns, as in question,answer, that are joined as they are; with "
+            "--pairs, the columns of prompt and answers, as in question,good,bad.",
             TEXT,
             metavar="NAME",
-            default_words="text; prompt and completion; Alpaca's columns; messages; conversations",
+            default_words="text; prompt and completion; Alpaca's columns; messages; conversations; those of pairs",
         ),
     ] = None
     train_on: Annotated[
@@ -227,7 +228,9 @@ class PackOptions:
     pairs: Annotated[
         bool,
         About(
-            "Read preference pairs from chosen_input_ids and rejected_input_ids, and place both in one row.", MIXTURES
+            "Read preference pairs, and place both answers in one row. They are read from chosen_input_ids and "
+            "rejected_input_ids; with --tokenizer from chosen and rejected, and prompt if it exists.",
+            MIXTURES,
         ),
     ] = False
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from packer.engine import Engine, OneProcess
 from packer.errors import PackerError
 from packer.output.packed_output import PackedOutput
+from packer.paths import PathList
 from packer.pipeline.read_documents import SourceLike
 from packer.ranks import FOLDER, RankOf, Ranks, SignsOfLife
 from packer.shards.manifest import is_packed
@@ -24,7 +25,7 @@ def refuse_with_ranks(source: SourceLike | Sequence[SourceLike], *, sync: bool, 
             "--ranks needs synced files, because each rank relies on those of the others: do not switch syncing off"
         )
     for each in source if isinstance(source, (list, tuple)) else [source]:
-        if not isinstance(each, str | Path):
+        if not isinstance(each, str | Path | PathList):
             raise PackerError("a dataset in memory cannot be packed by several ranks: save it, and name its folder")
 
 

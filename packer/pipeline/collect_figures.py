@@ -16,7 +16,7 @@ from packer.errors import PackerError
 from packer.loader.dataset import PackedDataset
 from packer.options import PackOptions
 from packer.options.pack_options import LONGEST_ROW
-from packer.paths import expanded
+from packer.paths import PathList, expanded
 from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_row_lengths import Documents, MeasuredLengths, compare_lengths, located_rows
 from packer.pipeline.read_documents import SourceLike
@@ -216,6 +216,8 @@ def _name(source: SourceLike | Sequence[SourceLike]) -> str:
     """Return the name of a source without its path; of a mixture, the names of its sources."""
     if isinstance(source, (list, tuple)):
         return " + ".join(_name(each) for each in source)
+    if isinstance(source, PathList):
+        return str(PathList(tuple(map(_name, source.paths))))
     if not isinstance(source, (str, Path)):
         return "dataset"
     return Path(source).name or Path(source).resolve().name

@@ -11,6 +11,7 @@ from packer.errors import PackerError
 from packer.facts import Totals
 from packer.options import PackOptions
 from packer.output.request import Request, RequestedFile
+from packer.paths import PathList
 from packer.sources import TURN_STARTS, OpenDocuments, Source, open_source, open_text
 from packer.sources.tokenized_source import column_names
 from packer.text import TextOptions
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_with(
-    source: str | Path | Dataset | DatasetDict,
+    source: str | Path | PathList | Dataset | DatasetDict,
     options: PackOptions,
     *,
     turns_of_chats: bool = False,
@@ -29,7 +30,7 @@ def open_with(
     """Open a source without reading its documents.
 
     Args:
-        source: a path, glob, Hub id, or a `datasets` object.
+        source: a path, several of them, a glob, a Hub id, or a `datasets` object.
         options: options of the pack; those for reading are used.
         turns_of_chats: read where the turns of chats begin even if the options do not split there.
         mixed: whether the source is part of a mixture. Then a source that has tokens is read as tokens even with a
@@ -73,6 +74,7 @@ def open_with(
         text_column=text_column,
         keep=keep,
         turns=at_turns or turns_of_chats,
+        pairs=options.pairs,
         skips=skips,
     )
     if at_turns and TURN_STARTS not in opened.columns.extra:

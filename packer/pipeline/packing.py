@@ -20,7 +20,7 @@ from packer.output.claim_folder import claim
 from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference, names_and_sizes
-from packer.paths import expanded, output_path
+from packer.paths import PathList, expanded, output_path
 from packer.pipeline.choose_engine import chosen_engine, refuse_with_ranks
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
@@ -108,8 +108,7 @@ def pack(
     if options.pad_id is None:
         options = replace(options, pad_id=opened.pad_id or 0)
     out = output_path(output if output is not None else default_output(source, options))
-    for each in source if isinstance(source, (list, tuple)) else [source]:
-        refuse_inside(each, out)
+    refuse_inside(source, out)
     request = request_of(opened, options.to_dict())
 
     with system_errors(out, resumes=True):
@@ -147,10 +146,12 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
     It lies beside the source, but not in the folder of a saved dataset.
 
     Raises:
-        PackerError: the source is a mixture, a glob or a dataset in memory.
+        PackerError: the source is a mixture, several paths, a glob or a dataset in memory.
     """
     if isinstance(source, (list, tuple)):
         raise PackerError("a mixture has no name: name the output with --output")
+    if isinstance(source, PathList):
+        raise PackerError(f"{source} have no common name: name the output with --output")
     if not isinstance(source, str | Path):
         raise PackerError("a dataset in memory has no name: name the output with output=...")
     path = Path(source)
@@ -171,8 +172,12 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
     return folder / f"{name}{split}-{suffix}"
 
 
-def refuse_inside(source: SourceLike, out: Path) -> None:
-    """Raise a PackerError for an output inside the source, which the repeated command would read as source files."""
+def refuse_inside(source: SourceLike | Sequence[SourceLike], out: Path) -> None:
+    """Raise a PackerError for an output inside a source, which the repeated command would read as source files."""
+    if isinstance(source, (list, tuple, PathList)):
+        for each in source.paths if isinstance(source, PathList) else source:
+            refuse_inside(each, out)
+        return
     if not isinstance(source, str | Path) or not Path(source).is_dir():
         return
     if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packer.errors import PackerError
 from packer.facts import SourceIdentity
 from packer.options import PackOptions
+from packer.paths import PathList
 from packer.pipeline.apply_options import kept_lengths_of
 from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
@@ -25,8 +26,8 @@ from packer.sources.origins import Origins
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-SourceLike = Union[str, Path, "Dataset", "DatasetDict"]
-"""A path, glob or Hub id, or a `datasets` object."""
+SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
+"""A path, several of them, a glob or Hub id, or a `datasets` object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,20 +60,31 @@ class Documents:
 
 
 def split_weights(
-    source: SourceLike | Sequence[tuple[SourceLike, float]],
+    source: SourceLike | Sequence[str | Path] | Sequence[tuple[SourceLike, float]],
 ) -> tuple[SourceLike | list[SourceLike], tuple[float, ...]]:
-    """Split a list of (source, weight) into (sources, weights); return a single source unchanged, without weights.
+    """Split a list of (source, weight) into (sources, weights); return a single source or paths without weights.
 
     Raises:
-        PackerError: the list is empty, or an element is not a pair.
+        PackerError: the list is empty, or its elements are neither paths nor pairs.
     """
     if not isinstance(source, (list, tuple)):
         return source, ()
+    paths = [each for each in source if isinstance(each, (str, Path))]
+    if paths and len(paths) == len(source):
+        return one_source(paths), ()
     pairs = [pair for pair in source if isinstance(pair, (list, tuple)) and len(pair) == 2]
     if len(pairs) != len(source) or not pairs:
-        raise PackerError("a mixture is a list of (source, weight), as in [('web', 0.7), ('code', 0.3)]")
+        raise PackerError(
+            "a list of sources holds paths, which are one source, as in ['a.jsonl', 'b.jsonl'], or is a mixture of "
+            "(source, weight), as in [('web', 0.7), ('code', 0.3)]"
+        )
     weights = tuple(float(weight) if type(weight) is int else weight for _, weight in pairs)
     return [each for each, _ in pairs], weights
+
+
+def one_source(paths: Sequence[str | Path]) -> str | Path | PathList:
+    """Return a path as it is, and several as one source."""
+    return paths[0] if len(paths) == 1 else PathList(tuple(paths))
 
 
 def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> OpenDocuments:

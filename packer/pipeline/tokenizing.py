@@ -21,7 +21,7 @@ from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference
 from packer.output.tokenize_report import TokenizedShard, TokenizeReport
-from packer.paths import expanded, output_path, tokenizer_name
+from packer.paths import PathList, expanded, output_path, tokenizer_name
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_tokenizing
 from packer.pipeline.open_inputs import open_with, request_of
@@ -69,7 +69,7 @@ class TokenizeResult:
 
 
 def tokenize(
-    source: str | Path | Dataset | DatasetDict,
+    source: str | Path | PathList | Dataset | DatasetDict,
     output: str | Path | None = None,
     *,
     options: PackOptions,
@@ -83,7 +83,7 @@ def tokenize(
     Packing the result gives the same rows as packing the text.
 
     Args:
-        source: a path, glob, Hub id, or a `datasets` object.
+        source: a path, several of them, a glob, a Hub id, or a `datasets` object.
         output: folder to write; by default the source's name with "-tokenized".
         options: only the options for text, `keep`, `split` and `on_error` are used.
         workers: number of threads; by default the cores this process may use. Does not change the bytes.

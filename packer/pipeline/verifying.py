@@ -10,10 +10,10 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
 from packer.options import PackOptions
-from packer.paths import expanded
+from packer.paths import PathList, expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.open_inputs import with_texts
-from packer.pipeline.read_documents import SourceLike, open_sources
+from packer.pipeline.read_documents import SourceLike, one_source, open_sources
 from packer.pipeline.recounting import identity_faults
 from packer.pipeline.rejected_list import list_faults
 from packer.progress import Progress, silent
@@ -43,7 +43,8 @@ def verify(
 
     Args:
         packed: folder of the packed dataset.
-        source: source that was packed; for a mixture, all sources in order. Text is tokenized again.
+        source: source that was packed, or a list: of all sources of a mixture, or else of the paths of one source, in
+            order. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
         progress: callback, called with "verify" in bytes of the shards and "compare" in tokens.
 
@@ -60,6 +61,9 @@ def verify(
     manifest = read_manifest(folder)
     names = [part.name for part in manifest.source.mixture]
     sources = source if isinstance(source, (list, tuple)) else [source]
+    paths = [each for each in sources if isinstance(each, (str, Path))]
+    if not names and len(paths) == len(sources):
+        sources = [one_source(paths)]
     if len(sources) != max(len(names), 1):
         kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"
         raise PackerError(f"{folder} is {kind}, and {len(sources)} source(s) are given: give each one, in this order")
@@ -73,6 +77,8 @@ def verify(
             if manifest.source.text is None
             else f"{error.found}; {folder} was packed from text{of_split}: give that source"
         ) from error
+    if isinstance(sources[0], PathList):
+        _refuse_reordered(folder, manifest, opened)
     try:
         yield from compare_opened(folder, manifest, opened, progress)
     except SourceError as error:  # what was packed does not depend on how it is verified
@@ -102,6 +108,17 @@ def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, prog
         yield from differences(manifest.totals, with_texts(manifest.totals, opened).to_dict(), "the source")
         if manifest.options.on_error == "skip":
             yield from list_faults(folder, opened.sources)
+
+
+def _refuse_reordered(folder: Path, manifest: Manifest, opened: OpenDocuments) -> None:
+    """Raise a PackerError if the files are those that were packed, in another order."""
+    names = [file.name for file in manifest.source.files]
+    found = [input_.file.name for input_ in opened.inputs]
+    if names != found and sorted(names) == sorted(found):
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise PackerError(
+            f"{folder} was packed from these files in another order ({shown}): give the paths in that order"
+        )
 
 
 def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:

@@ -9,8 +9,9 @@
 
 Modules by subject:
 
-- Finding files: `tokenized_source.py`, `file_search.py` (folders and globs), `split_names.py`, `hugging_face.py` (saved
-  datasets, `datasets.Dataset` objects, the Hub), `regular_files.py`, and `formats.py`, the registry of formats.
+- Finding files: `tokenized_source.py`, `file_search.py` (folders and globs), `joined_paths.py`, `split_names.py`,
+  `hugging_face.py` (saved datasets, `datasets.Dataset` objects, the Hub), `regular_files.py`, and `formats.py`, the
+  registry of formats.
 - Formats: `ipc.py`, `parquet.py` and `jsonl.py` have one input class each; `row_groups.py` and `lines.py` read such
   files for tokens and text alike.
 - Documents that stay where they are: `mapped_lists.py` over the record batches of a mapped file (`record_batches.py`)
@@ -20,9 +21,10 @@ Modules by subject:
   for JSON lines).
 - Records that are left out: `line_faults.py` finds unusable JSON lines, `unusable_lists.py` unusable lists, and
   `usable_text.py` encodes the other texts; `rejections.py` keeps what was found.
-- Sources: `source.py`, `pairs.py` (preference pairs) and `mixture.py` (several sources) satisfy the protocol in
-  `open_documents.py`; `survey.py` counts a source, `draw_mixture.py` decides what a mixture takes, `origins.py` says
-  which document of a mixture is which, `source_order.py` reads documents in the order of the files for verification.
+- Sources: `source.py`, `pairs.py` and `text_pairs.py` (preference pairs), and `mixture.py` satisfy the protocol in
+  `open_documents.py`; `survey.py` counts a source, `draw_mixture.py` decides what a mixture takes,
+  `origins.py` says which document of a mixture is which, `source_order.py` reads documents in the order of the files
+  for verification.
 - Decoding: `spill.py` decodes pieces of inputs (`decoded_pieces.py`) side by side on a `decode_pool.py`,
   `decoded_streams.py` writes them, `decoded_size.py` estimates their size.
 - Text: `text_source.py` tokenizes records, read as `text_records.py` says by `json_records.py` (lines),

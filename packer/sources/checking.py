@@ -1,4 +1,4 @@
-"""Check the documents that an input yields; the error for the first invalid one names its location."""
+"""Check the documents that an input yields, and make tables of them; errors name the first invalid document."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.gather import TokenColumn
 from packer.sources.decode_pool import DecodePool
-from packer.sources.documents import Batch, Columns, DocumentError, Input, reading
+from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable, reading
 from packer.sources.lengths import document_error, document_lengths
+from packer.sources.value_column import ValueColumn
 
 
 def checked(
@@ -42,3 +44,23 @@ def checked(
     except DocumentError as fault:
         fault.place = fault.place or input_.place(fault.row)
         raise
+
+
+def table_of(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
+    """Return checked documents as a table.
+
+    Args:
+        batch: the documents.
+        lengths: (documents,) tokens of each.
+        first_document: index of the first one in the source.
+    """
+    return TokenTable(
+        input_ids=TokenColumn.from_arrow(batch.input_ids),
+        labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
+        lengths=lengths,
+        lists=None,
+        extra={name: ValueColumn.of_chunks(name, chunks) for name, chunks in batch.extra.items()}
+        if batch.input_ids
+        else {},
+        first_document=first_document,
+    )

@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.sources.column_types import can_be_kept, join, plain_type
-from packer.sources.documents import MASKS, Columns
+from packer.sources.documents import MASKS, Columns, columns_of_side
 
-_TEXT = {"text", "prompt", "messages", "conversations"}  # columns of text, which a tokenizer turns into documents
+_TEXT = {"text", "prompt", "messages", "conversations", *ROLES}  # columns of text
 
 TOKEN_TYPES = "list, large_list or fixed_size_list of integers (int8 to int64, uint8 to uint64)"
 
@@ -82,6 +83,8 @@ def require_column(names: Sequence[str], name: str, columns: Columns) -> None:
         remedy = "name the tokens' column with --input-column"
         if _TEXT & set(names):
             remedy += ", or give --tokenizer to pack text"
+        if columns.input_ids == columns_of_side(ROLES[0]).input_ids:  # pairs have columns of fixed names
+            remedy = "give --tokenizer to pack text, or leave --pairs out"
         raise OtherSourceError(f"{name}: no column '{columns.input_ids}' (found: {found})", remedy)
 
 

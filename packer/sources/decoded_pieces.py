@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from packer.shards.files import hash_file
 from packer.shards.manifest import checksum
-from packer.sources.decoded_streams import COLUMNS, appearing
-from packer.sources.documents import Input
+from packer.sources.decoded_streams import appearing
+from packer.sources.documents import Columns, Input
 from packer.sources.ipc import open_ipc
 from packer.sources.mapped_lists import MappedLists
 
@@ -35,6 +35,9 @@ class Piece:
 
     stream: Path
     """Path of the stream."""
+
+    columns: Columns
+    """Columns of the stream."""
 
     made_from: dict[str, Any]
     """Facts about the input and the columns. A stream is used again only if its note has the same."""
@@ -92,10 +95,9 @@ class Piece:
         rejected: dict[str, Any] | None = self._read_note().get("rejected")
         return rejected
 
-    def open(self) -> MappedLists:
-        """Map the stream."""
-        extra = tuple(self.made_from["columns"][2])
-        opened = open_ipc(self.stream, self.stream.name, COLUMNS._replace(extra=extra))
+    def open(self, columns: Columns | None = None) -> MappedLists:
+        """Map the stream, with all of its columns or some of them."""
+        opened = open_ipc(self.stream, self.stream.name, columns or self.columns)
         assert isinstance(opened, MappedLists)
         return opened
 
@@ -123,6 +125,7 @@ class Piece:
 
 def cut_source(source: Source, folder: Path) -> list[Piece]:
     """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
+    source = source.records
     size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
     fingerprint = source.tokenized.fingerprint if source.tokenized is not None else None
     pieces = []
@@ -145,5 +148,7 @@ def cut_source(source: Source, folder: Path) -> list[Piece]:
             made_from["skips"] = True
         for part, piece in enumerate(input_.cut(size)):
             stream = folder / f"{number:05d}-{part:05d}.arrow"
-            pieces.append(Piece(number=number, input=piece, stream=stream, made_from=made_from))
+            pieces.append(
+                Piece(number=number, input=piece, stream=stream, columns=source.stored_columns, made_from=made_from)
+            )
     return pieces

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from packer.column_names import ROLES
 from packer.errors import PackerError
 from packer.gather import list_lengths
 from packer.sources.decode_pool import DecodePool
 from packer.sources.decoded_pieces import cut_source
-from packer.sources.documents import DecodedSize, DocumentError, Input, reading
+from packer.sources.documents import DecodedSize, DocumentError, Input, columns_of_side, reading
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
 
+_REJECTED = columns_of_side(ROLES[1]).input_ids  # the second lists of preference pairs of text
 _SAMPLED = 4  # files per ending whose first block is decoded
 
 
@@ -35,6 +37,7 @@ class SpillSize:
 
 def spill_size(source: Source, folder: Path) -> SpillSize:
     """Estimate what `Source.spill` is going to write into `folder`."""
+    source = source.records
     pieces = cut_source(source, folder)
     sizes = [piece.input.decoded for piece in pieces]
     unknown: defaultdict[str, list[Input]] = defaultdict(list)
@@ -58,11 +61,12 @@ def _sample(inputs: list[Input]) -> tuple[DecodedSize, int]:
         try:
             with pool.working(), reading(input_.file.name):
                 batch = next(input_.batches(pool), None)
-                found = sum(int(list_lengths(chunk).sum()) for chunk in batch.input_ids) if batch is not None else 0
+                lists = [*batch.input_ids, *batch.extra.get(_REJECTED, ())] if batch is not None else []
+                found = sum(int(list_lengths(chunk).sum()) for chunk in lists)
         except (PackerError, DocumentError):  # raised again when it is decoded, with its location
             continue
         if batch is not None:
-            rows += sum(map(len, batch.input_ids))
+            rows += sum(map(len, lists))
             tokens += found
             read += batch.done
     pool.close()

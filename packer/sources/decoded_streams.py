@@ -21,14 +21,16 @@ from packer.sources.documents import Batch, Columns, DocumentError, value_messag
 from packer.sources.lengths import runs, values_of
 
 COLUMNS = Columns("input_ids", "labels")
-"""Columns of a stream; labels only if the source has them."""
+"""Columns of a stream, except for preference pairs; labels only if the source has them."""
 
 
-def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool) -> str:
+def write_stream(
+    path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool, stored: Columns = COLUMNS
+) -> str:
     """Write the checked batches of an input as a stream, which takes its name when it is complete.
 
-    Extra columns get types that hold all of their values. `columns` has the names for messages. The stream is not
-    synced: it need not survive a crash of the system.
+    Extra columns get types that hold all of their values. `columns` has the names for messages, `stored` those of the
+    stream. The stream is not synced: it need not survive a crash of the system.
 
     Returns:
         Hash of the stream: xxh3-128, hexadecimal.
@@ -38,7 +40,7 @@ def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_
         PackerError: the file cannot be written.
     """
     with appearing(path) as temporary:
-        parts = _Parts(temporary, columns, has_labels=has_labels)
+        parts = _Parts(temporary, columns, stored.wanted(has_labels=has_labels)[: 1 + has_labels])
         try:
             for batch in batches:
                 parts.write(batch)
@@ -50,10 +52,10 @@ def write_stream(path: Path, batches: Iterable[Batch], columns: Columns, *, has_
 class _Parts:
     """A stream being written, with one file per run of batches whose extra columns have the same types."""
 
-    def __init__(self, path: Path, columns: Columns, *, has_labels: bool) -> None:
+    def __init__(self, path: Path, columns: Columns, stored: Sequence[str]) -> None:
         self._path = path
         self._columns = columns
-        self._tokens = [(column, pa.list_(pa.int32())) for column in COLUMNS[: 1 + has_labels]]
+        self._tokens = [(column, pa.list_(pa.int32())) for column in stored]
         self._files: list[Path] = []
         self._file: HashingFile | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None

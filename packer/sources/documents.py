@@ -96,6 +96,11 @@ class Columns(NamedTuple):
         return (self.input_ids, *((self.labels,) if has_labels else ()), *self.extra)
 
 
+def columns_of_side(role: str, extra: tuple[str, ...] = ()) -> Columns:
+    """Return the columns of one side of preference pairs: `chosen_input_ids` and `chosen_labels` for "chosen"."""
+    return Columns(f"{role}_input_ids", f"{role}_labels", extra)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenized:
     """Facts about a source of text, beside its documents."""

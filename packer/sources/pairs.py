@@ -17,7 +17,7 @@ from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
-from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable
+from packer.sources.documents import Batch, Columns, DocumentError, TokenTable, columns_of_side
 from packer.sources.rejections import RejectionCollector, joined_sides
 from packer.sources.source import Source, indices_need_mapping
 from packer.sources.spill import spill_inputs
@@ -25,6 +25,9 @@ from packer.sources.survey import SourceSurvey, source_identity
 from packer.sources.value_column import ValueColumn
 
 _ROLES_TOGETHER = 1 << 16
+
+CheckedBatch = tuple[Batch, NDArray[np.int32]]
+"""A batch, and the lengths of its documents, shape (documents,)."""
 
 
 class Pairs(Source):
@@ -36,7 +39,7 @@ class Pairs(Source):
         SourceError: only one side has labels, or the sides differ in their number of answers.
     """
 
-    side_count = len(ROLES)
+    side_count = documents_per_record = len(ROLES)
 
     def __init__(self, chosen: Source, rejected: Source) -> None:
         if chosen.has_labels != rejected.has_labels:
@@ -47,7 +50,8 @@ class Pairs(Source):
         self._sides = chosen, rejected
         columns = chosen.columns
         indices = interleaved(chosen, rejected) if chosen.mapped and rejected.mapped else None
-        super().__init__(chosen.name, (*chosen.inputs, *rejected.inputs), columns, indices, skips=chosen.skips)
+        inputs = (*chosen.inputs, *rejected.inputs)
+        super().__init__(chosen.name, inputs, columns, indices, chosen.tokenized, chosen.pad_id, skips=chosen.skips)
 
     @property
     def order(self) -> NDArray[np.int64] | NDArray[np.uint64]:
@@ -72,30 +76,35 @@ class Pairs(Source):
             return
         if any(side.indices is not None for side in self._sides):
             raise indices_need_mapping(self.name)
-        columns, halves = [side.columns for side in self._sides], [side.inputs for side in self._sides]
-        total = sum(input_.file.bytes for input_ in halves[0])
+        stage = "decode" if self.tokenized is None else "tokenize"
+        files = [input_.file for input_ in self._sides[0].inputs]
+        total = sum(file.bytes for file in files)
         pairs = finished = 0
         collectors = RejectionCollector(), RejectionCollector()
-        for number, (one, other) in enumerate(zip(*halves, strict=True)):
+        for number, file in enumerate(files):
             chosen, rejected = (
-                _Reader(each, columns[side], side, partial(_add_rejected, collectors[side], pairs))
-                for side, each in enumerate((one, other))
+                SideReader(batches, fault_side, partial(_add_rejected, collector, pairs))
+                for (batches, fault_side), collector in zip(self._batches(number), collectors, strict=True)
             )
             row = 0
             try:
                 while chosen.fill() & rejected.fill():  # `&` fills both, so that neither is behind at the end
                     table = _paired(chosen, rejected, first_document=2 * (pairs + row))
                     row += len(table.lengths) // 2
-                    progress("decode", *documents_of(2 * (pairs + row), finished + chosen.done, total))
+                    progress(stage, *documents_of(2 * (pairs + row), finished + chosen.done, total))
                     yield table
             except DocumentError as fault:
                 raise fault.in_source(2 * pairs + fault.row) from None
             if chosen.rest or rejected.rest:
-                raise SourceError(f"{one.file.name}: changed while it was read; repeat the same command")
-            self._rows[number] = self._rows[number + len(halves[0])] = row
+                raise SourceError(f"{file.name}: changed while it was read; repeat the same command")
+            self._rows[number] = self._rows[number + len(files)] = row
             pairs += row
-            finished += one.file.bytes
+            finished += file.bytes
         self.rejections = joined_sides([collector.finish() for collector in collectors], pairs)
+
+    def _batches(self, number: int) -> list[tuple[Iterator[CheckedBatch], int]]:
+        """Return the batches of both sides of an input, and which documents an error is about; see `SideReader`."""
+        return [(checked(of_side.inputs[number], of_side.columns), side) for side, of_side in enumerate(self._sides)]
 
     def describe(self, document: int) -> str:
         """Return the name of a document for messages; see `Source.describe`."""
@@ -112,9 +121,8 @@ class Pairs(Source):
         """Decode inputs that cannot be mapped; see `Source.spill`."""
         inputs, _, rejections = spill_inputs(self, folder, progress, engine, kinds=kinds)
         middle = len(self._sides[0].inputs)
-        columns = Columns("input_ids", "labels", self.columns.extra)
         sides = (
-            Source(self.name, part, columns, side.indices, skips=self.skips)
+            Source(self.name, part, self.stored_columns, side.indices, pad_id=self.pad_id, skips=self.skips)
             for part, side in zip((inputs[:middle], inputs[middle:]), self._sides, strict=True)
         )
         decoded = Pairs(*sides)
@@ -148,11 +156,17 @@ class Pairs(Source):
         return {**super().value_columns(), ROLE: _roles([sum(rows or 0 for rows in side.rows) for side in self._sides])}
 
 
-class _Reader:
-    """Reader of one side of an input."""
+class SideReader:
+    """Reader of one side of an input.
 
-    def __init__(self, input_: Input, columns: Columns, side: int, on_batch: Callable[[int, Batch], None]) -> None:
-        self._batches = checked(input_, columns)
+    Args:
+        batches: its batches, with the lengths of their documents.
+        side: which documents a `DocumentError` is about, if their indices count those of one side.
+        on_batch: callback, called as `on_batch(row, batch)` with the number of the first list of every batch.
+    """
+
+    def __init__(self, batches: Iterator[CheckedBatch], side: int, on_batch: Callable[[int, Batch], None]) -> None:
+        self._batches = batches
         self._on_batch, self._read = on_batch, 0
         self._side = side
         self.batch = Batch([], None, 0)
@@ -193,7 +207,7 @@ def _add_rejected(collector: RejectionCollector, first_list: int, row: int, batc
     collector.add_batch(first_list + row, batch)
 
 
-def _paired(chosen: _Reader, rejected: _Reader, *, first_document: int) -> TokenTable:
+def _paired(chosen: SideReader, rejected: SideReader, *, first_document: int) -> TokenTable:
     """Return a table of as many pairs as both readers hold, and advance the readers."""
     count = min(chosen.rest, rejected.rest)
     here = [slice(side.first, side.first + count) for side in (chosen, rejected)]
@@ -248,4 +262,4 @@ def open_pairs(open_side: Callable[[Columns], Source], extra: tuple[str, ...]) -
         open_side: function that opens the source with the columns of a side.
         extra: columns with one value per pair to read beside the tokens.
     """
-    return Pairs(*(open_side(Columns(f"{role}_input_ids", f"{role}_labels", extra)) for role in ROLES))
+    return Pairs(*(open_side(columns_of_side(role, extra)) for role in ROLES))

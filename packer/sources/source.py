@@ -15,10 +15,11 @@ from packer.errors import SourceError
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
-from packer.sources.checking import checked
+from packer.sources.checking import checked, table_of
 from packer.sources.column_checks import check_indices, one_type
 from packer.sources.column_types import join_by_name
 from packer.sources.decoded_size import SpillSize, spill_size
+from packer.sources.decoded_streams import COLUMNS
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.lengths import document_error, document_lengths
 from packer.sources.mapped_lists import MappedLists
@@ -42,6 +43,9 @@ class Source:
 
     side_count = 1
     """Number of lists per document of the inputs: 2 for preference pairs (chosen, rejected), otherwise 1."""
+
+    documents_per_record = 1
+    """Number of documents that a record of the files makes: 2 for preference pairs, otherwise 1."""
 
     def __init__(
         self,
@@ -71,6 +75,16 @@ class Source:
     def sources(self) -> dict[str, Source]:
         """The source itself, under the name ""; the counterpart of `Mixture.sources`."""
         return {"": self}
+
+    @property
+    def records(self) -> Source:
+        """The source to decode, whose lists are the records of the files: itself, except for pairs of text."""
+        return self
+
+    @property
+    def stored_columns(self) -> Columns:
+        """Names of the columns of decoded streams."""
+        return COLUMNS._replace(extra=self.columns.extra)
 
     def columns_of(self, number: int) -> Columns:
         """Return the columns to read from an input."""
@@ -124,7 +138,7 @@ class Source:
             try:
                 for batch, lengths in checked(input_, self.columns):
                     rejected.add_batch(first_document + row, batch)
-                    yield _table(batch, lengths, first_document + row)
+                    yield table_of(batch, lengths, first_document + row)
                     row += len(lengths)
                     progress(stage, *documents_of(first_document + row, finished + batch.done, total))
                     straddling, untrained = straddling + batch.straddling, untrained + batch.untrained
@@ -200,9 +214,11 @@ class Source:
         tokenized = self.tokenized
         if tokenized is not None:
             tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
-        columns = Columns("input_ids", "labels", self.columns.extra)
         of_text = tokenized, self.pad_id
-        return Source(self.name, inputs, columns, self.indices, *of_text, skips=self.skips, rejections=rejections)
+        skips = self.skips
+        return Source(
+            self.name, inputs, self.stored_columns, self.indices, *of_text, skips=skips, rejections=rejections
+        )
 
     def survey(
         self,
@@ -299,17 +315,4 @@ def indices_need_mapping(name: str) -> SourceError:
     return SourceError(
         f"{name}: masks, rejected documents or compressed data under an indices mapping can be packed, but not read as "
         "a stream; save it again after .flatten_indices()"
-    )
-
-
-def _table(batch: Batch, lengths: NDArray[np.int32], first_document: int) -> TokenTable:
-    return TokenTable(
-        input_ids=TokenColumn.from_arrow(batch.input_ids),
-        labels=TokenColumn.from_arrow(batch.labels) if batch.labels is not None else None,
-        lengths=lengths,
-        lists=None,
-        extra={name: ValueColumn.of_chunks(name, chunks) for name, chunks in batch.extra.items()}
-        if batch.input_ids
-        else {},
-        first_document=first_document,
     )

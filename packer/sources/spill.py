@@ -36,8 +36,8 @@ from packer.sources.checking import checked
 from packer.sources.column_values import join_with
 from packer.sources.decode_pool import DecodePool
 from packer.sources.decoded_pieces import Piece, cut_source
-from packer.sources.decoded_streams import COLUMNS, appearing, rewrite, stream_types, write_stream
-from packer.sources.documents import Batch, DocumentError, Input
+from packer.sources.decoded_streams import appearing, rewrite, stream_types, write_stream
+from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.rejections import Rejections, rejected_file, rejections_of
 
@@ -64,6 +64,16 @@ def spill_inputs(
     source: Source, folder: Path, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
 ) -> Spilled:
     """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`."""
+    pieces = decode_inputs(source, folder, progress, engine, kinds=kinds)
+    inputs = open_pieces(source, pieces)
+    rejections = rejections_of(inputs, pieces) if source.skips else Rejections()
+    return Spilled(inputs, count_documents(pieces), rejections)
+
+
+def decode_inputs(
+    source: Source, folder: Path, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
+) -> list[Piece]:
+    """Decode every input that is not mapped into streams in `folder`; see `Source.spill`. Return the streams."""
     pieces = cut_source(source, folder)
     decoding = _Decoding(pieces, source, progress, sync=engine.is_shared)
     if engine.is_shared:
@@ -79,15 +89,21 @@ def spill_inputs(
             path.unlink()
         decoding.run(range(len(pieces)), engine.workers)
         decoding.unify_types(kinds)
+    return pieces
+
+
+def open_pieces(source: Source, pieces: list[Piece], columns: Columns | None = None) -> tuple[Input, ...]:
+    """Return the inputs of a source, with streams in place of those that were decoded; by default all columns."""
     inputs = list(source.inputs)
     for number, parts in groupby(pieces, key=lambda piece: piece.number):
-        inputs[number] = _joined(inputs[number], [part.open() for part in parts])
+        inputs[number] = _joined(inputs[number], [part.open(columns) for part in parts])
+    return tuple(inputs)
+
+
+def count_documents(pieces: list[Piece]) -> dict[str, int]:
+    """Return the numbers of "straddling" and "untrained" documents of a source."""
     counts = [piece.counts() for piece in pieces]
-    return Spilled(
-        inputs=tuple(inputs),
-        counts={name: sum(count[name] for count in counts) for name in _COUNTED},
-        rejections=rejections_of(inputs, pieces) if source.skips else Rejections(),
-    )
+    return {name: sum(count[name] for count in counts) for name in _COUNTED}
 
 
 def _mark(folder: Path, kinds: Mapping[str, pa.DataType]) -> Path:
@@ -102,13 +118,13 @@ def _digests(pieces: Sequence[Piece]) -> str:
 
 def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
     """Join the decoded pieces of an input."""
-    has_labels = any(part.labels is not None for part in parts)
+    labels = next((part.labels for part in parts if part.labels is not None), None)
     return MappedLists(
         file=origin.file,
         path=origin.path,
         stores=tuple(store for part in parts for store in part.stores if len(store.ends)),
-        input_ids=COLUMNS.input_ids,
-        labels=COLUMNS.labels if has_labels else None,
+        input_ids=parts[0].input_ids,
+        labels=labels,
         extra=parts[0].extra,
         origin=origin.places,
     )
@@ -205,8 +221,9 @@ class _Decoding:
                 has_labels = bool(piece.input.has_labels)
                 columns = self._source.columns_of(piece.number)
                 with closing(batches), rejected_file(piece, skips=self._source.skips, sync=self._sync) as rejected:
+                    stream, stored = piece.stream, piece.columns
                     listing = rejected.pass_on(batches)
-                    digest = write_stream(piece.stream, listing, columns, has_labels=has_labels)
+                    digest = write_stream(stream, listing, columns, has_labels=has_labels, stored=stored)
                 if self._sync:
                     with piece.stream.open("rb") as file:
                         os.fsync(file.fileno())
@@ -234,7 +251,8 @@ class _Decoding:
     def _report(self, number: int, read: int, documents: int) -> None:
         with self._lock:
             self._read[number], self._documents[number] = read, documents
-            self._progress(self._stage, *documents_of(sum(self._documents), sum(self._read), self._total))
+            of_each = self._source.documents_per_record // self._source.side_count
+            self._progress(self._stage, *documents_of(of_each * sum(self._documents), sum(self._read), self._total))
 
     def _stop(self, number: int) -> None:
         """Give up all pieces after this one."""
@@ -254,4 +272,4 @@ class _Decoding:
         side, first = at // of_side, at // of_side * of_side
         decoded = sum(piece.open().rows for piece in self._pieces[:number] if piece.number >= first)
         mapped = sum(input_.rows or 0 for input_ in inputs[first:at] if input_.mapped)
-        return self._source.side_count * (decoded + mapped + row) + side
+        return self._source.documents_per_record * (decoded + mapped + row) + side

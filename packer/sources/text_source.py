@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import xxhash
 
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
+from packer.paths import PathList
 from packer.sources.arrow_records import open_arrow_records, select_arrow_records
 from packer.sources.column_checks import check_types, refuse_twins
 from packer.sources.decode_pool import DecodePool, pool_or_new
@@ -23,10 +25,11 @@ from packer.sources.formats import format_of
 from packer.sources.hugging_face import Found
 from packer.sources.places import Places
 from packer.sources.source import Source
+from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs, rejected_columns
 from packer.sources.text_records import RecordReader
 from packer.sources.tokenized_source import find_source, refuse_masks
 from packer.sources.usable_text import document_error, encode_usable, values_of_column
-from packer.text import Encoder, Records, TextError, TextOptions, recognise
+from packer.text import Encoder, PairEncoder, Records, TextError, TextOptions, recognise, recognise_pairs
 from packer.text.text_columns import OF_CHATS
 
 _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
@@ -118,6 +121,8 @@ class TextInput(Input):
             encoded, extra, rejected = encode_usable(self.encoder, records, self.kept, faults)
         if encoded.turn_starts is not None:
             extra[TURN_STARTS] = encoded.turn_starts
+        if encoded.rejected_answers is not None:
+            extra |= rejected_columns(encoded.rejected_answers)
         return Batch(
             [encoded.input_ids],
             [encoded.labels] if encoded.labels is not None else None,
@@ -131,19 +136,21 @@ class TextInput(Input):
 
 
 def open_text(
-    source: str | Path | Dataset | DatasetDict,
+    source: str | Path | PathList | Dataset | DatasetDict,
     options: TextOptions,
     *,
     split: str | None = None,
     text_column: str | None = None,
     keep: Sequence[str] = (),
     turns: bool = False,
+    pairs: bool = False,
     skips: bool = False,
 ) -> Source:
     """Open a dataset of text: find its files and columns, without reading the documents.
 
     Args:
-        source: a file, folder, glob, folder of `save_to_disk`, `datasets` object, or Hub id ("org/name").
+        source: a file, folder, glob, folder of `save_to_disk`, several of these, a `datasets` object, or a Hub id
+            ("org/name").
         options: tokenizer, chat template and other options that shape the tokens.
         split: name of the split; may be None if there is only one.
         text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
@@ -151,6 +158,8 @@ def open_text(
             whichever exists.
         keep: columns with a value for each document, to be kept beside the tokens.
         turns: also keep the column "turn_starts", with the tokens at which turns of chats begin; plain text has none.
+        pairs: read preference pairs from `chosen`, `rejected` and, if it exists, `prompt`; `text_column` names others.
+            Each pair makes two documents.
         skips: reject records that cannot be used, with an empty document in the place of each.
 
     Raises:
@@ -158,12 +167,14 @@ def open_text(
         SourceError: a file is truncated or corrupt, or does not hold text.
     """
     refuse_masks(keep)
-    if TURN_STARTS in keep:
-        raise PackerError(f"keep {TURN_STARTS!r}: tokenizing writes a column of that name; rename it in the source")
+    written = next((name for name in keep if name == TURN_STARTS or (pairs and name in COLUMNS_OF_PAIRS)), None)
+    if written is not None:
+        raise PackerError(f"keep {written!r}: tokenizing writes a column of that name; rename it in the source")
     found = find_source(source, split)
     readers = _readers(found)
-    records = _common_records(readers, found.name, text_column, skips=skips)
-    encoder = Encoder(options, records, turns=turns and records.conversational)
+    records = _common_records(readers, found.name, text_column, pairs=pairs, skips=skips)
+    turns = turns and records.conversational and not pairs
+    encoder = PairEncoder(options, records) if pairs else Encoder(options, records, turns=turns)
     identity = encoder.identity
     if found.indices is not None:  # equal lengths in another order are other documents
         digest = xxhash.xxh3_128_hexdigest(found.indices.astype("<i8").data)
@@ -173,9 +184,11 @@ def open_text(
         reader.require(keep)
     inputs = tuple(TextInput(reader=reader, encoder=encoder, kept=tuple(keep), skips=skips) for reader in readers)
     check_types(found.name, keep, [(input_.file.name, input_.declared_types) for input_ in inputs])
-    extra = (*keep, TURN_STARTS) if turns and records.conversational else tuple(keep)
-    columns = COLUMNS._replace(extra=extra)
-    return Source(found.name, inputs, columns, tokenized=tokenized, pad_id=encoder.pad_id, skips=skips)
+    name, pad_id = found.name, encoder.pad_id
+    if pairs:
+        return open_text_pairs(name, inputs, tuple(keep), tokenized=tokenized, pad_id=pad_id, skips=skips)
+    columns = COLUMNS._replace(extra=(*keep, TURN_STARTS) if turns else tuple(keep))
+    return Source(name, inputs, columns, tokenized=tokenized, pad_id=pad_id, skips=skips)
 
 
 def _readers(found: Found) -> list[RecordReader]:
@@ -187,8 +200,10 @@ def _readers(found: Found) -> list[RecordReader]:
     return [format_of(path, name).open_records(path, name) for path, name in found.files]
 
 
-def _common_records(readers: list[RecordReader], name: str, text_column: str | None, *, skips: bool) -> Records:
-    """Return the columns that hold the text, which must be the same in all files.
+def _common_records(
+    readers: list[RecordReader], name: str, text_column: str | None, *, pairs: bool, skips: bool
+) -> Records:
+    """Return the columns that hold the text or preference pairs, which must be the same in all files.
 
     Raises:
         PackerError: a file holds no text, or another kind of it than the others.
@@ -197,7 +212,8 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
     for reader in readers:
         if reader.fault is not None and not skips:
             raise reader.fault
-        found = _usable_records(reader, text_column) if skips else _records_of(reader.fields, reader, text_column)
+        tell = partial(_records_of, reader=reader, text_column=text_column, pairs=pairs)
+        found = _usable_records(reader, tell) if skips else tell(reader.fields)
         if found is not None:
             known[reader.file.name] = found
     if not known:
@@ -207,7 +223,7 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
         raise SourceError(f"{name}: empty dataset: 0 documents in {len(readers)} file(s)")
     (first, records), *others = known.items()
     for file, other in others:
-        if (other.columns, other.conversational) != (records.columns, records.conversational):
+        if replace(other, template_columns=()) != replace(records, template_columns=()):
             raise SourceError(
                 f"{first} holds {_shown(records)}, {file} {_shown(other)}: give files of one kind, or name the column "
                 "that all of them have with --text-column"
@@ -217,21 +233,26 @@ def _common_records(readers: list[RecordReader], name: str, text_column: str | N
 
 
 def _records_of(
-    fields: pa.Schema | Mapping[str, Any] | None, reader: RecordReader, text_column: str | None
+    fields: pa.Schema | Mapping[str, Any] | None, reader: RecordReader, text_column: str | None, *, pairs: bool
 ) -> Records | None:
     """Return the columns that hold the text, given a schema or a record of a file; None without any."""
     if fields is None:
         return None
     file = reader.file.name
-    _refuse_tokens(fields, file, text_column)
-    found = recognise(fields, file, text_column)
+    if pairs:
+        found = recognise_pairs(fields, file, text_column)
+    else:
+        _refuse_tokens(fields, file, text_column)
+        found = recognise(fields, file, text_column)
     if isinstance(fields, pa.Schema):
         for column in found.needed:
             refuse_twins(fields, column, file)
     return found
 
 
-def _usable_records(reader: RecordReader, text_column: str | None) -> Records | None:
+def _usable_records(
+    reader: RecordReader, tell: Callable[[pa.Schema | Mapping[str, Any]], Records | None]
+) -> Records | None:
     """Return the columns that hold the text, given the first record of a file that tells; None without records.
 
     Raises:
@@ -240,7 +261,7 @@ def _usable_records(reader: RecordReader, text_column: str | None) -> Records | 
     first: PackerError | None = None
     for fields in islice(reader.samples(), _SAMPLES):
         try:
-            return _records_of(fields, reader, text_column)
+            return tell(fields)
         except PackerError as error:
             first = first or error
     if first is not None:
@@ -258,5 +279,6 @@ def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column
 
 
 def _shown(records: Records) -> str:
-    columns = " and ".join(f"'{column}'" for column in records.columns)
+    named = (str(records.prompt_column), *records.columns) if records.has_prompts else records.columns
+    columns = " and ".join(f"'{column}'" for column in named)
     return f"{columns} as {'lists of messages' if records.conversational else 'strings'}"

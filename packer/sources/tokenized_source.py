@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError, SourceError
+from packer.paths import PathList
 from packer.sources.column_checks import check_types, find_columns
 from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
 from packer.sources.file_search import files_in, matches_of
 from packer.sources.formats import FORMATS, InputFormat, format_of, known_formats
 from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset, no_splits
+from packer.sources.joined_paths import join_files
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.masks import apply_masks, with_masks
 from packer.sources.pairs import open_pairs
@@ -32,7 +35,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def open_source(
-    source: str | Path | Dataset | DatasetDict,
+    source: str | Path | PathList | Dataset | DatasetDict,
     *,
     split: str | None = None,
     input_column: str = "input_ids",
@@ -46,7 +49,8 @@ def open_source(
     """Open a tokenized dataset: find its files and columns, without reading the documents.
 
     Args:
-        source: a file, folder, glob, folder of `save_to_disk`, `datasets` object, or Hub id ("org/name").
+        source: a file, folder, glob, folder of `save_to_disk`, several of these, a `datasets` object, or a Hub id
+            ("org/name").
         split: name of the split; may be None if there is only one.
         input_column: the column with the token ids.
         labels_column: the column with the labels; only "labels" may be missing.
@@ -79,7 +83,9 @@ def refuse_masks(keep: Sequence[str]) -> None:
             raise PackerError(f"keep {name!r}: masks become labels and are not kept; leave it out")
 
 
-def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, columns: Columns, *, skips: bool) -> Source:
+def _opened(
+    source: str | Path | PathList | Dataset | DatasetDict, split: str | None, columns: Columns, *, skips: bool
+) -> Source:
     found = find_source(source, split)
     read = with_masks(columns, _names_in(found, columns.input_ids if skips else None))
     if found.table is not None:
@@ -97,7 +103,9 @@ def _opened(source: str | Path | Dataset | DatasetDict, split: str | None, colum
     return Source(found.name, inputs, columns, found.indices, pad_id=found.pad_id, skips=skips)
 
 
-def column_names(source: str | Path | Dataset | DatasetDict, split: str | None, usable: str | None = None) -> list[str]:
+def column_names(
+    source: str | Path | PathList | Dataset | DatasetDict, split: str | None, usable: str | None = None
+) -> list[str]:
     """Return the column names of the first file of a source; raises as `find_source` does.
 
     Args:
@@ -108,18 +116,51 @@ def column_names(source: str | Path | Dataset | DatasetDict, split: str | None, 
     return _names_in(find_source(source, split), usable)
 
 
-def find_source(source: str | Path | Dataset | DatasetDict, split: str | None) -> Found:
+def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: str | None) -> Found:
     """Find the files or the table of a source.
 
     Raises:
         PackerError: the path or split does not exist.
         SourceError: a folder of `save_to_disk` is damaged.
     """
+    if isinstance(source, PathList):
+        return _find_several(source, split)
     if not isinstance(source, (str, Path)):
         if not is_dataset(source):
             kind = type(source).__name__
             raise PackerError(f"a source of type {kind} is not supported; give a path, a Dataset or a DatasetDict")
         return find_table(source, split)
+    found = _find_files(source, split)
+    return found if found is not None else find_on_hub(str(source), split)
+
+
+def _find_several(source: PathList, split: str | None) -> Found:
+    """Find the files of several paths. A split is chosen in every folder; files are read whatever their names.
+
+    Raises:
+        PackerError: a path does not exist or holds a file of another, or a folder does not have the split.
+    """
+    folders = [os.path.isdir(path) for path in source.paths]  # noqa: PTH112 (a name may be too long)
+    if split is not None and not any(folders):
+        raise no_splits(f"{source} are files", split)
+    every = []
+    for path, is_folder in zip(source.paths, folders, strict=True):
+        found = _find_files(path, split if is_folder else None)
+        if found is None:
+            raise PackerError(
+                f"{path}: no such file or folder (a Hub id cannot be one of several paths); check the path"
+            )
+        every.append(found)
+    return join_files(str(source), every)
+
+
+def _find_files(source: str | Path, split: str | None) -> Found | None:
+    """Find the files of a path; return None if it does not exist and may be a Hub id.
+
+    Raises:
+        PackerError: the path or split does not exist.
+        SourceError: a folder of `save_to_disk` is damaged.
+    """
     path = Path(source)
     with reading(str(source)):
         is_folder, exists = path.is_dir(), path.exists()
@@ -132,7 +173,7 @@ def find_source(source: str | Path | Dataset | DatasetDict, split: str | None) -
     elif path.is_symlink():
         raise PackerError(f"{source}: a link that leads to no file or folder ({path.readlink()}); correct the link")
     elif _HUB_ID.fullmatch(str(source)):
-        return find_on_hub(str(source), split)
+        return None
     else:
         raise PackerError(f"{source}: no such file or folder, and not a Hub id like org/name; check the path")
     if split is not None:

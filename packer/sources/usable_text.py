@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -82,7 +83,15 @@ def _kept_values(records: Records, column: str, rejected: Mapping[int, DocumentE
 
 
 def _joined(encoder: Encoder, parts: Sequence[Encoded | None]) -> Encoded:
-    """Join documents; None is an empty one."""
+    """Join documents, or pairs of them; None is an empty one."""
+    joined = _joined_documents(encoder, parts)
+    if encoder.documents_per_record == 1:
+        return joined
+    answers = [part.rejected_answers if part is not None else None for part in parts]
+    return replace(joined, rejected_answers=_joined_documents(encoder, answers))
+
+
+def _joined_documents(encoder: Encoder, parts: Sequence[Encoded | None]) -> Encoded:
     empty = pa.array([[]], pa.list_(pa.int32()))
     encoded = [part for part in parts if part is not None]
     labels = turns = None

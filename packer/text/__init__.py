@@ -7,6 +7,8 @@ rendering.py           conversations to text, by a chat template
 message_ends/          where messages end in that text, and what the assistant wrote
 tokens.py              text to tokens, and where in them a character begins
 text_encoder.py        all of it, batch by batch
+pair_columns.py        columns that hold preference pairs
+pair_encoder.py        preference pairs to tokens and labels
 tokenizer_identity.py  what shapes the tokens, for a manifest
 load_tokenizer.py      tokenizers by path or Hub id
 train_tokenizer.py     a small byte-level tokenizer, trained in place
@@ -14,6 +16,8 @@ train_tokenizer.py     a small byte-level tokenizer, trained in place
 
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.messages import TextError
+from packer.text.pair_columns import recognise_pairs
+from packer.text.pair_encoder import PairEncoder
 from packer.text.text_columns import TRAIN_ON, Records, recognise
 from packer.text.text_encoder import Encoded, Encoder, TextOptions
 from packer.text.train_tokenizer import END_OF_TEXT, train_byte_level
@@ -23,11 +27,13 @@ __all__ = [
     "TRAIN_ON",
     "Encoded",
     "Encoder",
+    "PairEncoder",
     "Records",
     "TextError",
     "TextOptions",
     "open_decoder",
     "open_tokenizer",
     "recognise",
+    "recognise_pairs",
     "train_byte_level",
 ]

@@ -8,15 +8,17 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from packer.column_names import ROLES
 from packer.errors import PackerError
 from packer.options.choices import TrainOn
 
-Kind = Literal["text", "prompt+completion", "chat"]
+Kind = Literal["text", "prompt+completion", "chat", "pair"]
 
 TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
     "text": ("all",),
     "prompt+completion": ("completion", "assistant", "all"),
     "chat": ("assistant", "all"),
+    "pair": ("completion", "assistant", "all"),
 }
 """Values of `train_on` for each kind of document; the first is the default."""
 
@@ -42,18 +44,23 @@ class Records:
 
     kind: Kind
     columns: tuple[str, ...]
-    """One column, or the prompt's and the completion's."""
+    """One column, or the prompt's and the completion's, or the chosen and the rejected answer's."""
     template_columns: tuple[str, ...] = ()
     """Those of `system`, `tools` and `chat_template_kwargs` that exist; they go to the chat template."""
     conversational: bool = False
     """Whether the columns hold lists of messages rather than strings."""
     input_column: str | None = None
     """Column of the Alpaca format that follows the instruction in the prompt; its values may be null or missing."""
+    prompt_column: str | None = None
+    """Column of the prompt of a preference pair; None if no such column is read."""
+    has_prompts: bool = False
+    """Whether the answers of every pair follow its prompt; if not, they are whole texts or chats that begin with it."""
 
     @property
     def needed(self) -> tuple[str, ...]:
         """All columns to read."""
-        return (*self.columns, *((self.input_column,) if self.input_column is not None else ()), *self.template_columns)
+        beside = (self.input_column, self.prompt_column)
+        return (*self.columns, *(column for column in beside if column is not None), *self.template_columns)
 
 
 def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
@@ -69,7 +76,7 @@ def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str
     Raises:
         PackerError: none or several of these exist, or a column holds neither strings nor lists of messages.
     """
-    shapes = _shapes(fields)
+    shapes = column_shapes(fields)
     columns = _known_columns(shapes, name) if text_column is None else _named_columns(shapes, name, text_column)
     held = {shapes[column] for column in columns} - {"null"}
     if len(held) > 1 or not held <= {"string", "list"}:
@@ -122,12 +129,15 @@ def _known_columns(shapes: Mapping[str, str], name: str) -> tuple[str, ...]:
         several = " and ".join(f"'{'+'.join(columns)}'" for columns in fitting)
         found = ", ".join(shapes) or "none"
         what = f"{several} are both there" if fitting else f"no column {wanted} (found: {found})"
-        raise PackerError(f"{name}: {what}; name the one that holds the text, as in --text-column content")
+        remedy = "name the one that holds the text, as in --text-column content"
+        if set(ROLES) <= set(shapes) and not fitting:
+            remedy = "set --pairs for preference pairs, or name a column with --text-column"
+        raise PackerError(f"{name}: {what}; {remedy}")
     return fitting[0]
 
 
-def _shapes(fields: pa.Schema | Mapping[str, Any]) -> dict[str, str]:
-    """What each column holds, by name: "string", "list", "null" if nothing is known yet, or another type's name."""
+def column_shapes(fields: pa.Schema | Mapping[str, Any]) -> dict[str, str]:
+    """Return what each column holds: "string", "list", "null" if nothing is known yet, or another type's name."""
     if isinstance(fields, pa.Schema):
         return {field.name: _arrow_shape(field.type) for field in fields}
     names = {str: "string", list: "list", type(None): "null", dict: "struct"}

@@ -57,9 +57,11 @@ class Encoded:
     """Numbers of documents that have tokens, none of them trained."""
     turn_starts: pa.ListArray | None = None
     """list<int32>, the tokens with which the turns of chats begin, ascending from 0; None if not asked for."""
+    rejected_answers: Encoded | None = None
+    """Rejected answers if the records are preference pairs; all other fields but the numbers are of the chosen ones."""
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     """Texts that are tokenized in one call."""
 
     first_row: int
@@ -94,10 +96,13 @@ class Encoder:
             records.
     """
 
+    documents_per_record = 1
+    """Number of documents that a record makes: 2 for preference pairs, otherwise 1."""
+
     def __init__(self, options: TextOptions, records: Records, *, turns: bool = False) -> None:
         fitting = TRAIN_ON[records.kind]
-        if records.kind == "prompt+completion" and not records.conversational:
-            fitting = ("completion", "all")
+        if not records.conversational:
+            fitting = tuple(choice for choice in fitting if choice != "assistant")
         self.train_on: TrainOn = options.train_on or fitting[0]
         if self.train_on not in fitting and options.mixed:
             self.train_on = fitting[0]
@@ -154,8 +159,7 @@ class Encoder:
         straddling: list[int] = []
         turns: list[list[int]] = []
         for chunk in self._chunks(columns, first_row):
-            encoding = self._tokens.encode(chunk.texts, chunk.places, chunk.first_row)
-            for row, (tokens, places) in enumerate(encoding, chunk.first_row):
+            for row, (tokens, places) in enumerate(self._tokenize(chunk), chunk.first_row):
                 front, back = self._around(tokens)
                 ids += (front, tokens, back)
                 if chunk.turns is not None:
@@ -169,6 +173,10 @@ class Encoder:
         encoded = _assemble(ids, trained if self.has_labels else None, straddling, first_row)
         return replace(encoded, turn_starts=pa.array(turns, pa.list_(pa.int32()))) if self._turns else encoded
 
+    def _tokenize(self, chunk: Chunk) -> list[tuple[list[int], list[Place]]]:
+        """Return the tokens of each text, with nothing added, and where among them its `places` are."""
+        return self._tokens.encode(chunk.texts, chunk.places, chunk.first_row)
+
     def _around(self, tokens: list[int]) -> tuple[list[int], list[int]]:
         """Tokens to add before and after those of a text: what the tokenizer adds, unless the text has them itself."""
         prefix, ending = self._tokens.prefix, self._ending
@@ -178,20 +186,20 @@ class Encoder:
         has_ending = tokens[len(tokens) - len(ending) :] == ending
         return [] if has_prefix else prefix, [] if has_ending else ending
 
-    def _chunks(self, columns: dict[str, list[Any]], first_row: int) -> Iterator[_Chunk]:
+    def _chunks(self, columns: dict[str, list[Any]], first_row: int) -> Iterator[Chunk]:
         rows = len(columns[self.records.columns[0]])
         start = 0
         while start < rows:
             stop, size = start, 0
             while stop < rows and stop < start + _DOCUMENTS and size < _CHARACTERS:
-                size += _size(columns[self.records.columns[0]][stop])
+                size += sum(_size(columns[column][stop]) for column in self.records.columns)
                 stop += 1
             part = {column: values[start:stop] for column, values in columns.items()}
             make = self._rendered if self._template is not None else self._written
-            yield make(part, first_row + start)
+            yield make(part, first_row + start * self.documents_per_record)
             start = stop
 
-    def _written(self, columns: dict[str, list[Any]], first_row: int) -> _Chunk:
+    def _written(self, columns: dict[str, list[Any]], first_row: int) -> Chunk:
         """Make a chunk of texts as they are, or of prompts joined with completions; Alpaca joins by empty lines."""
         parts = [
             [text_of(value, f"'{column}'", row) for row, value in enumerate(columns[column], first_row)]
@@ -203,9 +211,9 @@ class Encoder:
             inputs = [text_of(value, f"'{name}'", row) for row, value in enumerate(given, first_row)]
             parts[0] = ["".join(part + "\n\n" for part in pair if part) for pair in zip(parts[0], inputs, strict=True)]
         texts = list(map("".join, zip(*parts, strict=True)))
-        return _Chunk(first_row, texts, [[len(prompt)] for prompt in parts[0]] if self.has_labels else None)
+        return Chunk(first_row, texts, [[len(prompt)] for prompt in parts[0]] if self.has_labels else None)
 
-    def _rendered(self, columns: dict[str, list[Any]], first_row: int) -> _Chunk:
+    def _rendered(self, columns: dict[str, list[Any]], first_row: int) -> Chunk:
         """Make a chunk of conversations, rendered by the chat template; one without messages is empty."""
         assert self._template is not None
         chats = [
@@ -217,7 +225,7 @@ class Encoder:
             text_of(one.text, "the rendered conversation", chat.row)
         trained = [[*chain.from_iterable(one.trained or ())] for one in located] if self.has_labels else None
         turns = [one.turn_starts or [] for one in located] if self._turns else None
-        return _Chunk(first_row, [one.text for one in located], trained, turns)
+        return Chunk(first_row, [one.text for one in located], trained, turns)
 
 
 def _size(value: Any) -> int:

@@ -1,0 +1,47 @@
+"""Join the files of several paths to one source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from packer.errors import PackerError
+from packer.sources.hugging_face import Found
+
+
+def join_files(name: str, found: Sequence[Found]) -> Found:
+    """Join the files that were found at several paths, in the order of the paths.
+
+    Files are named relative to the deepest folder that holds all of them, so that their names do not change when all of
+    them are moved together.
+
+    Args:
+        name: name of the source in messages.
+        found: files of each path.
+
+    Raises:
+        PackerError: a file is at two paths, or a saved dataset has an indices mapping.
+    """
+    origins: dict[str, str] = {}
+    for each in found:
+        if each.indices is not None:
+            raise PackerError(
+                f"{each.name}: a saved dataset with an indices mapping cannot be one of several paths; "
+                "save it again after .flatten_indices()"
+            )
+        real = [os.path.realpath(path) for path, _ in each.files]
+        for file in real:
+            if file in origins:
+                where = f"at {origins[file]} and at {each.name}" if origins[file] != each.name else f"at {each.name}"
+                raise PackerError(f"{file} is given twice, {where}: leave one of them out")
+        origins |= dict.fromkeys(real, each.name)
+    files = [path for each in found for path, _ in each.files]
+    places = [os.path.abspath(path) for path in files]  # noqa: PTH100 (Path.resolve would follow links)
+    root = os.path.commonpath([os.path.dirname(place) for place in places])  # noqa: PTH120
+    pad_ids = (each.pad_id for each in found)
+    return Found(
+        name,
+        [(file, Path(place).relative_to(root).as_posix()) for file, place in zip(files, places, strict=True)],
+        pad_id=next((pad_id for pad_id in pad_ids if pad_id is not None), None),
+    )

@@ -1,0 +1,279 @@
+"""Several paths are one source, in the order in which they are given."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.errors import PackerError
+from packer.paths import PathList
+from packer.sources import open_source
+from tests.chat_templates import save_tokenizer
+from tests.test_pack import hashes, made_documents, save_arrow
+
+DOCUMENTS = made_documents(200)
+OPTIONS = ["--max-len", "64", "--no-sync"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def succeeded(*arguments):
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def refused(*arguments, code=1):
+    done = run(*arguments)
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output
+    return " ".join(done.stderr.split())
+
+
+def write_lines(path, documents):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"input_ids": document}) + "\n" for document in documents))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Four files of 50 documents each in the folder `data`; the order of their names is that of the documents."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("a.jsonl", "b.jsonl", "sub/c.jsonl", "sub/d.jsonl")):
+        write_lines(tmp_path / "data" / name, DOCUMENTS[50 * number : 50 * number + 50])
+    return Path("data")
+
+
+def source_of(packed):
+    return json.loads(Path(packed, "manifest.json").read_bytes())["source"]
+
+
+def names_of(packed):
+    return [file["name"] for file in source_of(packed)["files"]]
+
+
+# ---- one source, in this order ----
+
+
+def test_paths_in_the_order_of_a_folder_are_that_folder(folder):
+    succeeded("pack", folder, *OPTIONS, "-o", "folder")
+    succeeded("pack", folder / "a.jsonl", folder / "b.jsonl", folder / "sub", *OPTIONS, "-o", "paths")
+    assert hashes(Path("paths")) == hashes(Path("folder"))
+    assert Path("paths/manifest.json").read_bytes() == Path("folder/manifest.json").read_bytes()
+    assert succeeded("verify", "paths", "--source", folder).startswith("paths is verified: hashes, structure and every")
+    succeeded(
+        "verify", "folder", "--source", folder / "a.jsonl", "--source", folder / "b.jsonl", "--source", folder / "sub"
+    )
+
+
+def test_documents_follow_the_order_of_the_paths(folder):
+    given = [folder / "sub", folder / "b.jsonl", folder / "a.jsonl"]
+    succeeded(
+        "pack", given[0], "--max-len", "64", given[1], "--no-sync", given[2], "-o", "out", "--algorithm", "sequential"
+    )
+    assert names_of("out") == ["sub/c.jsonl", "sub/d.jsonl", "b.jsonl", "a.jsonl"]
+    whole = write_lines(Path("whole.jsonl"), [*DOCUMENTS[100:], *DOCUMENTS[50:100], *DOCUMENTS[:50]])
+    succeeded("pack", whole, *OPTIONS, "-o", "whole", "--algorithm", "sequential")
+    shards = {name: digest for name, digest in hashes(Path("out")).items() if name.endswith(".arrow")}
+    assert shards == {name: digest for name, digest in hashes(Path("whole")).items() if name.endswith(".arrow")}
+
+
+def test_a_glob_gives_the_same_dataset_quoted_and_expanded_by_a_shell(folder):
+    for number, pattern in enumerate(("data/*.jsonl", "data/sub/*", "data/*/*.jsonl", "data/**/*.jsonl")):
+        expanded = sorted(map(str, Path().glob(pattern)), key=os.fsencode)
+        if pattern == "data/*/*.jsonl":
+            write_lines(
+                folder / "other" / "e.jsonl", [[1, 2]]
+            )  # with one folder, a shell hides that there was a wildcard
+            expanded = sorted(map(str, Path().glob(pattern)), key=os.fsencode)
+        succeeded("pack", pattern, *OPTIONS, "-o", f"quoted-{number}")
+        succeeded("pack", *expanded, *OPTIONS, "-o", f"expanded-{number}")
+        one, other = (Path(f"{way}-{number}/manifest.json").read_bytes() for way in ("quoted", "expanded"))
+        assert len(expanded) > 1
+        assert one == other, pattern
+
+
+def test_names_are_relative_to_what_holds_all_paths_so_that_a_move_changes_nothing(folder, tmp_path):
+    succeeded("pack", "data/sub/d.jsonl", "data/a.jsonl", *OPTIONS, "-o", "out")
+    shutil.copytree(folder, tmp_path / "far" / "away" / "data")
+    far = tmp_path / "far" / "away" / "data"
+    succeeded("pack", far / "sub" / "d.jsonl", "far/away/../away/data/a.jsonl", *OPTIONS, "-o", "moved")
+    assert names_of("out") == ["sub/d.jsonl", "a.jsonl"]
+    assert hashes(Path("out")) == hashes(Path("moved"))
+    assert str(tmp_path) not in Path("moved/manifest.json").read_text()
+    succeeded("verify", "out", "--source", far / "sub" / "d.jsonl", "--source", far / "a.jsonl")
+
+
+def test_paths_may_have_different_formats(folder, tmp_path):
+    table = pa.table({"input_ids": pa.array(DOCUMENTS[50:100], pa.list_(pa.int32()))})
+    pq.write_table(table, "b.parquet")
+    datasets.Dataset.from_dict({"input_ids": DOCUMENTS[100:150]}).save_to_disk("saved", num_shards=2)
+    save_arrow(tmp_path / "d.arrow", DOCUMENTS[150:])
+    given = ["data/a.jsonl", "b.parquet", "saved", "d.arrow"]
+    mixed = packer.pack(given, "mixed", max_len=64, sync=False)
+    whole = packer.pack(write_lines(Path("whole.jsonl"), DOCUMENTS), "whole", max_len=64, sync=False)
+    assert [shard.xxh3_128 for shard in mixed.shards] == [shard.xxh3_128 for shard in whole.shards]
+    assert list(packer.verify("mixed", given)) == []
+
+
+def test_python_takes_a_list_of_paths(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(Path.cwd()))
+    given = [Path("~/data/a.jsonl"), "~/data/b.jsonl"]
+    manifest = packer.pack(given, "out", max_len=64, sync=False)
+    assert manifest.source.mixture == ()
+    assert manifest.source.documents == 100
+    assert manifest.options.weights == ()
+    assert list(packer.verify("out", given)) == []
+    alone = packer.pack([folder / "a.jsonl"], max_len=64, sync=False)
+    assert Path("data/a-packed-64").is_dir()
+    assert alone == packer.pack(folder / "a.jsonl", "a", max_len=64, sync=False)
+    mixed = packer.pack(
+        [("data/a.jsonl", 1), ("data/b.jsonl", 1)], "mixture", max_len=64, mix_unit="epochs", sync=False
+    )
+    assert len(mixed.source.mixture) == 2
+
+
+def test_every_command_takes_several_paths(folder):
+    given = [folder / "a.jsonl", folder / "sub"]
+    succeeded("pack", *given, *OPTIONS, "-o", "out")
+    packs = packer.load("out").manifest.packs
+    assert json.loads(succeeded("stats", *given, "--max-len", "64", "--json"))["packs"] == packs
+    compared = json.loads(succeeded("compare", *given, "--max-len", "64", "--algorithm", "auto", "--json"))
+    assert f'"packs": {packs}' in json.dumps(compared)
+    assert "nothing to do" in succeeded("pack", *given, *OPTIONS, "-o", "out")
+    succeeded("pack", *given, "--max-len", "64", "-o", "of-ranks", "--rank", "0", "--ranks", "1")
+    assert hashes(Path("of-ranks")) == hashes(Path("out"))
+    assert "from other source files" in refused("pack", *given[::-1], *OPTIONS, "-o", "out")
+    Path("pack.toml").write_text(
+        'dataset = ["data/a.jsonl", "data/sub"]\nmax_len = 64\noutput = "of-file"\nsync = false\n'
+    )
+    succeeded("pack", "--config", "pack.toml")
+    assert hashes(Path("of-file")) == hashes(Path("out"))
+    assert (
+        "a.jsonl and 1 other path"
+        in succeeded("stats", *given, "--max-len", "64", "--report", "r.html") + Path("r.html").read_text()
+    )
+
+
+def test_texts_at_several_paths_are_one_source(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    for number, name in enumerate("ab"):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{number} fox {at}"}) + "\n" for at in range(30)))
+    Path("c.csv").write_text("text\nbrown dogs\n")
+    given = ["b.jsonl", "c.csv", "a.jsonl"]
+    succeeded("tokenize", *given, "--tokenizer", tokenizer, "-o", "tokens", "--no-sync")
+    direct = packer.pack(given, "direct", tokenizer=tokenizer, max_len=64, sync=False)
+    once = packer.pack("tokens", "once", max_len=64, sync=False)
+    assert direct.shards == once.shards
+    assert direct.source.documents == 61
+    assert list(packer.verify("direct", given, tokenizer=tokenizer)) == []
+    Path("d.jsonl").write_text('{"text": null}\n')
+    message = refused("pack", "a.jsonl", "d.jsonl", *OPTIONS, "--tokenizer", tokenizer, "-o", "wrong")
+    assert "document 30 (d.jsonl line 1): 'text' is null" in message
+    both = (
+        packer.pack(["tokens", "once.jsonl"], "both", max_len=64, sync=False) if Path("once.jsonl").exists() else None
+    )
+    assert both is None
+    write_lines(Path("more.jsonl"), [[1, 2]])
+    assert packer.pack(["more.jsonl", "tokens"], "more", max_len=64, sync=False).options.pad_id == direct.options.pad_id
+
+
+# ---- splits ----
+
+
+def test_a_split_is_chosen_in_every_folder_and_files_are_read_whatever_their_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(
+        ("one/train.jsonl", "one/test.jsonl", "two/train.jsonl", "two/test.jsonl", "test.jsonl")
+    ):
+        write_lines(Path(name), [[number]])
+
+    def tokens(*paths, split=None):
+        tables = open_source(PathList(paths), split=split).tables()
+        return [int(table.input_ids.list_at(at)[0].as_py()) for table in tables for at in range(len(table.lengths))]
+
+    assert tokens("two", "one", split="train") == [2, 0]
+    assert tokens("test.jsonl", "one", split="train") == [4, 0]
+    assert tokens("one/test.jsonl", "two/train.jsonl") == [1, 2]
+    with pytest.raises(PackerError, match=r"one: its files form 2 splits \(train, test\); choose one"):
+        tokens("one", "test.jsonl")
+    with pytest.raises(PackerError, match=r"split dev: one has no such split \(found: train, test\)"):
+        tokens("one", "test.jsonl", split="dev")
+    with pytest.raises(PackerError, match=r"split train: test.jsonl and 1 other path are files without splits"):
+        tokens("test.jsonl", "one/test.jsonl", split="train")
+
+
+# ---- what is refused ----
+
+
+def test_a_file_that_is_given_twice_is_named(folder):
+    Path("link.jsonl").symlink_to(folder / "a.jsonl")
+    real = str((folder / "a.jsonl").resolve())
+    for given, where in (
+        (["data/a.jsonl", "data/b.jsonl", "data/a.jsonl"], "at data/a.jsonl"),
+        (["data", "data/a.jsonl"], "at data and at data/a.jsonl"),
+        (["data/*.jsonl", "link.jsonl"], "at data/*.jsonl and at link.jsonl"),
+        (["data", "data/../data"], "at data and at data/../data"),
+    ):
+        message = refused("pack", *given, *OPTIONS, "-o", "out")
+        assert message == f"packer: {real} is given twice, {where}: leave one of them out"
+    assert not Path("out").exists()
+
+
+def test_paths_that_cannot_be_one_source_are_refused_in_one_line(folder, tmp_path):
+    given = [folder / "a.jsonl", folder / "sub"]
+    assert "a.jsonl and 1 other path have no common name: name the output with --output" in refused(
+        "pack", *given, *OPTIONS
+    )
+    assert "data/sub/x is inside the source data/sub" in refused("pack", *given, *OPTIONS, "-o", "data/sub/x")
+    assert "none.jsonl: no such file or folder" in refused("pack", *given, "none.jsonl", *OPTIONS, "-o", "out")
+    assert "org/name: no such file or folder (a Hub id cannot be" in refused(
+        "pack", *given, "org/name", *OPTIONS, "-o", "out"
+    )
+    save_arrow(tmp_path / "labels.arrow", [[1, 2]], [[1, 2]])
+    message = refused("pack", *given, "labels.arrow", *OPTIONS, "-o", "out")
+    assert "labels.arrow has a column 'labels', data/a.jsonl has none" in message.replace(
+        "data/sub/d.jsonl", "data/a.jsonl"
+    )
+    Path("text.jsonl").write_text('{"text": "a"}\n')
+    assert "text.jsonl: no column 'input_ids' (found: text)" in refused(
+        "pack", *given, "text.jsonl", *OPTIONS, "-o", "out"
+    )
+    assert "Give a DATASET, or a mixture of several with --source" in refused(
+        "pack", *given, "--source", "x:1", *OPTIONS, code=2
+    )
+    assert "Missing argument 'DATASET...'" in refused("tokenize", "--tokenizer", "x", code=2)
+    assert not Path("out").exists()
+    succeeded("pack", *given, *OPTIONS, "-o", "out")
+    assert "out is already packed" in refused("pack", *given, "out", *OPTIONS, "-o", "again")
+    assert "out is already packed" in refused("stats", "out", *given)
+    with pytest.raises(PackerError, match="a list of sources holds paths"):
+        packer.pack([str(folder), datasets.Dataset.from_dict({"input_ids": [[1]]})], "out", max_len=64)
+
+
+def test_verify_finds_missing_and_reordered_paths(folder):
+    given = [folder / "b.jsonl", folder / "a.jsonl", folder / "sub"]
+    succeeded("pack", *given, *OPTIONS, "-o", "out")
+    in_order = [argument for path in given for argument in ("--source", path)]
+    succeeded("verify", "out", *in_order)
+    reordered = [in_order[at] for at in (0, 3, 2, 1, 4, 5)]
+    message = refused("verify", "out", *reordered)
+    assert message == (
+        "packer: out was packed from these files in another order (b.jsonl, a.jsonl, sub/c.jsonl, sub/d.jsonl): "
+        "give the paths in that order"
+    )
+    assert "the rows are not in the source" in refused("verify", "out", *in_order[:4], code=3)
+    write_lines(folder / "a.jsonl", [[9], *DOCUMENTS[1:50]])
+    assert "document 50 (a.jsonl line 1)" in refused("verify", "out", *in_order, code=3)

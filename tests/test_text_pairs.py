@@ -1,0 +1,581 @@
+"""Preference pairs of text: both answers of a record become two documents, behind the prompt that they share."""
+
+import json
+import re
+from functools import cache
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import packer
+from packer import pipeline
+from packer.cli import cli
+from packer.errors import OtherSourceError
+from packer.options import PackOptions
+from packer.sources import open_source, open_text
+from packer.text import PairEncoder, TextOptions, open_tokenizer, recognise_pairs
+from tests.chat_templates import EXACT, WORDS, lists, save_tokenizer
+from tests.test_from_text import Killed, documents_of, kill_after, shards, write_formats, write_lines
+from tests.test_from_text import small as small  # a fixture
+
+pytest.importorskip("zstandard")
+pytest.importorskip("transformers")
+
+CHATML = EXACT["chatml"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours", template=CHATML)
+
+
+@pytest.fixture(scope="module")
+def adding_tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("adding") / "ours", template=CHATML, adds_bos=True)
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def assistant(content):
+    return {"role": "assistant", "content": content}
+
+
+@cache
+def texts(count=40):
+    """A prompt and two answers each: with and without a space between, alike at their beginnings, one in another."""
+    random = np.random.default_rng(9)
+    words = WORDS.split()
+    draw = lambda most: " ".join(random.choice(words, random.integers(1, most)))  # noqa: E731
+    made = []
+    for number in range(count):
+        space, same = " " * (number % 3), draw(4) if number % 4 == 0 else ""
+        made.append((draw(9), f"{space}{same}{draw(12)}", f"{space}{same}{draw(12)}"))
+    made += [("Who?", " I", " I am"), ("Who?", " I", " I"), ("Who? ", "brown", "brownie"), ("  ", " a", "b")]
+    return made
+
+
+@cache
+def records(kind):
+    made = []
+    for prompt, one, other in texts():
+        question = [user(prompt), assistant("Go on."), user(f"{one}?")]
+        with_tool = {"tools": [{"name": "dig"}]} if one > other else {}
+        made.append(
+            {
+                "explicit text": {"prompt": prompt, "chosen": one, "rejected": other},
+                "implicit text": {"chosen": f"Q: {prompt} A:{one}", "rejected": f"Q: {prompt} A:{other}"},
+                "explicit chat": {
+                    "prompt": question[-1:] if len(one) % 2 else question,
+                    "chosen": [assistant(one)],
+                    "rejected": [assistant(other), user("More?"), assistant(one)],
+                    **with_tool,
+                },
+                "implicit chat": {
+                    "chosen": [*question, assistant(one)],
+                    "rejected": [*question, assistant(other)],
+                    **with_tool,
+                },
+                "chat beside a string": {
+                    "prompt": prompt,
+                    "chosen": [user(prompt), assistant(one)],
+                    "rejected": [user(prompt), assistant(other)],
+                },
+            }[kind]
+        )
+    return made
+
+
+KINDS = ("explicit text", "implicit text", "explicit chat", "implicit chat", "chat beside a string")
+
+
+def options(tokenizer, **others):
+    return PackOptions(**{"max_len": 512, "pairs": True, "long": "drop", "tokenizer": tokenizer, **others})
+
+
+def pack(source, out, tokenizer, **others):
+    others = {"max_len": 512, "algorithm": "bfd", "pairs": True, "long": "drop", "sync": False, **others}
+    return packer.pack(source, out, tokenizer=tokenizer, **others)
+
+
+def read(source, tokenizer, **others):
+    """Return the tokens and labels of every document of text pairs, as they are read."""
+    found = []
+    for table in open_text(source, TextOptions(tokenizer=tokenizer, **others), pairs=True).tables():
+        for number in table.lists.tolist():
+            found.append([column.list_at(number).to_pylist() for column in (table.input_ids, table.labels)])
+    return found
+
+
+# ---- tokens and labels ----
+
+
+def with_trl(made, tokenizer):
+    """Return the tokens and labels of TRL's DPOTrainer, chosen and rejected in turn; RewardTrainer has these tokens."""
+    from trl.trainer.dpo_trainer import DPOTrainer
+    from trl.trainer.reward_trainer import RewardTrainer
+
+    datasets.disable_progress_bars()
+    rows = datasets.Dataset.from_list(made)
+    args = SimpleNamespace(dataset_num_proc=None, max_length=None)
+    trainer = SimpleNamespace(_tokenizer=tokenizer)
+    prepared = DPOTrainer._prepare_dataset(trainer, rows, tokenizer, args, "train")
+    rewarded = RewardTrainer._prepare_dataset(trainer, rows, tokenizer, args, "train")
+    found = []
+    for row, whole in zip(prepared, rewarded, strict=True):
+        for role in ("chosen", "rejected"):
+            answer = row[f"{role}_ids"]
+            tokens = row["prompt_ids"] + answer
+            assert tokens == whole[f"{role}_ids"]
+            found.append([tokens, [-100] * len(row["prompt_ids"]) + answer])
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_and_labels_are_those_of_trl(tmp_path, tokenizer, adding_tokenizer, kind):
+    pytest.importorskip("trl")
+    made = records(kind)
+    if kind == "chat beside a string":  # TRL leaves that prompt out, too
+        made = [{name: record[name] for name in ("chosen", "rejected")} for record in made]
+    source = write_lines(tmp_path / "pairs.jsonl", records(kind))
+    for path in (tokenizer, adding_tokenizer):
+        assert read(source, path) == with_trl(made, open_tokenizer(path))
+
+
+@pytest.mark.parametrize("name", ["chatml", "default system", "no special tokens", "system in the first turn"])
+def test_chats_of_any_template_have_the_tokens_and_labels_of_trl(tmp_path, name):
+    pytest.importorskip("trl")
+    path = save_tokenizer(tmp_path / "tokenizer", template=EXACT[name])
+    made = [
+        {
+            "prompt": [{"role": "system", "content": "Be kind."}, user(prompt)],
+            "chosen": [assistant(one)],
+            "rejected": [assistant(other)],
+        }
+        for prompt, one, other in texts()
+    ]
+    assert read(write_lines(tmp_path / "pairs.jsonl", made), path) == with_trl(made, open_tokenizer(path))
+
+
+def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(tmp_path, shared_data):
+    pytest.importorskip("trl")
+    lines = (shared_data / "corpora" / "gsm8k.jsonl").read_text().splitlines()[:60]
+    said = [[message["content"] for message in json.loads(line)["messages"]] for line in lines]
+    made = [
+        {
+            side: f"\n\nHuman: {question}\n\nAssistant: {answer[:place]}{said[number - 7][1]}"
+            for side, place in (("chosen", 3 * number), ("rejected", 5 * number))
+        }
+        for number, (question, answer) in enumerate(said)
+    ]
+    tokenizer = str(shared_data / "tokenizers" / "qwen3")
+    assert read(write_lines(tmp_path / "pairs.jsonl", made), tokenizer) == with_trl(made, open_tokenizer(tokenizer))
+
+
+@cache
+def encoder_of(tokenizer):
+    return PairEncoder(TextOptions(tokenizer=tokenizer), recognise_pairs(records("explicit text")[0], "rows"))
+
+
+plain_tokenizer = cache(open_tokenizer)
+parts = st.text(st.sampled_from(WORDS), max_size=12)
+
+
+@settings(max_examples=60)
+@given(pairs=st.lists(st.tuples(parts, parts, parts), min_size=1, max_size=4))
+def test_a_prompt_has_the_tokens_that_both_sides_share_with_it(tokenizer, pairs):
+    plain = plain_tokenizer(tokenizer)
+    made = [{"prompt": prompt, "chosen": one, "rejected": other} for prompt, one, other in pairs]
+    made = [{**record, "prompt": record["prompt"] or "a"} for record in made]
+    encoded = encoder_of(tokenizer).encode(made)
+    for number, record in enumerate(made):
+        prompt = plain(record["prompt"])["input_ids"]
+        sides = [
+            plain(record["prompt"] + record[role])["input_ids"] + [plain.eos_token_id]
+            for role in ("chosen", "rejected")
+        ]
+        shared = min(len(re.match(r"(\d+ )*", same(prompt, side))[0].split()) for side in sides)
+        for side, one in zip(sides, (encoded, encoded.rejected_answers), strict=True):
+            assert lists(one.input_ids)[number] == side
+            assert lists(one.labels)[number] == [-100] * shared + side[shared:]
+
+
+def same(one, other):
+    """The tokens that two lists begin with, as text."""
+    count = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return "".join(f"{token} " for token in one[:count])
+
+
+def test_messages_without_loss_stay_without_loss(tmp_path, tokenizer):
+    made = [
+        {
+            "prompt": [user("a")],
+            "chosen": [assistant("b"), user("c"), assistant("d")],
+            "rejected": [{**assistant("e"), "weight": 0}],
+        },
+        {
+            "prompt": [user("a")],
+            "chosen": [{**assistant("b"), "weight": 0}],
+            "rejected": [{**assistant("e"), "train": False}],
+        },
+    ]
+    source = write_lines(tmp_path / "pairs.jsonl", made)
+    plain = open_tokenizer(tokenizer)
+    trained = {}
+    for train_on in ("completion", "assistant"):
+        found = read(source, tokenizer, train_on=train_on)
+        trained[train_on] = [plain.decode([token for token in labels if token != -100]) for _, labels in found]
+    assert trained["completion"] == [
+        "b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\nd<|im_end|>\n",
+        "",
+        "",
+        "",
+    ]
+    assert trained["assistant"] == ["b<|im_end|>\nd<|im_end|>\n", "", "", ""]
+
+
+def test_without_loss_masks_pairs_need_no_prompt(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "pairs.jsonl", [{"chosen": "quick fox", "rejected": "brown dogs"}])
+    opened = open_text(source, TextOptions(tokenizer=tokenizer, train_on="all"), pairs=True)
+    assert not opened.has_labels
+    assert sum(len(table.lengths) for table in opened.tables()) == 2
+    manifest = pack(source, tmp_path / "out", tokenizer, train_on="all")
+    assert manifest.totals.documents == 2
+    assert list(packer.verify(tmp_path / "out", source, tokenizer=tokenizer)) == []
+
+
+def test_columns_can_be_named(tmp_path, tokenizer):
+    made = records("explicit text")
+    names = {"prompt": "question", "chosen": "good", "rejected": "bad"}
+    renamed = [{names[name]: value for name, value in record.items()} | {"prompt": 5} for record in made]
+    source = write_lines(tmp_path / "pairs.jsonl", renamed)
+    wanted = shards(pack(write_lines(tmp_path / "usual.jsonl", made), tmp_path / "usual", tokenizer))
+    assert shards(pack(source, tmp_path / "out", tokenizer, text_column="question,good,bad")) == wanted
+    beside = write_lines(tmp_path / "beside.jsonl", records("chat beside a string"))
+    assert shards(pack(beside, tmp_path / "two", tokenizer, text_column="chosen,rejected")) == shards(
+        pack(beside, tmp_path / "three", tokenizer)
+    )
+
+
+# ---- sources ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_same_rows_and_is_verified(tmp_path, tokenizer, kind, small):
+    made = write_formats(tmp_path, records(kind))
+    hashes = {}
+    for name, source in made.items():
+        hashes[name] = shards(pack(source, tmp_path / f"out-{name}", tokenizer))
+        assert list(packer.verify(tmp_path / f"out-{name}", source, tokenizer=tokenizer)) == [], name
+    assert len(set(map(tuple, hashes.values()))) == 1, hashes
+
+
+@pytest.mark.parametrize("kind", ["implicit text", "explicit chat"])
+def test_packed_pairs_are_the_answers_in_turn(tmp_path, tokenizer, kind):
+    source = write_lines(tmp_path / "pairs.jsonl", records(kind))
+    manifest = pack(source, tmp_path / "out", tokenizer)
+    wanted = read(source, tokenizer)
+    assert manifest.totals.documents == len(wanted) == 2 * len(records(kind))
+    for row in packer.load(tmp_path / "out"):
+        place, real = 0, [document for document in row["doc_ids"] if document >= 0]
+        assert real[1::2] == [document + 1 for document in real[::2]]
+        for length, document, role in zip(row["seq_lengths"], row["doc_ids"], row["role"], strict=True):
+            part = slice(place, place + length)
+            if document >= 0:
+                tokens, labels = wanted[document]
+                assert role == ("rejected" if document % 2 else "chosen")
+                assert row["input_ids"][part].tolist() == tokens
+                assert row["labels"][part].tolist() == [-100, *labels[1:]]
+            place += length
+
+
+@pytest.mark.parametrize("kind", ["implicit text", "explicit chat"])
+def test_tokenized_pairs_pack_to_the_same_rows(tmp_path, tokenizer, kind, small):
+    made = [{**record, "score": number / 7} for number, record in enumerate(records(kind))]
+    source = write_lines(tmp_path / "pairs.jsonl", made)
+    arguments = ["tokenize", str(source), "--pairs", "--tokenizer", tokenizer, "--no-sync", "--keep", "score"]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    assert f"Tokenized {2 * len(made)} documents into" in done.stdout
+    kept = datasets.load_from_disk(str(tmp_path / "pairs-tokenized"))
+    assert set(kept.column_names) == {
+        f"{role}_{name}" for role in ("chosen", "rejected") for name in ("input_ids", "labels")
+    } | {"score"}
+    assert kept["score"][:] == [record["score"] for record in made]
+    sides = zip(kept["chosen_input_ids"], kept["rejected_input_ids"], strict=True)
+    assert [tokens for pair in sides for tokens in pair] == [tokens for tokens, _ in read(source, tokenizer)]
+    direct = pack(source, tmp_path / "direct", tokenizer, keep=["score"])
+    once = pack(tmp_path / "pairs-tokenized", tmp_path / "once", None, keep=["score"])
+    assert shards(once) == shards(direct)
+    assert once.options.pad_id == direct.options.pad_id
+    again = CliRunner().invoke(cli, arguments)
+    assert (again.exit_code, "nothing to do" in again.stdout) == (0, True)
+
+
+def test_workers_and_ranks_do_not_change_a_byte(tmp_path, tokenizer, small):
+    source = write_lines(tmp_path / "pairs.jsonl", records("implicit chat"))
+    made = [pack(source, tmp_path / f"out-{workers}", tokenizer, workers=workers) for workers in (1, 2, 7)]
+    made.append(pack(source, tmp_path / "of-ranks", tokenizer, rank=0, ranks=1, sync=True))
+    assert len({manifest.to_bytes() for manifest in made}) == 1
+
+
+@pytest.mark.parametrize("command", ["pack", "tokenize"])
+def test_pairs_tokenized_before_a_kill_are_not_tokenized_again(tmp_path, tokenizer, monkeypatch, small, command):
+    source = write_lines(tmp_path / "pairs.jsonl", records("explicit chat"))
+
+    def run(out):
+        made = options(tokenizer, algorithm="bfd")
+        getattr(pipeline, command)(source, out, options=made, workers=1, sync=False)
+        return {path.name: path.read_bytes() for path in out.iterdir()}
+
+    with monkeypatch.context() as patch:
+        calls = kill_after(patch, -1)
+        whole = run(tmp_path / "whole")
+    assert len(calls) > 10
+    with monkeypatch.context() as patch:
+        kill_after(patch, 10)
+        with pytest.raises(Killed):
+            run(tmp_path / "out")
+    with monkeypatch.context() as patch:
+        again = kill_after(patch, -1)
+        assert run(tmp_path / "out") == whole
+    assert len(again) < len(calls) - 3
+
+
+def test_each_answer_has_the_values_and_the_group_of_its_record(tmp_path, tokenizer, small):
+    made = [
+        {**record, "topic": f"t{number % 5}", "score": number / 7 if number % 2 else number}
+        for number, record in enumerate(records("implicit text"))
+    ]
+    source = write_lines(tmp_path / "pairs.jsonl", made)
+    pack(source, tmp_path / "out", tokenizer, keep=["topic", "score"], group_by="topic", max_len=256)
+    for row in packer.load(tmp_path / "out"):
+        real = [(d, t, s) for d, t, s in zip(row["doc_ids"], row["topic"], row["score"], strict=True) if d >= 0]
+        assert len({topic for _, topic, _ in real}) == 1
+        assert all((made[d // 2]["topic"], made[d // 2]["score"]) == (topic, score) for d, topic, score in real)
+    assert list(packer.verify(tmp_path / "out", source, tokenizer=tokenizer)) == []
+    made[4]["score"] = -1.0
+    (fault, *_) = packer.verify(tmp_path / "out", write_lines(source, made), tokenizer=tokenizer)
+    assert fault.startswith("document 8 (pairs.jsonl line 5)")
+    chosen = options(tokenizer, max_len=256, group_by="topic", keep=("score",))
+    predicted = pipeline.dataset_statistics(source, options=chosen)
+    assert predicted.packs == packer.load(tmp_path / "out").manifest.packs
+
+
+def test_stats_and_compare_predict_the_rows(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "pairs.jsonl", records("explicit text"))
+    packs = pack(source, tmp_path / "out", tokenizer).packs
+    arguments = ["--pairs", "--tokenizer", tokenizer, "--long", "drop", "--max-len", "512", "--json"]
+    for command in ("stats", "compare"):
+        more = ["--algorithm", "bfd"]
+        done = CliRunner().invoke(cli, [command, str(source), *arguments, *more])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert f'"packs": {packs}' in json.dumps(found), command
+
+
+def test_verify_finds_what_differs_on_either_side(tmp_path, tokenizer):
+    made = [dict(record) for record in records("implicit text")]
+    source = write_lines(tmp_path / "pairs.jsonl", made)
+    pack(source, tmp_path / "out", tokenizer)
+    for number, role, document in ((3, "chosen", 6), (5, "rejected", 11)):
+        changed = [dict(record) for record in made]
+        changed[number][role] = changed[number][role][:-1] + "Q"
+        (fault, *_) = packer.verify(tmp_path / "out", write_lines(source, changed), tokenizer=tokenizer)
+        assert fault.startswith(f"document {document} (pairs.jsonl line {number + 1})"), fault
+
+
+def test_the_estimate_of_disk_space_counts_both_sides(tmp_path, tokenizer):
+    made = records("implicit text") * 3
+    opened = open_text(write_lines(tmp_path / "pairs.jsonl", made), TextOptions(tokenizer=tokenizer), pairs=True)
+    tokens = opened.survey().identity.tokens
+    assert opened.spill_size(tmp_path).tokens == tokens
+    assert opened.spill_size(tmp_path).bytes >= 8 * tokens  # tokens and labels
+
+
+# ---- what is refused ----
+
+
+def refused(source, tokenizer, **others):
+    with pytest.raises(packer.PackerError) as caught:
+        pack(source, source.parent / "out", tokenizer, **others)
+    assert not (source.parent / "out").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+CHAT = [user("a"), assistant("b")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "words"),
+    [
+        ("explicit text", {"prompt": "a", "chosen": "b"}, "'rejected' is null where a string is expected; filter"),
+        ("explicit text", {"prompt": "a", "chosen": None, "rejected": "b"}, "'chosen' is null where a string"),
+        (
+            "explicit text",
+            {"chosen": "ab", "rejected": "ac"},
+            "'prompt' is null or missing, and the first record has one",
+        ),
+        ("explicit text", {"prompt": "a", "chosen": "b", "rejected": CHAT}, "'rejected' is a list where a string is"),
+        ("explicit text", {"prompt": CHAT, "chosen": "b", "rejected": "c"}, "'prompt' is a list where a string is"),
+        ("explicit text", {"prompt": "a", "chosen": "\ud800", "rejected": "c"}, "'chosen' has a lone surrogate U+D800"),
+        (
+            "implicit text",
+            {"chosen": "ab", "rejected": ""},
+            "'rejected' is empty, so that there is no answer to train on",
+        ),
+        (
+            "implicit text",
+            {"chosen": "ab", "rejected": "cd"},
+            "differ from the first character on, and there is no prompt",
+        ),
+        (
+            "implicit text",
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            "'prompt' holds a prompt, and the first record",
+        ),
+        (
+            "implicit chat",
+            {"chosen": CHAT, "rejected": []},
+            "'rejected' is empty, so that there is no answer to train on",
+        ),
+        (
+            "implicit chat",
+            {"chosen": CHAT, "rejected": "b"},
+            "'rejected' is a str where a list of messages is expected",
+        ),
+        ("implicit chat", {"chosen": CHAT, "rejected": [user("z"), *CHAT]}, "differ from the first message on"),
+        (
+            "implicit chat",
+            {"chosen": [*CHAT, user("c")], "rejected": [*CHAT, user("d")]},
+            "message 2 has the role 'user'",
+        ),
+        (
+            "implicit chat",
+            {"chosen": CHAT, "rejected": [user("a"), {"role": "king", "content": ""}]},
+            "the role 'king'",
+        ),
+        (
+            "explicit chat",
+            {"prompt": CHAT[:1], "chosen": CHAT, "rejected": CHAT},
+            "leave it out by --text-column chosen,",
+        ),
+        (
+            "explicit chat",
+            {"chosen": CHAT, "rejected": CHAT},
+            "'prompt' is null or missing, and the first record has one",
+        ),
+        (
+            "chat beside a string",
+            {"prompt": "z", "chosen": CHAT, "rejected": CHAT},
+            "none of the messages with which both",
+        ),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_invalid_record_is_named_with_its_file_and_line(tmp_path, tokenizer, small, kind, record, words, workers):
+    lines = [json.dumps(each) for each in records(kind)]
+    lines[31:31] = ["", json.dumps(record)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    message = refused(tmp_path / "pairs.jsonl", tokenizer, workers=workers)
+    assert message.startswith("document 62 (pairs.jsonl line 33): ")
+    assert words.replace("--text-column", "text_column") in message
+    with pytest.raises(packer.SourceError, match=r"^document 62 \(pairs.jsonl line 33\)"):
+        pipeline.dataset_statistics(tmp_path / "pairs.jsonl", options=options(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (
+            {"prompt": "a", "chosen": "b"},
+            "pairs.jsonl: has 'chosen' and no 'rejected' (found: prompt, chosen); a pair needs",
+        ),
+        ({"text": "a"}, "no columns 'chosen' and 'rejected' (found: text); name them by text_column, as in question,"),
+        (
+            {"chosen": "b", "rejected": CHAT},
+            "'chosen' is a string and 'rejected' is a list; make both strings, or both",
+        ),
+        ({"chosen": 1, "rejected": 2}, "'chosen' is a int and 'rejected' is a int; make both strings"),
+        (
+            {"prompt": CHAT, "chosen": "b", "rejected": "c"},
+            "'prompt' is a list and 'chosen' is a string; make all of them",
+        ),
+        (
+            {"chosen_input_ids": [1], "rejected_input_ids": [2]},
+            "'chosen_input_ids', so it is already tokenized; leave out",
+        ),
+    ],
+)
+def test_files_without_pairs_of_text_are_refused(tmp_path, tokenizer, record, words):
+    assert words in refused(write_lines(tmp_path / "pairs.jsonl", [record]), tokenizer)
+
+
+def test_options_and_columns_that_do_not_go_together_are_refused(tmp_path, tokenizer):
+    source = write_lines(tmp_path / "pairs.jsonl", records("explicit text"))
+    assert "no column 'prompt2'" in refused(source, tokenizer, text_column="prompt2,chosen,rejected")
+    assert "a pair has two columns or three" in refused(source, tokenizer, text_column="chosen")
+    assert "choose completion or all" in refused(source, tokenizer, train_on="assistant")
+    assert "pairs are never split" in refused(source, tokenizer, long="split")
+    assert "set pairs for preference pairs" in refused(source, tokenizer, pairs=False)
+    assert "keep 'rejected_labels': tokenizing writes a column" in refused(source, tokenizer, keep=["rejected_labels"])
+    assert "keep: pairs cannot keep columns of tokens, and 'role'" in refused(source, tokenizer, keep=["role"])
+    with pytest.raises(OtherSourceError, match="give --tokenizer to pack text, or leave --pairs out"):
+        open_source(source, pairs=True)
+    other = tmp_path / "all"
+    other.mkdir()
+    write_lines(other / "a.jsonl", records("explicit text"))
+    write_lines(other / "b.jsonl", records("implicit text"))
+    wanted = "a.jsonl holds 'prompt' and 'chosen' and 'rejected' as strings, b.jsonl 'chosen' and 'rejected' as strings"
+    assert wanted in refused(other, tokenizer)
+
+
+def test_records_that_cannot_be_used_are_left_out_with_both_answers(tmp_path, tokenizer, small):
+    good = records("explicit chat")
+    bad = {
+        3: ({"prompt": [user("a")], "chosen": [assistant("b")]}, "missing_value"),
+        7: ({"prompt": [user("a")], "chosen": [assistant("b")], "rejected": []}, "missing_value"),
+        8: ("{not JSON", "unreadable"),
+        21: ({"prompt": [user("a")], "chosen": [user("b")], "rejected": [assistant("c")]}, "invalid_chat"),
+        30: ({"chosen": "b", "rejected": [assistant("c")]}, "missing_value"),
+    }
+    lines = [json.dumps(record) for record in good]
+    for number, (record, _) in sorted(bad.items()):
+        lines.insert(number, record if isinstance(record, str) else json.dumps(record))
+    source = tmp_path / "pairs.jsonl"
+    source.write_text("\n".join(lines))
+    made = [
+        pack(source, tmp_path / f"out-{workers}", tokenizer, on_error="skip", keep=["tools"], workers=workers)
+        for workers in (1, 3)
+    ]
+    assert made[0].to_bytes() == made[1].to_bytes()
+    out = tmp_path / "out-1"
+    listed = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+    assert [(one["document"], one["file"], one["line"], one["reason"]) for one in listed] == [
+        (2 * number + side, "pairs.jsonl", number + 1, reason)
+        for number, (_, reason) in sorted(bad.items())
+        for side in (0, 1)
+    ]
+    totals = made[0].totals
+    assert totals.documents_dropped["rejected"] == 2 * len(bad) == totals.documents - totals.documents_packed
+    assert list(packer.verify(out, source, tokenizer=tokenizer)) == []
+    usable = write_lines(tmp_path / "usable.jsonl", good)
+    pack(usable, tmp_path / "usable", tokenizer)
+
+    def documents(folder):
+        return [tokens for _, tokens in sorted(documents_of(folder).items())]
+
+    assert documents(out) == documents(tmp_path / "usable")
+    arguments = ["tokenize", str(source), "--pairs", "--tokenizer", tokenizer, "--no-sync", "--on-error", "skip"]
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    pack(tmp_path / "pairs-tokenized", tmp_path / "once", None)
+    assert documents(tmp_path / "once") == documents(out)
+    predicted = pipeline.dataset_statistics(source, options=options(tokenizer, on_error="skip", algorithm="bfd"))
+    assert predicted.packs == made[0].packs
