@@ -186,7 +186,7 @@ def test_the_loader_for_torchtitan_goes_on_over_epochs_and_from_a_state(example)
     assert [next(batches)[0]["input"].tolist() for _ in again] == again
     shares = [next(iter(loader(rank, 2)))[0]["input"] for rank in range(2)]
     assert not torch.equal(*shares)
-    with pytest.raises(packer.PackerError, match="seq_len is 16: the rows have 32 tokens"):
+    with pytest.raises(packer.PackerError, match="seq_len is 16: set it to 32, the tokens per row"):
         recipe.PackedDataLoader.Config(dataset_path=str(example.packed)).build(
             dp_world_size=1, dp_rank=0, seq_len=16, local_batch_size=2
         )

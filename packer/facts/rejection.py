@@ -45,7 +45,7 @@ REMEDY = "or leave such records out with --on-error skip"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedRecord(Facts):
-    """A line of rejected.jsonl. It never holds text of the record."""
+    """A line of rejected.jsonl. The message may quote a value such as a role, but no text of the record."""
 
     source: str | None = None
     """Name of the source in a mixture; None for a single source."""
