@@ -236,9 +236,9 @@ def install(instants: Instants, *, exchanges: bool) -> None:
         return found
 
     @contextlib.contextmanager
-    def telling() -> Iterator[Any]:
+    def telling(**how: Any) -> Iterator[Any]:
         stages = {"decode": "spill", "lengths": "scan", "solve": "plan"}
-        with usual_bars() as draw:
+        with usual_bars(**how) as draw:
 
             def tell(stage: str, done: int, total: int) -> None:
                 kind = stage.split()[0]
