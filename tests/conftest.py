@@ -26,6 +26,7 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
 
 # the first example of a property pays for compiling its kernels
 settings.register_profile("packer", deadline=None)
+settings.register_profile("kernels", deadline=None, max_examples=25)  # the kernels again, in other modes
 settings.load_profile("packer")
 
 

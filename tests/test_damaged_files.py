@@ -22,7 +22,7 @@ from packer.shards.reader import open_shard
 from packer.sources import open_source
 from tests import fuzzing
 
-MUTATIONS = int(os.environ.get("PACKER_FUZZ", "500"))  # per file, in the slow tests
+MUTATIONS = int(os.environ.get("PACKER_FUZZ", "200"))  # per file, in the slow tests
 
 
 KEPT = [f"kept-{column}" for column in fuzzing.KEPT]
