@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         static_shape,
     )
     from packer.options import PackArguments, PackOptions
-    from packer.options.choices import Compression, ExportTarget
+    from packer.options.choices import Compression, EngineName, ExportTarget
     from packer.shards.manifest import Manifest
 
 __version__ = "0.1.0"
@@ -143,6 +143,8 @@ def pack(
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
+    engine: EngineName = "threads",
+    ray_address: str | None = None,
     rank: int | None = None,
     ranks: int | str | None = None,
     rank_timeout: float = 30.0,
@@ -159,6 +161,8 @@ def pack(
         workers: number of threads; by default the number of available cores. It does not change the bytes.
         sync: call fsync for every file and folder.
         overwrite: replace an existing output as soon as the new one is complete.
+        engine: "threads", or "ray" for a Ray cluster with the same storage.
+        ray_address: address of the cluster, or "auto" for the one that this machine belongs to; None starts one here.
         rank: number of this process, from 0, if several pack into the same folder. They need not be on one machine.
         ranks: number of these processes, or "env": both numbers as torchrun, Slurm or SkyPilot set them.
         rank_timeout: seconds without a sign of life after which other ranks take over.
@@ -170,13 +174,21 @@ def pack(
         PackerError: an error that the user can mend, in one line: the value, the limit and the remedy.
         TypeError: there is no option of that name, or `max_len` is missing.
     """
-    from packer.options import pack_options
+    from packer.options import options_of, pack_options
+    from packer.options.command_options import EngineOptions
     from packer.pipeline import pack as run
     from packer.pipeline.read_documents import split_weights
 
     with python_names():
         sources, weights = split_weights(source)
-        others = ("output", "workers", "sync", "overwrite", "rank", "ranks", "rank_timeout", "progress")
+        engine_options = EngineOptions(
+            engine=engine,
+            ray_address=ray_address,
+            rank=rank,
+            ranks=None if ranks is None else str(ranks),
+            rank_timeout=rank_timeout,
+        )
+        others = ("output", "workers", "sync", "overwrite", *options_of(EngineOptions), "progress")
         made = pack_options(options, weights=weights, others=others)
         result = run(
             sources,
@@ -185,9 +197,7 @@ def pack(
             workers=workers,
             sync=sync,
             overwrite=overwrite,
-            rank=rank,
-            ranks=ranks,
-            rank_timeout=rank_timeout,
+            engine_options=engine_options,
             progress=progress,
         )
         return result.manifest

@@ -1,4 +1,4 @@
-"""Which tasks of a stage this process runs.
+"""Who runs the tasks of a stage.
 
 A stage is a number of tasks, each of which leaves a file when it is done: a note, a decoded stream or a shard. Any
 process may run any task, even a second time, and leaves the same file. So one process or several can work through a
@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
+
+from packer.executors import run_tasks
+
+Result = TypeVar("Result")
+
+Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
+"""A task that runs in a thread of this process, called as `watched(number, go_on)`; see `run_tasks`."""
 
 
 class Engine(Protocol):
-    """Divides the tasks of stages among processes."""
+    """Divides the tasks of stages among threads, processes or machines."""
 
     @property
     def workers(self) -> int:
@@ -22,6 +29,21 @@ class Engine(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether other processes work on the same output. Files that they finished are then taken as they are."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether tasks run in threads of this process; if not, they are pickled."""
+
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
+        """Run tasks; yield their results as they arrive, in any order. The first error ends all.
+
+        Args:
+            task: function of a number.
+            numbers: numbers of the tasks.
+            watched: the same for threads of this process, which can report progress and be stopped.
+        """
 
     def assigned(self, tasks: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[list[int]]:
         """Yield tasks for this process to run, until all tasks are done.
@@ -44,8 +66,31 @@ class OneProcess:
         """Always False."""
         return False
 
+    @property
+    def is_local(self) -> bool:
+        """Always True."""
+        return True
+
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
+        """Run tasks in threads."""
+        return run_here(task, numbers, watched, self.workers)
+
     def assigned(self, tasks: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[list[int]]:
         """Yield the tasks that are not done, once."""
         missing = [task for task in tasks if not is_done(task)]
         if missing:
             yield missing
+
+
+def run_here(
+    task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None, workers: int
+) -> Iterator[Result]:
+    """Run tasks in threads of this process; see `Engine.run`."""
+
+    def unwatched(number: int, go_on: Callable[[], None]) -> Result:
+        go_on()
+        return task(number)
+
+    return run_tasks(watched or unwatched, numbers, workers)

@@ -17,7 +17,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.engine import Engine
-from packer.executors import run_tasks
 from packer.output.packed_output import PackedOutput
 from packer.progress import Progress, silent
 
@@ -201,13 +200,9 @@ def run_stage(
             found[number] = note.facts
         return note is not None
 
-    def run(number: int, go_on: Callable[[], None]) -> tuple[int, Mapping[str, Any]]:
-        go_on()
-        return noted(number)
-
     total = max(numbers, default=-1) + 1
     for missing in engine.assigned(numbers, is_done):
-        for number, facts in run_tasks(run, missing, engine.workers):
+        for number, facts in engine.run(noted, missing):
             found[number] = facts
             progress("plan", total - len(numbers) + len(found), total)
     return found

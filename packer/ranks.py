@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packer.engine import Result, Watched, run_here
 from packer.errors import PackerError, SourceError
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,17 @@ class Ranks:
     def is_shared(self) -> bool:
         """Always True."""
         return True
+
+    @property
+    def is_local(self) -> bool:
+        """Always True."""
+        return True
+
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
+        """Run tasks in threads."""
+        return run_here(task, numbers, watched, self.workers)
 
     @contextlib.contextmanager
     def present(self) -> Iterator[None]:

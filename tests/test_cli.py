@@ -105,6 +105,8 @@ def test_the_options_of_pack_reach_the_bytes_or_are_known_not_to():
         "rank",
         "ranks",
         "rank_timeout",
+        "engine",
+        "ray_address",
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from packer.cli.report_files import check_report_files, text_decoder, write_repo
 from packer.cli.source_options import source_options, sources_and_weights
 from packer.facts import REJECTED
 from packer.options import PackOptions
-from packer.options.command_options import JsonOption, OutputOptions, RankOptions, ReportOptions
+from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, ReportOptions
 
 
 @command(resumes=True)
@@ -26,7 +28,7 @@ from packer.options.command_options import JsonOption, OutputOptions, RankOption
 @options(PackOptions)
 @options(OutputOptions, "output", default_words="DATASET-packed-MAX_LEN")
 @options(OutputOptions, without=("output",))
-@options(RankOptions)
+@options(EngineOptions)
 @options(ReportOptions)
 @options(JsonOption)
 def pack(
@@ -51,11 +53,18 @@ def pack(
     pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
     check_report_files(report=report, with_text=with_text, tokenizer=values["tokenizer"])
     decode = text_decoder(with_text=with_text, tokenizer=values["tokenizer"])
-    others = {**values_of(OutputOptions, values), **values_of(RankOptions, values)}
-    place = rank_of(values["rank"], values["ranks"])
+    engine_options = EngineOptions(**values_of(EngineOptions, values))
+    place = rank_of(engine_options.rank, engine_options.ranks)
     with progress_bars(silently=place is not None and place.rank > 0) as progress:
         begun = time.perf_counter()
-        result = pipeline.pack(source, options=pack_options, progress=progress, **others)
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to nodes; stdout is for the result
+            result = pipeline.pack(
+                source,
+                options=pack_options,
+                engine_options=engine_options,
+                progress=progress,
+                **values_of(OutputOptions, values),
+            )
         seconds = time.perf_counter() - begun
         lines = []
         if report is not None and not result.finished_elsewhere:

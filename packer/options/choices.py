@@ -16,6 +16,9 @@ SplitAt = Literal["tokens", "turns"]
 Untrained = Literal["keep", "drop", "error"]
 """What happens to segments without a trained token."""
 
+EngineName = Literal["threads", "ray"]
+"""What runs the tasks of a pack."""
+
 OnError = Literal["error", "skip"]
 """What happens to records that cannot be used."""
 

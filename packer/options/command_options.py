@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from packer.errors import PackerError
-from packer.options.choices import Compression, ExportTarget, ReportPlot
+from packer.options.choices import Compression, EngineName, ExportTarget, ReportPlot
 from packer.options.headings import GENERAL, OUTPUT, RANKS, ROWS
 from packer.options.option import About
 from packer.options.pack_options import LONGEST_ROW
@@ -55,9 +55,22 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankOptions:
-    """Options of one of several processes that pack into the same folder."""
+class EngineOptions:
+    """Options that say who does the work. They do not change the bytes."""
 
+    engine: Annotated[
+        EngineName,
+        About("What runs the tasks: threads of this machine, or a Ray cluster with the same storage.", RANKS),
+    ] = "threads"
+    ray_address: Annotated[
+        str | None,
+        About(
+            "Ray cluster; auto is the one that this machine belongs to.",
+            RANKS,
+            metavar="ADDRESS",
+            default_words="a cluster of this machine alone",
+        ),
+    ] = None
     rank: Annotated[
         int | None,
         About("Number of this process, from 0, if several pack into one folder.", RANKS, least=0, metavar="R"),

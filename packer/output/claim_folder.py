@@ -196,7 +196,7 @@ def _begin_or_resume(folder: OutputFolder, request: Request, *, fresh: bool) -> 
         folder.clear()
     for left in folder.work.iterdir():
         if left.name not in (LOCK, REQUEST) and not left.is_dir():
-            left.unlink()  # temporary file of a process that died
+            left.unlink(missing_ok=True)  # temporary file of a process that died, or is about to
     folder.write_file(folder.work / REQUEST, json.dumps(request.to_dict()).encode())
 
 

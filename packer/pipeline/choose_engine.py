@@ -1,4 +1,4 @@
-"""Choose who runs the tasks of a pack: one process, or one of several ranks."""
+"""Choose who runs the tasks of a pack: this process, one of several ranks, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,38 +9,73 @@ from pathlib import Path
 
 from packer.engine import Engine, OneProcess
 from packer.errors import PackerError
+from packer.options.command_options import EngineOptions
 from packer.output.packed_output import PackedOutput
 from packer.paths import PathList
 from packer.pipeline.read_documents import SourceLike
-from packer.ranks import FOLDER, RankOf, Ranks, SignsOfLife
+from packer.ranks import FOLDER, RankOf, Ranks, SignsOfLife, rank_of
+from packer.ray_engine import ray_engine
 from packer.shards.manifest import is_packed
 
 
-def refuse_with_ranks(source: SourceLike | Sequence[SourceLike], *, sync: bool, overwrite: bool) -> None:
-    """Raise a PackerError for what several processes cannot do together."""
-    if overwrite:
-        raise PackerError("--overwrite cannot be used with --ranks: remove the output first, or choose another")
+def chosen_rank(
+    options: EngineOptions, source: SourceLike | Sequence[SourceLike], *, sync: bool, overwrite: bool
+) -> RankOf | None:
+    """Return which rank this process is; None if it claims the output alone.
+
+    Args:
+        options: options of the engine.
+        source: source of the pack.
+        sync: whether files are synced.
+        overwrite: whether an output may be replaced.
+
+    Raises:
+        PackerError: options exclude each other, or cannot be used by several processes.
+    """
+    place = rank_of(options.rank, options.ranks)
+    if options.ray_address is not None and options.engine != "ray":
+        raise PackerError(f"--ray-address {options.ray_address} is for --engine ray")
+    if place is not None and options.engine == "ray":
+        raise PackerError("--engine ray and --ranks exclude each other: Ray divides the work itself")
+    if place is None and options.engine == "threads":
+        return None
+    name = "--ranks" if place is not None else "--engine ray"
+    if overwrite and place is not None:
+        raise PackerError(f"--overwrite cannot be used with {name}: remove the output first, or choose another")
     if not sync:
         raise PackerError(
-            "--ranks needs synced files, because each rank relies on those of the others: do not switch syncing off"
+            f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
         )
     for each in source if isinstance(source, (list, tuple)) else [source]:
         if not isinstance(each, str | Path | PathList):
-            raise PackerError("a dataset in memory cannot be packed by several ranks: save it, and name its folder")
+            raise PackerError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
+    return place
 
 
 @contextmanager
-def chosen_engine(claimed: PackedOutput, place: RankOf | None, workers: int, timeout: float) -> Iterator[Engine]:
-    """Yield the engine that decides which tasks this process runs."""
-    if place is None:
+def chosen_engine(
+    claimed: PackedOutput, options: EngineOptions, place: RankOf | None, workers: int
+) -> Iterator[Engine]:
+    """Yield the engine that runs the tasks.
+
+    Args:
+        claimed: output.
+        options: options of the engine.
+        place: rank of this process; None if it claims the output alone.
+        workers: number of threads, or of the cores of a Ray cluster that is started here.
+    """
+    if options.engine == "ray":
+        with ray_engine(options.ray_address, workers) as on_ray:
+            yield on_ray
+    elif place is None:
         yield OneProcess(workers=workers)
-        return
-    engine = Ranks(
-        rank=place.rank,
-        ranks=place.ranks,
-        workers=workers,
-        signs=SignsOfLife(folder=claimed.work / FOLDER, patience=timeout),
-        is_complete=partial(is_packed, claimed.out),
-    )
-    with engine.present():
-        yield engine
+    else:
+        ranked = Ranks(
+            rank=place.rank,
+            ranks=place.ranks,
+            workers=workers,
+            signs=SignsOfLife(folder=claimed.work / FOLDER, patience=options.rank_timeout),
+            is_complete=partial(is_packed, claimed.out),
+        )
+        with ranked.present():
+            yield ranked

@@ -16,12 +16,13 @@ from packer.executors import available_workers
 from packer.facts import REJECTED, SourceIdentity, Totals
 from packer.notes import Note, NotesInFolder
 from packer.options import PackOptions
+from packer.options.command_options import EngineOptions
 from packer.output.claim_folder import claim
 from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference, names_and_sizes
 from packer.paths import PathList, expanded, output_path
-from packer.pipeline.choose_engine import chosen_engine, refuse_with_ranks
+from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
@@ -33,7 +34,7 @@ from packer.pipeline.source_warnings import warn_of_padding, warn_of_split_chats
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
-from packer.ranks import FinishedElsewhere, rank_of
+from packer.ranks import FinishedElsewhere
 from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments
@@ -72,9 +73,7 @@ def pack(
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
-    rank: int | None = None,
-    ranks: int | str | None = None,
-    rank_timeout: float = 30.0,
+    engine_options: EngineOptions = EngineOptions(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> PackResult:
     """Pack a dataset into the folder `output`; after a kill, the same call resumes.
@@ -86,18 +85,14 @@ def pack(
         workers: number of threads; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
         overwrite: replace an unfinished dataset, or a complete one in one step once the new one is complete.
-        rank: number of this process among several that pack into the same folder, from 0.
-        ranks: number of these processes, or "env"; see `rank_of`.
-        rank_timeout: seconds without a sign of life after which the tasks of another rank are taken over.
+        engine_options: who does the work: this process, several processes, or a Ray cluster.
         progress: callback, called as `progress(stage, done, total)` in every stage.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
     """
-    # Find out whether this process works alone.
-    place = rank_of(rank, ranks)
-    if place is not None:
-        refuse_with_ranks(source, sync=sync, overwrite=overwrite)
+    # Find out who does the work.
+    place = chosen_rank(engine_options, source, sync=sync, overwrite=overwrite)
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
@@ -124,7 +119,7 @@ def pack(
         try:
             with claim(out, PACKED, request, sync=sync, overwrite=overwrite, shared=place is not None) as folder:
                 claimed = PackedOutput.of(folder)
-                with chosen_engine(claimed, place, workers, rank_timeout) as engine:
+                with chosen_engine(claimed, engine_options, place, workers) as engine:
                     manifest = _pack_into(claimed, opened, watch, options, engine, progress, overwrite=overwrite)
         except Exception:
             # The rank that completes the output removes what the others may just be looking for.

@@ -207,8 +207,10 @@ def write_shards(
         return names[shard] in entries
 
     for missing in engine.assigned(range(len(shard_rows)), is_written):
-        for entry in run_tasks(write, missing, engine.workers):
+        for entry in engine.run(task, missing, write):
             entries[entry.file] = entry
+            if not engine.is_local:
+                progress("write", sum(one.rows for one in entries.values()) * max_len, total * max_len)
     return [entries[name] for name in names]
 
 

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -31,7 +32,7 @@ import xxhash
 from packer.engine import Engine
 from packer.errors import SourceError
 from packer.plan.threads import result_of
-from packer.progress import Progress, documents_of
+from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import join_with
 from packer.sources.decode_pool import DecodePool
@@ -75,7 +76,7 @@ def decode_inputs(
 ) -> list[Piece]:
     """Decode every input that is not mapped into streams in `folder`; see `Source.spill`. Return the streams."""
     pieces = cut_source(source, folder)
-    decoding = _Decoding(pieces, source, progress, sync=engine.is_shared)
+    decoding = _Decoding(pieces, source, progress, sync=engine.is_shared or not engine.is_local)
     if engine.is_shared:
         for numbers in engine.assigned(range(len(pieces)), lambda number: pieces[number].has_note()):
             decoding.run(numbers, engine.workers)
@@ -86,8 +87,11 @@ def decode_inputs(
                 temporary.write_text(_digests(pieces))
     else:
         for path in folder.glob(".*"):  # temporary files of a process that died
-            path.unlink()
-        decoding.run(range(len(pieces)), engine.workers)
+            path.unlink(missing_ok=True)
+        if engine.is_local:
+            decoding.run(range(len(pieces)), engine.workers)
+        else:
+            decoding.run_elsewhere(folder, engine)
         decoding.unify_types(kinds)
     return pieces
 
@@ -134,6 +138,22 @@ class _Abandoned(Exception):  # noqa: N818 (never reaches a caller)
     """Raised to give up a piece because an earlier one is invalid."""
 
 
+@dataclass(frozen=True, slots=True)
+class _DecodeTask:
+    """Decodes any piece by itself. Can be pickled."""
+
+    source: Source
+    """The source."""
+
+    folder: Path
+    """Folder of the streams."""
+
+    def __call__(self, number: int) -> int:
+        """Decode a piece; return its number."""
+        _Decoding(cut_source(self.source, self.folder), self.source, silent, sync=True).run([number], 1)
+        return number
+
+
 class _Decoding:
     """Decodes pieces in parallel; raises the first error in the order of the source, as decoding one by one would."""
 
@@ -166,6 +186,12 @@ class _Decoding:
                 for future in futures.values():
                     future.cancel()
                 raise
+
+    def run_elsewhere(self, folder: Path, engine: Engine) -> None:
+        """Decode all pieces by other processes, which reuse what is intact."""
+        for number in engine.run(_DecodeTask(self._source, folder), range(len(self._pieces))):
+            piece = self._pieces[number]
+            self._report(number, piece.input.file.bytes, piece.open().rows)
 
     def unify_types(self, kinds: Mapping[str, pa.DataType]) -> None:
         """Rewrite streams so that each extra column has one type, which holds all of its values in the source.

@@ -1,0 +1,104 @@
+"""Run the tasks of a pack on a Ray cluster, on any of its nodes; all of them must see the same storage."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packer.engine import OneProcess, Result, Watched
+from packer.errors import PackerError
+
+RETRIES = 3
+"""Times that Ray repeats a task whose worker or node died. Errors of the task itself are never repeated."""
+
+_AHEAD = 2
+"""Tasks per core of the cluster that are submitted before their results are taken."""
+
+
+@contextlib.contextmanager
+def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
+    """Yield an engine, connected to a cluster; a cluster of this machine alone is stopped at the end.
+
+    Args:
+        address: address of the cluster, or "auto" for the one that this machine belongs to; None to start one here.
+        workers: number of cores of a cluster that is started here.
+
+    Raises:
+        PackerError: Ray is not installed, or there is no such cluster.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise PackerError('--engine ray needs Ray: pip install "packer-llm[ray]"') from None
+    begun_here = not ray.is_initialized()
+    if begun_here:
+        started = {} if address is not None else {"num_cpus": workers, "include_dashboard": False}
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
+        except ConnectionError as error:
+            reason = str(error).splitlines()[0]
+            raise PackerError(f"--ray-address {address}: no cluster is reached ({reason})") from error
+    try:
+        yield RayEngine(workers=workers)
+    finally:
+        if begun_here:
+            ray.shutdown()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RayEngine(OneProcess):
+    """An engine that runs every task as a Ray task. This process claims the output alone, and takes the results."""
+
+    @property
+    def is_local(self) -> bool:
+        """Always False."""
+        return False
+
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
+        """Run tasks on the cluster.
+
+        Raises:
+            PackerError: a task failed, with the error of the task; or Ray gave it up.
+        """
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        remote = ray.remote(max_retries=RETRIES, num_cpus=1)(_run)
+        stored, folder = ray.put(task), os.getcwd()  # noqa: PTH109 (for `chdir`)
+        most = max(1, int(_AHEAD * ray.cluster_resources().get("CPU", 1)))
+        running: dict[Any, int] = {}
+        coming = iter(numbers)
+        try:
+            while True:
+                for number in coming:
+                    running[remote.remote(stored, number, folder)] = number
+                    if len(running) >= most:
+                        break
+                if not running:
+                    return
+                (done,), _ = ray.wait(list(running), num_returns=1)
+                number = running.pop(done)
+                try:
+                    result = ray.get(done)
+                except RayTaskError as error:
+                    raise error.cause from None
+                except RayError as error:
+                    reason = str(error).strip().splitlines()[0]
+                    raise PackerError(
+                        f"Ray gave up task {number} after {RETRIES} retries ({reason}): repeat the same command"
+                    ) from error
+                yield result
+        finally:
+            for left in running:
+                ray.cancel(left)
+
+
+def _run(task: Callable[[int], Result], number: int, folder: str) -> Result:
+    """Run a task in a worker, where relative paths mean what they mean to the driver."""
+    os.chdir(folder)
+    return task(number)

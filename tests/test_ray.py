@@ -1,0 +1,183 @@
+"""Tasks run on a Ray cluster: the bytes of one process, whatever dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from test_pack import hashes, made_documents, save_arrow
+from test_ranks import as_files, options_of
+
+import packer
+from packer.errors import PackerError, SourceError
+
+ray = pytest.importorskip("ray")
+
+ROOT = Path(__file__).parent.parent
+
+
+@contextmanager
+def cluster_of_two():
+    """A cluster of a head without cores and two nodes of one core."""
+    from ray.cluster_utils import Cluster
+
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        started.add_node(num_cpus=1)
+    ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+
+
+@contextmanager
+def in_folder(folder):
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def as_arrow(folder):
+    return save_arrow(folder / "rows.arrow", made_documents(900))
+
+
+def writes_the_bytes_of_one_process(make, extra, cluster, tmp_path):
+    source, options = make(tmp_path), options_of(extra)
+    expected = packer.pack(source, tmp_path / "expected", **options)
+    steps = []
+    found = packer.pack(source, tmp_path / "out", engine="ray", progress=lambda *step: steps.append(step), **options)
+    assert found == expected
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+    written = [(done, total) for stage, done, total in steps if stage == "write"]
+    assert written[-1] == (expected.packs * 64, expected.packs * 64)
+
+
+def takes_relative_paths_as_the_driver_does(cluster, tmp_path):
+    source = as_files(tmp_path)
+    with in_folder(tmp_path):
+        packer.pack(source.name, "out", engine="ray", **options_of({}))
+    packer.pack(source, tmp_path / "expected", **options_of({}))
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+
+
+def raises_an_error_of_a_task_in_one_line(cluster, tmp_path):
+    source = as_files(tmp_path)
+    with (source / "4.jsonl").open("a") as file:
+        file.write('{"input_ids": [1, -5]}\n')
+    with pytest.raises(SourceError, match=r"4\.jsonl line 65\): 'input_ids' holds -5") as told:
+        packer.pack(source, tmp_path / "out", engine="ray", **options_of({}))
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
+def kill_when(folder: Path, pattern: str, strike):
+    """Strike from a thread as soon as a file appears."""
+
+    def wait():
+        while not list(folder.glob(pattern)):
+            time.sleep(0.001)
+        strike()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def workers():
+    """Process ids of Ray's workers, whether they run a task or are about to."""
+    found = subprocess.run(["pgrep", "-f", "^ray::(_run|IDLE)"], capture_output=True, text=True, check=False).stdout
+    return [int(number) for number in found.split()]
+
+
+def replaces_killed_workers(cluster, tmp_path):
+    source, options = as_arrow(tmp_path), options_of({"algorithm": "mixed"})
+    packer.pack(source, tmp_path / "expected", **options)
+    killed = []
+
+    def strike():
+        for number in workers():
+            os.kill(number, signal.SIGKILL)
+            killed.append(number)
+
+    thread = kill_when(tmp_path, "out/data-*.arrow", strike)
+    packer.pack(source, tmp_path / "out", engine="ray", **options)
+    thread.join()
+    assert killed
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+
+
+def replaces_a_killed_node(cluster, tmp_path):
+    source, options = as_arrow(tmp_path), options_of({"algorithm": "mixed"})
+    packer.pack(source, tmp_path / "expected", **options)
+    extra = cluster.add_node(num_cpus=1)
+    thread = kill_when(tmp_path, "out/data-*.arrow", lambda: cluster.remove_node(extra, allow_graceful=False))
+    packer.pack(source, tmp_path / "out", engine="ray", **options)
+    thread.join()
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+
+
+def goes_on_after_the_driver_was_killed(cluster, tmp_path):
+    source = as_arrow(tmp_path)
+    command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "64"]
+    command += ["--shard-size", "6KB", "--engine", "ray", "--ray-address", cluster.address, "--json"]
+    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    kill_when(tmp_path, "out/data-*.arrow", driver.kill).join()
+    assert driver.wait() == -signal.SIGKILL
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["found_complete"] is False
+    packer.pack(source, tmp_path / "expected", **options_of({}))
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+
+
+SCENARIOS = {
+    "decoded": partial(writes_the_bytes_of_one_process, as_files, {"keep": ["score"]}),
+    "drawn": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "mixed"}),
+    "by patterns": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "bfd"}),
+    "in order": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "sequential"}),
+    "relative paths": takes_relative_paths_as_the_driver_does,
+    "error": raises_an_error_of_a_task_in_one_line,
+    "workers": replaces_killed_workers,
+    "node": replaces_a_killed_node,
+    "driver": goes_on_after_the_driver_was_killed,
+}
+
+
+@pytest.mark.slow
+def test_a_cluster_writes_the_bytes_of_one_process_whatever_dies(tmp_path):
+    """One test for all, because a cluster takes long to start and only one process should have one."""
+    with cluster_of_two() as cluster:
+        for name, scenario in SCENARIOS.items():
+            folder = tmp_path / name
+            folder.mkdir()
+            try:
+                scenario(cluster, folder)
+            except Exception as error:
+                raise AssertionError(f"{name}: {error}") from error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engine": "ray", "ranks": 2, "rank": 0}, "engine ray and ranks exclude each other"),
+        ({"ray_address": "auto"}, "ray_address auto is for engine ray"),
+        ({"engine": "ray", "sync": False}, "engine ray needs synced files"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(tmp_path, arguments, message):
+    with pytest.raises(PackerError, match=message):
+        packer.pack(as_arrow(tmp_path), tmp_path / "out", max_len=64, **arguments)
