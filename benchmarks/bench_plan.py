@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
-from packer.engine import OneProcess
+from packer.engine import Threads
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.partitioning import plan_partitions
@@ -95,7 +95,7 @@ def plan(lengths: NDArray[np.int32], max_len: int, algorithm: str, threads: int)
         options,
         rows_per_shard=rows_per_shard,
         notes=NotesInMemory(),
-        engine=OneProcess(workers=threads),
+        engine=Threads(workers=threads),
     )
     ended = time.perf_counter()
     return {

@@ -55,8 +55,8 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OneProcess:
-    """An engine for a process that does all the work."""
+class Threads:
+    """An engine that does all the work, in threads of this process."""
 
     workers: int = 1
     """Largest number of tasks at the same time."""
@@ -75,22 +75,15 @@ class OneProcess:
         self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks in threads."""
-        return run_here(task, numbers, watched, self.workers)
+
+        def unwatched(number: int, go_on: Callable[[], None]) -> Result:
+            go_on()
+            return task(number)
+
+        return run_tasks(watched or unwatched, numbers, self.workers)
 
     def assigned(self, tasks: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[list[int]]:
         """Yield the tasks that are not done, once."""
         missing = [task for task in tasks if not is_done(task)]
         if missing:
             yield missing
-
-
-def run_here(
-    task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None, workers: int
-) -> Iterator[Result]:
-    """Run tasks in threads of this process; see `Engine.run`."""
-
-    def unwatched(number: int, go_on: Callable[[], None]) -> Result:
-        go_on()
-        return task(number)
-
-    return run_tasks(watched or unwatched, numbers, workers)

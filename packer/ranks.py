@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packer.engine import Result, Watched, run_here
+from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def _checked(rank: str, ranks: str, rank_name: str, ranks_name: str) -> RankOf:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ranks:
+class Ranks(Threads):
     """An engine for one of several ranks; `present` must be active while it is used."""
 
     rank: int
@@ -108,9 +108,6 @@ class Ranks:
 
     ranks: int
     """Number of ranks."""
-
-    workers: int
-    """Largest number of tasks that this rank runs at the same time."""
 
     signs: SignsOfLife
     """Signs of life of all ranks."""
@@ -122,17 +119,6 @@ class Ranks:
     def is_shared(self) -> bool:
         """Always True."""
         return True
-
-    @property
-    def is_local(self) -> bool:
-        """Always True."""
-        return True
-
-    def run(
-        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
-    ) -> Iterator[Result]:
-        """Run tasks in threads."""
-        return run_here(task, numbers, watched, self.workers)
 
     @contextlib.contextmanager
     def present(self) -> Iterator[None]:

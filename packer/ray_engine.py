@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packer.engine import OneProcess, Result, Watched
+from packer.engine import Result, Threads, Watched
 from packer.errors import PackerError
 
 RETRIES = 3
@@ -49,7 +49,7 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RayEngine(OneProcess):
+class RayEngine(Threads):
     """An engine that runs every task as a Ray task. This process claims the output alone, and takes the results."""
 
     @property

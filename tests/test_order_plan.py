@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_pack import hashes
 
 import packer
-from packer.engine import OneProcess
+from packer.engine import Threads
 from packer.errors import PackerError
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
@@ -41,7 +41,7 @@ def planned(lengths, rows_per_shard, **options):
     pack_options = PackOptions(**options)
     reader = LengthsReader(lengths=np.array(lengths, np.int32), options=pack_options)
     plan = plan_in_order(
-        reader, pack_options, rows_per_shard=rows_per_shard, notes=NotesInMemory(), engine=OneProcess(workers=2)
+        reader, pack_options, rows_per_shard=rows_per_shard, notes=NotesInMemory(), engine=Threads(workers=2)
     )
     shards = [plan.shard(number) for number in range(len(plan.shard_rows))]
     assert [len(shard) for shard in shards] == plan.shard_rows

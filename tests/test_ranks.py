@@ -15,7 +15,7 @@ from test_pack import hashes, made_documents, save_arrow
 
 import packer
 from packer import ranks as ranks_module
-from packer.engine import OneProcess
+from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.ranks import RankOf, Ranks, SignsOfLife, rank_of
 
@@ -266,8 +266,8 @@ def test_clocks_of_other_machines_do_not_matter(tmp_path, monkeypatch):
 
 
 def test_one_process_is_assigned_all_that_is_missing_once():
-    assert list(OneProcess().assigned(range(5), lambda task: task == 2)) == [[0, 1, 3, 4]]
-    assert list(OneProcess().assigned(range(2), lambda task: True)) == []
+    assert list(Threads().assigned(range(5), lambda task: task == 2)) == [[0, 1, 3, 4]]
+    assert list(Threads().assigned(range(2), lambda task: True)) == []
 
 
 def command(source, out, rank, count, *more):

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.cli import cli
-from packer.engine import OneProcess
+from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.output.packed_output import PackedOutput
@@ -52,7 +52,7 @@ def made_documents(count: int) -> list[list[int]]:
 
 
 def spilled(source, folder: Path, workers: int) -> dict[str, bytes]:
-    open_source(source).spill(folder, engine=OneProcess(workers=workers))
+    open_source(source).spill(folder, engine=Threads(workers=workers))
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -69,7 +69,7 @@ def test_the_streams_are_the_same_for_any_number_of_workers(tmp_path, kind):
     if kind in ("parquet", "jsonl"):
         assert len(found[0]) > 10
     source = open_source(path)
-    assert read_whole(source.spill(tmp_path / "7", engine=OneProcess(workers=2))) == (documents, documents)
+    assert read_whole(source.spill(tmp_path / "7", engine=Threads(workers=2))) == (documents, documents)
     assert source.spill(tmp_path / "7").survey().identity == open_source(path).survey().identity
 
 
@@ -117,7 +117,7 @@ def test_a_file_is_cut_between_lines_for_any_size_of_pieces(tmp_path_factory, li
         source = open_source(folder / "a.jsonl")
         pieces = source.inputs[0].cut(piece)
         assert sum(part.file.bytes for part in pieces) == source.files[0].bytes
-        assert read_whole(source.spill(folder / ".spill", engine=OneProcess(workers=2)))[0] == documents
+        assert read_whole(source.spill(folder / ".spill", engine=Threads(workers=2)))[0] == documents
 
 
 def test_the_next_line_may_begin_at_the_offset_itself():
@@ -165,7 +165,7 @@ def test_the_first_invalid_line_is_named_for_any_number_of_workers(tmp_path, kin
     path.write_bytes(compress("\n".join(lines).encode()))
     for workers in WORKERS:
         with pytest.raises(SourceError, match=rf"^document 118 \(a\.{kind} line 121\): ") as caught:
-            open_source(path).spill(tmp_path / str(workers), engine=OneProcess(workers=workers))
+            open_source(path).spill(tmp_path / str(workers), engine=Threads(workers=workers))
         with pytest.raises(SourceError) as streamed:
             open_source(path).survey()
         assert str(caught.value) == str(streamed.value)
@@ -183,7 +183,7 @@ def test_the_first_invalid_row_is_named_for_any_number_of_workers(tmp_path):
     pq.write_table(table, tmp_path / "b.parquet", row_group_size=9)
     for workers in WORKERS:
         with pytest.raises(SourceError) as caught:
-            open_source(tmp_path / "*.parquet").spill(tmp_path / str(workers), engine=OneProcess(workers=workers))
+            open_source(tmp_path / "*.parquet").spill(tmp_path / str(workers), engine=Threads(workers=workers))
         assert str(caught.value).startswith("document 151 (b.parquet row 51): 'input_ids' holds 1099511627776 at")
 
 
@@ -194,7 +194,7 @@ def test_an_error_stops_the_pieces_after_it(tmp_path, workers):
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     pieces = len(open_source(tmp_path / "a.jsonl").inputs[0].cut(1000))
     with pytest.raises(SourceError, match="line 1"):
-        open_source(tmp_path / "a.jsonl").spill(tmp_path / "spill", engine=OneProcess(workers=workers))
+        open_source(tmp_path / "a.jsonl").spill(tmp_path / "spill", engine=Threads(workers=workers))
     made = len(list((tmp_path / "spill").glob("*.arrow")))
     assert made == 0 if workers == 1 else made < pieces / 2
 

@@ -48,7 +48,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@click.version_option(__version__, prog_name="packer")
 def cli() -> None:
     """Pack a dataset once, offline, into fixed-length rows with explicit document boundaries.
 

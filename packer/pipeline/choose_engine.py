@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.errors import PackerError
 from packer.options.command_options import EngineOptions
 from packer.output.packed_output import PackedOutput
@@ -68,7 +68,7 @@ def chosen_engine(
         with ray_engine(options.ray_address, workers) as on_ray:
             yield on_ray
     elif place is None:
-        yield OneProcess(workers=workers)
+        yield Threads(workers=workers)
     else:
         ranked = Ranks(
             rank=place.rank,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import AnyAlgorithm, OrderAlgorithm, get_algorithm
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes, NotesInMemory, make_note
 from packer.options import PackOptions
@@ -68,7 +68,7 @@ def plan_documents(
     options: PackOptions,
     *,
     notes: Notes,
-    engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+    engine: Engine = Threads(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> Planned:
     """Plan the rows of all documents; continue from the notes of an interrupted run.
@@ -149,7 +149,7 @@ def plan_lengths(
     else:
         reader = LengthsReader(lengths=lengths, options=options)
         shards, totals = _plan_ungrouped(
-            reader, options, rows_per_shard, NotesInMemory(), OneProcess(workers=threads), progress
+            reader, options, rows_per_shard, NotesInMemory(), Threads(workers=threads), progress
         )
     return PlannedLengths(segments=segments, shards=shards, totals=totals)
 

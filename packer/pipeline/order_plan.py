@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import cut_bound, lower_bound
 from packer.algorithms.sequential import OpenRow, OrderedRows
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.facts import Account, PlanTotals
 from packer.notes import Note, Notes, make_note
 from packer.options import PackOptions
@@ -196,7 +196,7 @@ def plan_in_order(
     *,
     rows_per_shard: int,
     notes: Notes,
-    engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+    engine: Engine = Threads(),  # noqa: B008 (immutable)
 ) -> OrderPlan:
     """Plan the rows of all documents by an order algorithm.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.patterns import Patterns
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.notes import Note, Notes, make_note, run_stage
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
@@ -55,7 +55,7 @@ def plan_partitions(
     *,
     rows_per_shard: int,
     notes: Notes,
-    engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+    engine: Engine = Threads(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> PartitionPlan:
     """Plan the rows of all documents by a histogram algorithm.

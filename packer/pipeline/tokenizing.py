@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packer.engine import OneProcess
+from packer.engine import Threads
 from packer.errors import PackerError
 from packer.executors import available_workers
 from packer.facts import REJECTED, kinds_of
@@ -176,7 +176,7 @@ def _write(
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
     _take_back(folder.building, spill, pieces, names)
     check_tokenizing(spill, opened, folder.out)
-    spilled = opened.spill(spill, progress, engine=OneProcess(workers=workers))
+    spilled = opened.spill(spill, progress, engine=Threads(workers=workers))
     watch.check()
     assert spilled.tokenized is not None
     identity = spilled.survey().identity

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.options.choices import MixUnit
 from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
@@ -92,7 +92,7 @@ class Mixture:
         folder: Path,
         progress: Progress = silent,
         *,
-        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+        engine: Engine = Threads(),  # noqa: B008 (immutable)
     ) -> Mixture:
         """Decode inputs that cannot be mapped, each source in its own subfolder; see `Source.spill`."""
         decoded = self._decoded(folder, progress, engine, {})

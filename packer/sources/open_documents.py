@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.facts import MixturePart, SourceIdentity
 from packer.progress import Progress, silent
 from packer.sources.documents import Input, TokenTable
@@ -53,7 +53,7 @@ class OpenDocuments(Protocol):
         folder: Path,
         progress: Progress = silent,
         *,
-        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+        engine: Engine = Threads(),  # noqa: B008 (immutable)
     ) -> OpenDocuments:
         """Decode inputs that cannot be mapped; see `Source.spill`."""
 

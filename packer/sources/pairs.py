@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.column_names import ROLE, ROLES
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
@@ -115,7 +115,7 @@ class Pairs(Source):
         folder: Path,
         progress: Progress = silent,
         *,
-        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+        engine: Engine = Threads(),  # noqa: B008 (immutable)
         kinds: Mapping[str, pa.DataType] = {},
     ) -> Source:
         """Decode inputs that cannot be mapped; see `Source.spill`."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.errors import SourceError
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
@@ -192,7 +192,7 @@ class Source:
         folder: Path,
         progress: Progress = silent,
         *,
-        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+        engine: Engine = Threads(),  # noqa: B008 (immutable)
         kinds: Mapping[str, pa.DataType] = {},
     ) -> Source:
         """Decode inputs that cannot be mapped to Arrow streams in `folder`, reusing complete ones from earlier.

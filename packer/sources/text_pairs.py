@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.column_names import ROLES
-from packer.engine import Engine, OneProcess
+from packer.engine import Engine, Threads
 from packer.errors import SourceError
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
@@ -67,7 +67,7 @@ class TextPairs(Pairs):
         folder: Path,
         progress: Progress = silent,
         *,
-        engine: Engine = OneProcess(),  # noqa: B008 (immutable)
+        engine: Engine = Threads(),  # noqa: B008 (immutable)
         kinds: Mapping[str, pa.DataType] = {},
     ) -> Source:
         """Tokenize all records to streams with the columns of both sides; see `Source.spill`."""
