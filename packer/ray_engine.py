@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from packer.errors import PackerError
 
 RETRIES = 3
 """Times that Ray repeats a task whose worker or node died. Errors of the task itself are never repeated."""
+
+_ANSWERS_WITHIN = 10.0
+"""Seconds in which a cluster must answer."""
 
 _AHEAD = 2
 """Tasks per core of the cluster that are submitted before their results are taken."""
@@ -37,8 +41,9 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
     if begun_here:
         started = {} if address is not None else {"num_cpus": workers, "include_dashboard": False}
         try:
+            _probe(address)
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
-        except ConnectionError as error:
+        except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise PackerError(f"--ray-address {address}: no cluster is reached ({reason})") from error
     try:
@@ -96,6 +101,21 @@ class RayEngine(Threads):
         finally:
             for left in running:
                 ray.cancel(left)
+
+
+def _probe(address: str | None) -> None:
+    """Connect to a cluster's address, HOST:PORT; Ray itself would try for many minutes.
+
+    Raises:
+        OSError: nobody answers.
+        ValueError: it has no port.
+    """
+    if address in (None, "auto", "local"):
+        return
+    host, _, port = str(address).rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("it is HOST:PORT, or auto")
+    socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN).close()
 
 
 def _run(task: Callable[[int], Result], number: int, folder: str) -> Result:

@@ -171,6 +171,19 @@ def test_a_cluster_writes_the_bytes_of_one_process_whatever_dies(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("address", "reason"),
+    [("127.0.0.1:1", "refused"), ("nonsense", "it is HOST:PORT, or auto"), ("auto", "no cluster is reached")],
+)
+def test_a_cluster_that_is_not_there_is_told_at_once(tmp_path, address, reason):
+    begun = time.monotonic()
+    with pytest.raises(PackerError, match=f"ray_address {address}: no cluster is reached .*") as told:
+        packer.pack(as_arrow(tmp_path), tmp_path / "out", max_len=64, engine="ray", ray_address=address)
+    assert reason in str(told.value)
+    assert "\n" not in str(told.value)
+    assert time.monotonic() - begun < 60  # Ray by itself tries for more than ten minutes
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"engine": "ray", "ranks": 2, "rank": 0}, "engine ray and ranks exclude each other"),
