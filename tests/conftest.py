@@ -73,3 +73,25 @@ def shared_data() -> Path:
     if not folder:
         pytest.skip("PACKER_TEST_DATA is not set")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def store_server():
+    """An S3 server with faults on request, in a process of its own; see tests/store_server.py."""
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    from tests.store_server import StoreServer
+
+    with StoreServer.started() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(store_server, monkeypatch):
+    """A path in object storage: an empty bucket, whose server answers without faults."""
+    from packer.stores import RemotePath
+
+    for name, value in store_server.environment.items():
+        monkeypatch.setenv(name, value)
+    store_server.faults()
+    return RemotePath.of(f"s3://{store_server.new_bucket()}")

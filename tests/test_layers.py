@@ -17,6 +17,7 @@ FLOORS = {
     "column_names": 0,
     "options": 0,
     "errors": 0,
+    "stores": 0,
     "facts": 0,
     "labels": 0,
     "paths": 0,

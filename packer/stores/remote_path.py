@@ -1,0 +1,314 @@
+"""Paths in object storage."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from packer.errors import PackerError
+from packer.stores.remote_file import RemoteFile
+from packer.stores.requests import PART, SCHEMES, CutShortError, count, in_parallel, requested, store_of
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectState:
+    """Size and version of an object."""
+
+    st_size: int
+    """Bytes."""
+
+    etag: str
+    """Tag that changes with the content."""
+
+    st_mtime_ns: int
+    """Time of the last write, in ns."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemotePath:
+    """A path in object storage, with the methods of `pathlib.Path` that packer uses.
+
+    It never passes for a local path: it has no `__fspath__`. It can be pickled.
+    """
+
+    scheme: str
+    """Beginning of the address: "s3", "gs" or "az"."""
+
+    bucket: str
+    """Name of the bucket, or container."""
+
+    key: str
+    """Name of the object in the bucket, or of a folder, without a slash at either end."""
+
+    @classmethod
+    def of(cls, address: str) -> RemotePath:
+        """Return the path of an address such as "s3://bucket/folder".
+
+        Raises:
+            PackerError: it is no such address.
+        """
+        scheme, separator, rest = address.partition("://")
+        bucket, _, key = rest.partition("/")
+        if not separator or scheme not in SCHEMES or not bucket:
+            raise PackerError(f"{address} is no address in object storage like s3://bucket/folder")
+        return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.key}" if self.key else f"{self.scheme}://{self.bucket}"
+
+    def __truediv__(self, name: str | PurePosixPath) -> RemotePath:
+        return RemotePath.of(f"{self}/{name}")
+
+    @property
+    def name(self) -> str:
+        """Last part of the path; the bucket if there is no other."""
+        return self.key.rpartition("/")[2] or self.bucket
+
+    @property
+    def suffix(self) -> str:
+        """Ending of the name, with its dot."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> RemotePath:
+        """The folder; a bucket is its own parent."""
+        return RemotePath(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    def with_suffix(self, suffix: str) -> RemotePath:
+        """Return the path with another ending."""
+        return self.with_name(PurePosixPath(self.name).with_suffix(suffix).name)
+
+    def with_name(self, name: str) -> RemotePath:
+        """Return the path with another last part."""
+        return self.parent / name
+
+    def absolute(self) -> RemotePath:
+        """Return the path itself."""
+        return self
+
+    def relative_to(self, other: RemotePath) -> PurePosixPath:
+        """Return the path relative to a folder.
+
+        Raises:
+            ValueError: it is not inside.
+        """
+        if (self.scheme, self.bucket) != (other.scheme, other.bucket):
+            raise ValueError(f"{self} is not inside {other}")
+        return PurePosixPath("/" + self.key).relative_to("/" + other.key)
+
+    @property
+    def store(self) -> Any:
+        """Store of the bucket, of obstore."""
+        return store_of(self.scheme, self.bucket)
+
+    def stat(self) -> ObjectState:
+        """Return the size and version of the object; raises as `requested`."""
+        import obstore
+
+        count(reads=1)
+        store = self.store
+        found = self._requested(lambda: obstore.head(store, self.key))
+        modified = int(found["last_modified"].timestamp() * 1_000_000_000)
+        return ObjectState(found["size"], found["e_tag"] or "", modified)
+
+    def is_file(self) -> bool:
+        """Whether there is such an object."""
+        if not self.key:
+            return False
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_dir(self) -> bool:
+        """Whether there are objects inside."""
+        import obstore
+
+        count(lists=1)
+        store = self.store
+        first = self._requested(lambda: next(iter(obstore.list(store, self._inside(), chunk_size=1)), None))
+        return bool(first)
+
+    def exists(self) -> bool:
+        """Whether there is such an object, or one inside."""
+        return self.is_file() or self.is_dir()
+
+    def is_symlink(self) -> bool:
+        """Always False."""
+        return False
+
+    def iterdir(self) -> Iterator[RemotePath]:
+        """Yield the objects and folders directly inside, sorted by name."""
+        import obstore
+
+        count(lists=1)
+        store = self.store
+        found = self._requested(lambda: obstore.list_with_delimiter(store, self._inside()))
+        keys = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+        for key in sorted({key.rstrip("/") for key in keys}, key=os.fsencode):
+            if key != self.key:
+                yield RemotePath(self.scheme, self.bucket, key)
+
+    def files(self) -> list[RemotePath]:
+        """Return all objects inside, at any depth, sorted by name. A large folder takes a request per 1,000 objects."""
+        import obstore
+
+        store = self.store
+
+        def listed() -> list[str]:
+            return [each["path"] for chunk in obstore.list(store, self._inside(), chunk_size=1000) for each in chunk]
+
+        keys = self._requested(listed)
+        count(lists=1 + len(keys) // 1000)
+        return [RemotePath(self.scheme, self.bucket, key) for key in sorted(keys, key=os.fsencode)]
+
+    def read_bytes(self) -> bytes:
+        """Return the content of the object; raises as `requested`."""
+        import obstore
+
+        store = self.store
+
+        def read() -> bytes:
+            result = obstore.get(store, self.key)
+            content = bytes(result.bytes())
+            if len(content) != result.meta["size"]:
+                raise CutShortError(f"{len(content):,} of {result.meta['size']:,} bytes came")
+            return content
+
+        content = self._requested(read)
+        count(reads=1, bytes_read=len(content))
+        return content
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """Return the content of the object as text."""
+        return self.read_bytes().decode(encoding)
+
+    def read_range(self, start: int, length: int) -> Any:
+        """Return bytes `start` to `start + length` of the object, as an object with a buffer; raises as `requested`."""
+        import obstore
+
+        if not length:
+            return b""
+        store = self.store
+
+        def read() -> Any:
+            content = obstore.get_range(store, self.key, start=start, length=length)
+            if len(content) != length:
+                raise CutShortError(f"{len(content):,} of {length:,} bytes came from byte {start:,} on")
+            return content
+
+        content = self._requested(read)
+        count(reads=1, bytes_read=length)
+        return content
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return the bytes of several ranges (start, length), read at the same time."""
+        return in_parallel(lambda one: self.read_range(*one), ranges)
+
+    def open(self, mode: Literal["rb"] = "rb", buffering: int = -1) -> io.BufferedReader:
+        """Open the object for reading; it is read ahead."""
+        return io.BufferedReader(RemoteFile(self.read_range, self.stat().st_size), 1 << 20)
+
+    def download(self, to: Path) -> None:
+        """Copy the object into a local file, in parts at the same time; an existing file is overwritten."""
+        size = self.stat().st_size
+        with to.open("wb") as file:
+            descriptor = file.fileno()
+
+            def copy(start: int) -> None:
+                content = memoryview(self.read_range(start, min(PART, size - start)))
+                while content:
+                    written = os.pwrite(descriptor, content, start)
+                    content, start = content[written:], start + written
+
+            for _ in in_parallel(copy, range(0, size, PART)):
+                pass
+
+    def write_bytes(self, content: bytes, *, if_absent: bool = False) -> None:
+        """Write the object, completely or not at all.
+
+        Args:
+            content: the content.
+            if_absent: raise a FileExistsError if the object exists.
+        """
+        import obstore
+
+        store, tries = self.store, 0
+
+        def write() -> None:
+            nonlocal tries
+            tries += 1
+            obstore.put(store, self.key, content, mode="create" if if_absent else "overwrite")
+
+        count(writes=1, bytes_written=len(content))
+        try:
+            self._requested(write)
+        except FileExistsError:
+            # A try whose answer was lost may have written it.
+            if tries == 1 or self.read_bytes() != content:
+                raise
+
+    def upload(self, file: Path) -> None:
+        """Copy a local file to the object, completely or not at all; a large one in parts."""
+        import obstore
+
+        store, size = self.store, file.stat().st_size
+
+        def write() -> None:
+            obstore.put(store, self.key, file, chunk_size=max(PART, -(-size // 9_000)), max_concurrency=8)
+
+        self._requested(write)
+        count(writes=1 if size <= PART else 2 - (-size // PART), bytes_written=size)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object."""
+        import obstore
+
+        if not missing_ok and not self.is_file():
+            raise FileNotFoundError(2, "no such object", str(self))
+        store = self.store
+        count(writes=1)
+        try:
+            self._requested(lambda: obstore.delete(store, self.key))
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def remove_all(self) -> None:
+        """Remove all objects inside."""
+        import obstore
+
+        store, paths = self.store, [path.key for path in self.files()]
+        for start in range(0, len(paths), 1000):
+            some = paths[start : start + 1000]
+            count(writes=1)
+            self._requested(lambda some=some: obstore.delete(store, some))  # type: ignore[misc]
+
+    def _inside(self) -> str | None:
+        return f"{self.key}/" if self.key else None
+
+    def _requested(self, request: Callable[[], Result]) -> Result:
+        return requested(str(self), request)
+
+
+AnyPath: TypeAlias = Path | RemotePath
+"""A local path, or one in object storage."""
+
+
+def is_remote(path: object) -> bool:
+    """Whether this is an address in object storage."""
+    return isinstance(path, RemotePath) or (isinstance(path, str) and path.partition("://")[0] in SCHEMES)
+
+
+def any_path(path: str | AnyPath) -> AnyPath:
+    """Return a path as an object; raises as `RemotePath.of`."""
+    if isinstance(path, RemotePath):
+        return path
+    return RemotePath.of(str(path)) if is_remote(path) else Path(path)

@@ -1,0 +1,206 @@
+"""Requests to object stores through obstore: opened once per bucket and process, repeated if they fail.
+
+Credentials and endpoints are found as the vendors' own tools find them. For S3 these are the environment
+(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, ...), web identities, and roles of containers and instances; profiles and
+single sign-on are read by boto3 where it is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from packer.errors import PackerError
+
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+"""Beginnings of addresses that are object storage."""
+
+AT_ONCE = 32
+"""Requests that a process has under way at the same time; a store answers each after 10 to 100 ms."""
+
+PART = 8 << 20
+"""Bytes of a request that reads or writes part of a large object."""
+
+_TRIES = 4
+_RETRIES = 4  # of obstore, within a try: for a part of a large upload
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between tries
+_TIMEOUT = timedelta(seconds=60)  # of a request with its body, which is at most 16 MB
+_CONNECT_TIMEOUT = timedelta(seconds=10)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class StoreError(OSError):
+    """A store cannot be reached, or answers with an error, also after repeated requests."""
+
+
+class CutShortError(Exception):
+    """An answer has fewer bytes than were asked for."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Requests and bytes of this process."""
+
+    reads: int = 0
+    writes: int = 0
+    lists: int = 0
+    repeated: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+traffic = Traffic()
+"""What this process has asked of stores so far; `benchmarks/bench_scale.py` prints it."""
+
+_counting = threading.Lock()
+
+
+def count(**amounts: int) -> None:
+    """Add to `traffic`."""
+    with _counting:
+        for name, amount in amounts.items():
+            setattr(traffic, name, getattr(traffic, name) + amount)
+
+
+def store_of(scheme: str, bucket: str) -> Any:
+    """Return the store of a bucket.
+
+    Raises:
+        PackerError: obstore is not installed, or the address or credentials are incomplete.
+    """
+    return _opened(scheme, bucket, os.getpid())  # its threads do not survive a fork
+
+
+@lru_cache(maxsize=64)
+def _opened(scheme: str, bucket: str, pid: int) -> Any:
+    try:
+        from obstore.store import from_url
+    except ImportError:
+        raise PackerError(f'{scheme}://{bucket} needs the package obstore: pip install "packer-llm[store]"') from None
+    options: dict[str, Any] = {}
+    if scheme in ("s3", "s3a"):
+        options |= _credentials_of_boto3()
+        options["virtual_hosted_style_request"] = not _endpoint()
+    try:
+        return from_url(
+            f"{scheme}://{bucket}",
+            client_options={
+                "timeout": _TIMEOUT,
+                "connect_timeout": _CONNECT_TIMEOUT,
+                "allow_http": _endpoint().startswith("http://"),
+            },
+            retry_config={"max_retries": _RETRIES, "retry_timeout": _TIMEOUT},  # within a request, or a part of one
+            **options,
+        )
+    except Exception as error:
+        raise PackerError(f"{scheme}://{bucket} cannot be opened: {_reason(error)}") from error
+
+
+def _endpoint() -> str:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
+def _credentials_of_boto3() -> dict[str, Any]:
+    """Return a provider for credentials that are in a profile or come from a single sign-on."""
+    if "AWS_ACCESS_KEY_ID" in os.environ or os.environ.get("AWS_SKIP_SIGNATURE"):
+        return {}
+    try:
+        from boto3 import Session
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        session = Session()
+        if session.get_credentials() is None:
+            return {}
+        provider = {"credential_provider": Boto3CredentialProvider(session)}
+        return provider | ({"region": session.region_name} if session.region_name else {})
+    except ImportError:
+        return {}
+
+
+def requested(name: str, request: Callable[[], Result], *, repeats: bool = True) -> Result:
+    """Make a request; repeat it after a pause if the store or the network fails.
+
+    Args:
+        name: address of the object, for messages.
+        request: makes the request.
+        repeats: whether it is repeated at all.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        FileExistsError: it exists, and was not to be replaced.
+        PermissionError: the credentials are missing, wrong or not sufficient.
+        StoreError: anything else, after several tries.
+    """
+    from obstore import exceptions
+
+    pause = _FIRST_PAUSE
+    for number in range(1, _TRIES + 1):
+        try:
+            return request()
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise StoreError(f"{name}: there is no such bucket") from error
+            raise FileNotFoundError(2, "no such object", name) from error
+        except exceptions.AlreadyExistsError as error:
+            raise FileExistsError(17, "the object exists", name) from error
+        except exceptions.PreconditionError as error:
+            raise StoreError(f"{name}: the object was changed while it was read") from error
+        except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise PermissionError(13, f"access denied ({_reason(error)})", name) from error
+        except (exceptions.BaseError, CutShortError, OSError) as error:
+            if number == _TRIES or not repeats or "ExpiredToken" in str(error) or _is_final(error):
+                tried = f", tried {number} times" if number > 1 else ""
+                raise StoreError(f"{name}: the store cannot be used ({_reason(error)}{tried})") from error
+            count(repeated=1)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    raise AssertionError
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether the same request would fail in the same way: a wrong address, or credentials that cannot be found."""
+    text = str(error)
+    return any(words in text for words in ("dns error", "NoSuchBucket", "InvalidAccessKeyId", "status: 400"))
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost reason of an error in one short line."""
+    lines = [line.strip() for line in str(error).split("Debug source")[0].splitlines() if line.strip()]
+    text = " ".join(lines) or type(error).__name__
+    for words in ("<Code>",):
+        if words in text:
+            code = text.split(words, 1)[1].split("<", 1)[0]
+            message = text.split("<Message>", 1)[1].split("<", 1)[0] if "<Message>" in text else ""
+            return f"{code}: {message}" if message else code
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Call a function that waits for a store for each item, several at a time; return the results in order."""
+    if len(items) <= 1:
+        return [task(item) for item in items]
+    futures = [submitted(task, item) for item in items]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def submitted(task: Callable[..., Result], *arguments: Any) -> Future[Result]:
+    """Begin a call that waits for a store, in a thread."""
+    return _threads(os.getpid()).submit(task, *arguments)
+
+
+@lru_cache(maxsize=1)
+def _threads(pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="store")

@@ -1,0 +1,136 @@
+"""An S3 server for tests: moto's, with faults on request. Run as a process of its own: python -m tests.store_server.
+
+Faults are set by a POST of a JSON object to /-faults, and stay until they are replaced:
+
+every       a fault strikes every so many requests (2: every second one)
+status      answer with this status instead
+cut         send only half of the body of an answer to GET, and close the connection
+seconds     wait so long before the answer
+methods     methods that are struck; by default all
+contains    text that the path must contain
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+
+
+@dataclass
+class StoreServer:
+    """A running server."""
+
+    address: str
+    _buckets: int = 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables by which clients find it."""
+        return {
+            "AWS_ENDPOINT_URL": self.address,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+        }
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls) -> Iterator[StoreServer]:
+        """Start a server, and stop it at the end."""
+        command = [sys.executable, "-m", "tests.store_server"]
+        root = Path(__file__).parent.parent
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+            assert process.stdout is not None
+            try:
+                yield cls(f"http://127.0.0.1:{process.stdout.readline().strip()}")
+            finally:
+                process.kill()
+
+    def new_bucket(self) -> str:
+        """Make an empty bucket, and return its name."""
+        self._buckets += 1
+        name = f"bucket-{self._buckets}"
+        urllib.request.urlopen(urllib.request.Request(f"{self.address}/{name}", method="PUT")).close()
+        return name
+
+    def faults(self, **faults: Any) -> dict[str, int]:
+        """Set the faults; return the number of requests by method since they were last set."""
+        request = urllib.request.Request(f"{self.address}/-faults", json.dumps(faults).encode(), method="POST")
+        with urllib.request.urlopen(request) as answer:
+            counted: dict[str, int] = json.loads(answer.read())
+        return counted
+
+
+class Faults:
+    """WSGI layer that injects faults in front of an application, and counts requests by method."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self._faults: dict[str, Any] = {}
+        self._numbers = itertools.count(1)
+        self._counted: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        if path == "/-faults":
+            length = int(environ.get("CONTENT_LENGTH") or 0)
+            self._faults, self._numbers = json.loads(environ["wsgi.input"].read(length) or b"{}"), itertools.count(1)
+            counted, self._counted = self._counted, {}
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(counted).encode()]
+        with self._lock:
+            self._counted[method] = self._counted.get(method, 0) + 1
+        faults = self._faults
+        if faults and method in faults.get("methods", [method]) and faults.get("contains", "") in path:
+            number = next(self._numbers)
+            if number > faults.get("after", 0) and number % faults.get("every", 1) == 0:
+                time.sleep(faults.get("seconds", 0))
+                if "status" in faults:
+                    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                    status = f"{faults['status']} Fault"
+                    start_response(status, [("Content-Type", "application/xml")])
+                    return [_EXPIRED if faults["status"] == 400 else b"<Error><Code>SlowDown</Code></Error>"]
+                if faults.get("cut") and method == "GET":
+                    body = b"".join(self._application(environ, start_response))
+                    return [body[: len(body) // 2]]
+        return self._application(environ, start_response)
+
+
+def main() -> None:
+    """Serve on a free port, printed as the only line."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, *arguments: Any, **named: Any) -> None:
+            """Say nothing."""
+
+        def setup(self) -> None:
+            super().setup()
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    application = DomainDispatcherApplication(create_backend_app)
+    server = make_server("127.0.0.1", 0, Faults(application), threaded=True, request_handler=Quiet)
+    print(server.server_port, flush=True)
+    threading.Thread(target=lambda: (sys.stdin.read(), server.shutdown()), daemon=True).start()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
