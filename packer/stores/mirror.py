@@ -1,0 +1,255 @@
+"""Memory of the size of an object in a store, into which the parts that are needed are read.
+
+A mirror gives every byte of an object an address, so that whatever works on mapped files works on objects, too, once
+`fetch` or `held` has brought the bytes. Others read as zeros: whoever computes addresses asks for them first.
+
+The memory is mapped from temporary files without a name, full of holes: the system may write it to the disk instead of
+keeping it, and nothing is left after a kill. What is no longer held is punched out of the file again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from packer.stores.remote_path import RemotePath
+from packer.stores.requests import PART, in_parallel
+
+CHUNK = 1 << 15
+"""Bytes that are read together at least."""
+
+_SMALLEST, _LARGEST = 1 << 30, 1 << 38  # bytes of address space taken at once
+
+
+class _Region:
+    """Address space for several objects, backed by a file full of holes."""
+
+    def __init__(self, size: int) -> None:
+        self.file = tempfile.TemporaryFile(prefix="packer-")  # noqa: SIM115 (closed with the region)
+        self.file.truncate(size)
+        self.memory = mmap.mmap(self.file.fileno(), size)
+        self.base = int(np.frombuffer(self.memory, np.uint8).ctypes.data)
+        self.size = size
+        self.used = -self.base % CHUNK  # so that no chunk holds parts of two objects
+
+    def write(self, address: int, content: Any) -> None:
+        """Write to the file, which the memory shows; unlike writing to the memory, it can fail with an error."""
+        at, left = address - self.base, memoryview(content)
+        while left:
+            written = os.pwrite(self.file.fileno(), left, at)
+            left, at = left[written:], at + written
+
+    def punch(self, address: int, length: int) -> None:
+        """Give a part of the file back to the system, where it can do so."""
+        with suppress(OSError, AttributeError):
+            self.memory.madvise(mmap.MADV_REMOVE, address - self.base, length)
+
+
+@dataclass(order=True, slots=True)
+class _Object:
+    """An object that is mirrored."""
+
+    base: int
+    """Address of its first byte."""
+
+    size: int = field(compare=False)
+    path: RemotePath = field(compare=False)
+    region: _Region = field(compare=False)
+
+
+class _Mirrors:
+    """All mirrors of a process, and which chunks of them are in memory."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._region: _Region | None = None
+        self._objects: list[_Object] = []
+        self._bounds = np.zeros((0, 2), np.int64)
+        self._present: set[int] = set()  # numbers of chunks: addresses // CHUNK
+        self._moving: set[int] = set()  # being read, or removed
+        self._pins: dict[int, int] = {}
+
+    def add(self, path: RemotePath, size: int) -> memoryview:
+        """Take address space for an object; it is given back when no view of it is left."""
+        space = -(-max(size, 1) // CHUNK) * CHUNK
+        with self._changed:
+            region = self._region
+            if region is None or region.used + space > region.size:
+                last = _SMALLEST // 2 if region is None else region.size
+                self._region = region = _Region(max(space + CHUNK, min(2 * last, _LARGEST)))
+            added = _Object(region.base + region.used, size, path, region)
+            # Views of views do not keep each other alive, but all keep what they are views of.
+            owner = (ctypes.c_char * size).from_buffer(region.memory, region.used)
+            region.used += space
+            bisect.insort(self._objects, added)
+            self._find_bounds()
+        weakref.finalize(owner, self._remove, added).atexit = False
+        return memoryview(owner).toreadonly().cast("B")
+
+    def _remove(self, removed: _Object) -> None:
+        first, last = removed.base // CHUNK, -(-(removed.base + removed.size) // CHUNK)
+        with self._changed:
+            self._objects.remove(removed)
+            self._find_bounds()
+            if len(self._present) < last - first:
+                gone = [chunk for chunk in self._present if first <= chunk < last]
+            else:
+                gone = [chunk for chunk in range(first, last) if chunk in self._present]
+            self._present.difference_update(gone)
+            for chunk in gone:
+                self._pins.pop(chunk, None)
+            removed.region.punch(first * CHUNK, (last - first) * CHUNK)
+
+    def _find_bounds(self) -> None:
+        regions = {id(each.region): each.region for each in self._objects}.values()
+        self._bounds = np.array([[each.base, each.base + each.size] for each in regions], np.int64).reshape(-1, 2)
+
+    def chunks(self, starts: ArrayLike, lengths: ArrayLike) -> list[int]:
+        """Return the numbers of the chunks that hold these ranges of addresses, ascending, without ordinary memory."""
+        if not len(self._bounds):
+            return []
+        begin = np.asarray(starts, np.int64).reshape(-1)
+        end = begin + np.asarray(lengths, np.int64).reshape(-1)
+        inside = np.zeros(len(begin), bool)
+        for low, high in self._bounds:
+            inside |= (begin >= low) & (begin < high)
+        inside &= end > begin
+        if not inside.any():
+            return []
+        begin, end = begin[inside] // CHUNK, -(-end[inside] // CHUNK)
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], np.maximum.accumulate(end[order])
+        is_first = np.ones(len(begin), bool)
+        is_first[1:] = begin[1:] > end[:-1]
+        firsts = np.flatnonzero(is_first)
+        runs = zip(begin[firsts].tolist(), end[np.append(firsts[1:], len(end)) - 1].tolist(), strict=True)
+        return [chunk for first, last in runs for chunk in range(first, last)]
+
+    def bring(self, chunks: Sequence[int]) -> None:
+        """Pin chunks, and read those that are not in memory."""
+        with self._changed:
+            for chunk in chunks:
+                self._pins[chunk] = self._pins.get(chunk, 0) + 1
+        left = list(chunks)
+        try:
+            while left:
+                with self._changed:
+                    mine = [chunk for chunk in left if chunk not in self._present and chunk not in self._moving]
+                    self._moving.update(mine)
+                    if not mine and not self._present.issuperset(left):
+                        self._changed.wait()
+                self._read(mine)
+                left = [chunk for chunk in left if chunk not in self._present]
+        except BaseException:
+            self.release(chunks)
+            raise
+
+    def release(self, chunks: Sequence[int]) -> None:
+        """Undo `bring`; what nobody has pinned is removed from memory."""
+        with self._changed:
+            for chunk in chunks:
+                self._pins[chunk] -= 1
+            gone = [chunk for chunk in chunks if not self._pins[chunk]]
+            for chunk in gone:
+                del self._pins[chunk]
+            gone = [chunk for chunk in gone if chunk in self._present]
+            self._present.difference_update(gone)
+            for each, first, last in self._runs(gone):
+                each.region.punch(first * CHUNK, (last - first) * CHUNK)
+
+    def _read(self, chunks: Sequence[int]) -> None:
+        """Read chunks that were marked as moving."""
+        done = False
+        try:
+            with self._changed:
+                runs = self._runs(chunks)
+            parts = []
+            for each, first, last in runs:
+                stop = min(last * CHUNK, each.base + each.size)
+                parts += [(each, at, min(PART, stop - at)) for at in range(first * CHUNK, stop, PART)]
+            in_parallel(self._read_part, parts)
+            done = True
+        finally:
+            with self._changed:
+                self._moving.difference_update(chunks)
+                if done:
+                    self._present.update(chunks)
+                self._changed.notify_all()
+
+    @staticmethod
+    def _read_part(part: tuple[_Object, int, int]) -> None:
+        each, address, length = part
+        each.region.write(address, each.path.read_range(address - each.base, length))
+
+    def _runs(self, chunks: Sequence[int]) -> list[tuple[_Object, int, int]]:
+        """Return runs of consecutive chunks of an object: (object, first, after the last)."""
+        runs: list[tuple[_Object, int, int]] = []
+        for chunk in chunks:
+            if runs and runs[-1][2] == chunk and chunk * CHUNK < runs[-1][0].base + runs[-1][0].size:
+                runs[-1] = (runs[-1][0], runs[-1][1], chunk + 1)
+                continue
+            at = bisect.bisect_right(self._objects, chunk * CHUNK, key=lambda each: each.base) - 1
+            runs.append((self._objects[at], chunk, chunk + 1))
+        return runs
+
+
+_mirrors = _Mirrors()
+
+
+def mirror(path: RemotePath, size: int) -> memoryview:
+    """Return read-only memory of the size of an object, in which its parts appear once they are fetched.
+
+    Args:
+        path: the object; reads fail if it was changed since its state was taken.
+        size: bytes of the object.
+
+    Raises:
+        OSError: no such amount of memory can be mapped.
+    """
+    return _mirrors.add(path, size)
+
+
+def fetch(starts: ArrayLike, lengths: ArrayLike) -> None:
+    """Read ranges of mirrors, which stay in memory as long as the mirror does.
+
+    Args:
+        starts: addresses, int64; those of ordinary memory are passed over.
+        lengths: bytes of each range.
+
+    Raises:
+        OSError: the store cannot be read, or the disk of temporary files is full.
+    """
+    _mirrors.bring(_mirrors.chunks(starts, lengths))
+
+
+@contextmanager
+def held(starts: ArrayLike, lengths: ArrayLike) -> Iterator[None]:
+    """Read ranges of mirrors, which stay in memory until the end of the block; see `fetch`."""
+    chunks = _mirrors.chunks(starts, lengths)
+    _mirrors.bring(chunks)
+    try:
+        yield
+    finally:
+        _mirrors.release(chunks)
+
+
+def in_use() -> bool:
+    """Whether this process has a mirror, so that addresses may have to be fetched."""
+    return bool(len(_mirrors._bounds))
+
+
+def resident_bytes() -> int:
+    """Return the bytes of all mirrors that are in memory."""
+    return len(_mirrors._present) * CHUNK
