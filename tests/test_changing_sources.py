@@ -15,7 +15,7 @@ from packer.cli.bus_errors import shrunken_files
 from packer.errors import SourceError
 from packer.pipeline import shard_maker
 from packer.pipeline import tokenizing as tokenizing_module
-from packer.sources.ipc import map_file
+from packer.sources.file_access import map_file
 from packer.sources.source import Source
 from tests.chat_templates import save_tokenizer
 from tests.test_kept import write

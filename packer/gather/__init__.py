@@ -7,6 +7,7 @@ shards are described in the same way, so the same kernel packs and verifies.
 
 from packer.gather.derived import RowLayout, any_trained, count_trained, fill_gaps, mask_context, restart_positions
 from packer.gather.gather_kernels import Spans, gather, gather_bytes, lengths_of
+from packer.gather.held_values import held_lists, held_spans
 from packer.gather.token_column import TokenColumn, list_lengths
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "fill_gaps",
     "gather",
     "gather_bytes",
+    "held_lists",
+    "held_spans",
     "lengths_of",
     "list_lengths",
     "mask_context",

@@ -148,6 +148,31 @@ def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.ui
 
 
 @jit
+def value_ranges(
+    column: Addresses,
+    lists: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    addresses: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> None:
+    """Write where spans of lists are in memory: the address of the first value of each, and its bytes.
+
+    Args:
+        column: addresses of the lists.
+        lists: (spans,) number of each list.
+        starts: (spans,) index of the first value within the list.
+        lengths: (spans,) number of values.
+        addresses: (spans,) receives addresses.
+        sizes: (spans,) receives bytes.
+    """
+    for s in range(len(lists)):
+        chunk, first = _locate(column, lists[s])
+        addresses[s] = np.int64(column.values[chunk]) + (first + starts[s]) * column.value_bytes[chunk]
+        sizes[s] = lengths[s] * column.value_bytes[chunk]
+
+
+@jit
 def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
     """Write the lengths of lists; the offsets of the column must have been checked.
 

@@ -26,6 +26,7 @@ from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts
 from packer.stats.algorithm_comparison import Comparison, Failure, Outcome, compare_outcomes
 from packer.stats.row_figures import Corpus, rows_in_order, rows_of_patterns, rows_of_shards
+from packer.stores import is_remote
 
 QUICK = 2.0
 """Seconds; an algorithm that takes less is timed again, and the second time counts."""
@@ -60,7 +61,12 @@ def compare(
         PackerError: the source cannot be read, there is nothing in it to pack, or no algorithm could run.
     """
     source, planned = expanded(source), None
-    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".csv" and not Path(source).is_dir():
+    if (
+        isinstance(source, str | Path)
+        and not is_remote(source)
+        and Path(source).suffix.lower() == ".csv"
+        and not Path(source).is_dir()
+    ):
         if options.pairs or options.group_by is not None:
             raise PackerError(f"{source} is a histogram, which has no pairs or groups: give the dataset")
         corpus = _corpus_of_counts(Path(source), options.max_len, options.long)

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from packer.errors import PackerError
 from packer.shards.files import hash_file
+from packer.stores import AnyPath
+from packer.stores.remote_path import ObjectState
 
 _REMEDY = "restore it, or write the whole output again with --overwrite"
 
@@ -56,7 +58,7 @@ def check_files(record: Path, shards: Iterable[WrittenFile], small_files: Mappin
             raise PackerError(f"{path} is {'damaged' if path.is_file() else 'missing'}: {_REMEDY}")
 
 
-def changed_since(record: Path, paths: Iterable[Path], *, in_content: bool = False) -> Path | None:
+def changed_since(record: Path, paths: Iterable[AnyPath], *, in_content: bool = False) -> AnyPath | None:
     """Return the first file that was written to, renamed or copied after the record, or None.
 
     Args:
@@ -67,6 +69,7 @@ def changed_since(record: Path, paths: Iterable[Path], *, in_content: bool = Fal
     written = record.stat().st_mtime_ns
     for path in paths:
         stat = path.stat()
-        if max(stat.st_mtime_ns, 0 if in_content else stat.st_ctime_ns) >= written:
+        renamed = 0 if in_content or isinstance(stat, ObjectState) else stat.st_ctime_ns  # objects are not renamed
+        if max(stat.st_mtime_ns, renamed) >= written:
             return path
     return None

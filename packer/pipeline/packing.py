@@ -40,6 +40,7 @@ from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments
 from packer.sources.formats import FORMATS, ending_of
 from packer.sources.hugging_face import SAVED
+from packer.stores import any_path, is_remote
 from packer.system_errors import system_errors
 
 log = logging.getLogger(__name__)
@@ -149,6 +150,8 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
         raise PackerError(f"{source} have no common name: name the output with --output")
     if not isinstance(source, str | Path):
         raise PackerError("a dataset in memory has no name: name the output with output=...")
+    if is_remote(source):
+        return Path(name_after(any_path(source).name, options, suffix).name)  # in the current folder
     path = Path(source)
     if any(letter in str(source) for letter in "*?["):
         raise PackerError(f"{source} is a glob: name the output with --output")
@@ -173,7 +176,7 @@ def refuse_inside(source: SourceLike | Sequence[SourceLike], out: Path) -> None:
         for each in source.paths if isinstance(source, PathList) else source:
             refuse_inside(each, out)
         return
-    if not isinstance(source, str | Path) or not Path(source).is_dir():
+    if not isinstance(source, str | Path) or is_remote(source) or not Path(source).is_dir():
         return
     if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
         raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")

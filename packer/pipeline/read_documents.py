@@ -20,8 +20,11 @@ from packer.pipeline.apply_options import kept_lengths_of
 from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
 from packer.sources import OpenDocuments, Source, TokenTable
+from packer.sources.documents import reading
 from packer.sources.mixture import Mixture, Recipe, distinct_names
 from packer.sources.origins import Origins
+from packer.stores import is_remote
+from packer.stores.mirror import settle
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -48,6 +51,8 @@ class Documents:
 
     def table(self) -> TokenTable:
         """Return the columns of all documents of a mapped source, by address; `lengths` is empty."""
+        with reading(self.source.name):
+            settle()
         table = self.source.table(np.zeros(0, np.int32))
         return table if self.origins is None else replace(table, lists=self.origins)
 
@@ -148,7 +153,9 @@ def _refuse_twice(sources: Sequence[SourceLike]) -> None:
     """Raise a PackerError if a source occurs twice."""
     seen = set()
     for source in sources:
-        key = os.path.realpath(source) if isinstance(source, (str, Path)) else id(source)
+        key: object = str(source) if is_remote(source) else id(source)
+        if isinstance(source, (str, Path)) and not is_remote(source):
+            key = os.path.realpath(source)
         if key in seen:
             raise PackerError(f"the source {_name(source)} is given twice: give it once, with the sum of the weights")
         seen.add(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -14,6 +15,7 @@ from packer.engine import Engine
 from packer.errors import SourceError
 from packer.executors import run_tasks
 from packer.facts.rejection import REMEDY
+from packer.gather import held_spans
 from packer.labels import NO_LOSS
 from packer.output.packed_output import PackedOutput
 from packer.pipeline.segment_reader import MappedDocuments, lists_of
@@ -26,7 +28,9 @@ from packer.shards.manifest import ShardEntry, shard_name
 from packer.shards.row_format import RowFormat
 from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
 from packer.sources import TokenTable, value_message
+from packer.sources.documents import reading
 from packer.sources.origins import Origins
+from packer.stores.mirror import in_use
 
 Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
 """Record batches and their counts."""
@@ -77,12 +81,13 @@ class ShardMaker:
         """
         rows = self.shards.shard(shard)
         columns, kept, schema = self._columns(), self._kept(rows), self.row_format.schema
-        for first, last in self.row_format.batches(0, len(rows)):
-            block = self.block(rows.located(first, last))
-            try:
-                yield build_batch(block, columns, kept, self.row_format, schema)
-            except BadTokenError as bad:
-                raise SourceError(self._explain(bad, block)) from bad
+        with self._held(rows, columns):
+            for first, last in self.row_format.batches(0, len(rows)):
+                block = self.block(rows.located(first, last))
+                try:
+                    yield build_batch(block, columns, kept, self.row_format, schema)
+                except BadTokenError as bad:
+                    raise SourceError(self._explain(bad, block)) from bad
 
     def block(self, rows: Located) -> RowBlock:
         """Return the segments of some rows with everything that the writer needs."""
@@ -105,6 +110,20 @@ class ShardMaker:
     def _columns(self) -> SourceColumns:
         kept = {name: self.table.extra[name].addresses() for name in self.row_format.kept_tokens}
         return SourceColumns(input_ids=self.table.input_ids, labels=self.table.labels, kept_tokens=kept)
+
+    @contextmanager
+    def _held(self, rows: ShardRows, columns: SourceColumns) -> Iterator[None]:
+        """Hold what a shard takes of a source in object storage, which is read in as few requests as possible."""
+        if not in_use():
+            yield
+            return
+        every = rows.located(0, len(rows))
+        read = [column for column in (columns.input_ids, columns.labels, *columns.kept_tokens.values()) if column]
+        with (
+            reading(self.mapped.documents.source.name),
+            held_spans(read, lists_of(self.table, every.documents), every.starts, every.lengths),
+        ):
+            yield
 
     def _kept(self, rows: ShardRows) -> KeptValues:
         """Return the values that the documents of a shard have in kept columns."""

@@ -10,10 +10,13 @@ from itertools import islice
 import pyarrow as pa
 
 from packer.facts import PlanTotals, SourceIdentity
+from packer.gather import held_lists
 from packer.options import PackOptions
 from packer.sources import OpenDocuments, Source
+from packer.sources.documents import reading
 from packer.sources.mapped_lists import MappedLists
 
+_READ_TOGETHER = 250  # documents
 _LOOKED_AT = 1000  # documents of each source
 _FEWEST = 20  # documents that look padded, below which they say nothing
 _REPEATED = 3  # equal tokens at an end, from which it looks padded
@@ -72,4 +75,7 @@ def _documents(source: Source) -> Iterator[pa.Array]:
     for input_ in source.inputs:
         if isinstance(input_, MappedLists):
             for (chunk,) in input_.chunks(input_.input_ids):
-                yield from (chunk[number].values for number in range(len(chunk)))
+                for first in range(0, len(chunk), _READ_TOGETHER):
+                    part = chunk[first : first + _READ_TOGETHER]
+                    with reading(input_.file.name), held_lists([part]):
+                        yield from (part[number].values for number in range(len(part)))

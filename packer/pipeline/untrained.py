@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.errors import SourceError
-from packer.gather import Spans, any_trained, gather, mask_context
+from packer.gather import Spans, any_trained, gather, held_spans, mask_context
 from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.plan import Segments
 from packer.sources import TokenTable
+from packer.sources.documents import reading
 
 _CHECKED_TOGETHER = 4 << 20  # labels
 
@@ -79,7 +80,8 @@ def _trained(
         places = ends[part] - lengths[part] - before
         labels = np.empty(int(ends[last - 1] - before), np.int32)
         spans = Spans(lists[part], starts[part], lengths[part], places)
-        bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
+        with reading("labels"), held_spans([table.labels], *spans[:3]):
+            bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
         if bad < 0:  # a label out of range is reported when its row is written
             mask_context(places, np.minimum(context[part], lengths[part]), NO_LOSS, labels)
             any_trained(places, lengths[part], labels, trained[part])

@@ -22,12 +22,12 @@ class Watch:
 
     @classmethod
     def of(cls, opened: OpenDocuments) -> Watch:
-        """Watch all files of a source; a dataset in memory has none.
+        """Watch all files of a source; a dataset in memory has none. Objects in a store are read by their version.
 
         Raises:
             SourceError: a file is gone.
         """
-        named = [(input_.path, input_.file.name) for input_ in opened.inputs if input_.path is not None]
+        named = [(input_.path, input_.file.name) for input_ in opened.inputs if isinstance(input_.path, Path)]
         return cls(states={path: (name, _state(path, name)) for path, name in named})
 
     def of_mapped(self, spilled: OpenDocuments) -> Watch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,13 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.sources.column_checks import check_indices, require_kept
 from packer.sources.documents import DocumentError, SourceFile, reading
+from packer.sources.file_access import headers_of, map_file, map_whole
 from packer.sources.hugging_face import STATE, Found
 from packer.sources.ipc import lie_in, record_batches
 from packer.sources.places import Places, RowPlaces
-from packer.sources.record_batches import map_file, schema_of
+from packer.sources.record_batches import schema_of
 from packer.sources.text_records import ROWS, RecordReader, rows_per_block, with_columns
+from packer.stores import AnyPath, RemotePath, any_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +28,7 @@ class ArrowRecords(RecordReader):
     """Records in the record batches of a file, of the files of a saved dataset, or of a table in memory."""
 
     file: SourceFile
-    path: Path | None
+    path: AnyPath | None
     fields: pa.Schema
     read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
     """Yields all record batches in order, with at least the named columns."""
@@ -107,7 +108,7 @@ class ArrowRecords(RecordReader):
             )
 
 
-def open_arrow_records(path: Path, name: str) -> ArrowRecords:
+def open_arrow_records(path: AnyPath, name: str) -> ArrowRecords:
     """Map an Arrow stream or file and count its records.
 
     Args:
@@ -120,7 +121,9 @@ def open_arrow_records(path: Path, name: str) -> ArrowRecords:
 
     def read(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         present = tuple(column for column in columns if column in fields.names)
-        yield from record_batches(buffer, name, present, only=present if whole else None)
+        yield from record_batches(
+            map_whole(path) if isinstance(path, RemotePath) else buffer, name, present, only=present if whole else None
+        )
 
     with reading(name):
         file = SourceFile(name=name, bytes=path.stat().st_size)
@@ -128,10 +131,13 @@ def open_arrow_records(path: Path, name: str) -> ArrowRecords:
             raise SourceError(f"{name}: 0 bytes, neither an Arrow stream nor an Arrow file; remove it")
         buffer = map_file(path)
         fields = schema_of(buffer)
-        rows, whole = 0, False
-        for batch in record_batches(buffer, name, ()):
-            rows += len(batch)
-            whole = whole or not all(lie_in(buffer, column.buffers()) for column in batch.columns)
+        if isinstance(path, RemotePath):
+            rows, whole = headers_of(path)
+        else:
+            rows, whole = 0, False
+            for batch in record_batches(buffer, name, ()):
+                rows += len(batch)
+                whole = whole or not all(lie_in(buffer, column.buffers()) for column in batch.columns)
     per_block = rows_per_block(file, rows)
     return ArrowRecords(file=file, path=path, fields=fields, read=read, rows=rows, per_block=per_block, whole=whole)
 
@@ -152,7 +158,7 @@ def select_arrow_records(found: Found, files: Sequence[ArrowRecords] = ()) -> Ar
     else:
         (first, *_), rows = files, sum(part.rows for part in files)
         file = SourceFile(name=STATE, bytes=sum(part.file.bytes for part in files))
-        path, fields = Path(found.name) / STATE, first.fields
+        path, fields = any_path(found.name) / STATE, first.fields
 
     def read(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if table is not None:

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
 from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
+from packer.sources.file_access import open_stream
 from packer.sources.lines import CODECS
 from packer.sources.text_records import RecordReader, in_blocks, valid_records
+from packer.stores import AnyPath
 
 Record = dict[str, str]
 
@@ -26,7 +27,7 @@ class CsvRecords(RecordReader):
     """A CSV file of text records, plain or compressed."""
 
     file: SourceFile
-    path: Path
+    path: AnyPath
     fields: Mapping[str, str] | None
     """First record; None if there is no record."""
 
@@ -67,7 +68,7 @@ class CsvRecords(RecordReader):
                 raise PackerError(f"{self.file.name}: no column '{column}' (found: {', '.join(self.fields)})")
 
 
-def open_csv_records(path: Path, name: str) -> CsvRecords:
+def open_csv_records(path: AnyPath, name: str) -> CsvRecords:
     """Open a CSV file: read its header and its first record.
 
     Args:
@@ -90,7 +91,7 @@ def open_csv_records(path: Path, name: str) -> CsvRecords:
         return CsvRecords(file=file, path=path, fields=first)
 
 
-def column_names(path: Path, name: str) -> list[str]:
+def column_names(path: AnyPath, name: str) -> list[str]:
     """Return the names in the header; none if there is no valid record."""
     return [*next(open_csv_records(path, name).samples(), ())]
 
@@ -99,7 +100,7 @@ def _size(record: Record | DocumentError) -> int:
     return 0 if isinstance(record, DocumentError) else sum(map(len, record.values()))
 
 
-def refuse_tokens(path: Path, name: str, columns: Columns) -> NoReturn:
+def refuse_tokens(path: AnyPath, name: str, columns: Columns) -> NoReturn:
     """Refuse to read tokens.
 
     Raises:
@@ -109,9 +110,9 @@ def refuse_tokens(path: Path, name: str, columns: Columns) -> NoReturn:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[io.TextIOWrapper, Any]]:
+def _opened(path: AnyPath) -> Iterator[tuple[io.TextIOWrapper, Any]]:
     """Yield (the text of a file, a function that returns the bytes of the file read so far)."""
-    with pa.OSFile(str(path)) as file:
+    with open_stream(path) as file:
         codec = CODECS.get(path.suffix)
         stream = pa.CompressedInputStream(file, codec) if codec else file
         yield io.TextIOWrapper(io.BufferedReader(stream, 1 << 20), encoding="utf-8-sig", newline=""), file.tell

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +18,8 @@ from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain
 from packer.sources.decode_pool import DecodePool
 from packer.sources.places import Places, RowPlaces
+from packer.stores import AnyPath
+from packer.stores.requests import ChangedError, StoreError
 from packer.system_errors import shortage
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Input(Protocol):
         """Name and size of the file."""
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> AnyPath | None:
         """Path of the file; None for data in memory."""
 
     @property
@@ -289,6 +290,8 @@ def reading(name: str) -> Iterator[None]:
         raise
     except MemoryError as error:  # a damaged file may request any amount of memory
         raise PackerError(f"{name}: {shortage(error)}, unless the file is damaged") from error
+    except StoreError as error:
+        raise (SourceError if isinstance(error, ChangedError) else PackerError)(str(error)) from error
     except OSError as error:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error

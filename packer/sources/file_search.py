@@ -14,12 +14,14 @@ from packer.errors import PackerError
 from packer.sources.documents import reading
 from packer.sources.formats import FORMATS, ending_of, format_by_name
 from packer.sources.hugging_face import SPLITS, STATE
+from packer.stores import AnyPath, RemotePath
+from packer.stores.listing import listed
 
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
 log = logging.getLogger(__name__)
 
 
-def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
+def files_in(name: str, folders: Iterable[AnyPath]) -> list[AnyPath]:
     """Return the files with a known ending in folders and their subfolders, except hidden ones, in bytewise order.
 
     Args:
@@ -45,10 +47,10 @@ def files_in(name: str, folders: Iterable[Path]) -> list[Path]:
             f"{name} contains {len(saved)} saved dataset(s): {', '.join(sorted(saved)[:5])}; "
             "give one of them as the source"
         )
-    return sorted(_main_files(found), key=os.fsencode)
+    return sorted(_main_files(found), key=_name_bytes)
 
 
-def _main_files(files: list[Path]) -> list[Path]:
+def _main_files(files: list[AnyPath]) -> list[AnyPath]:
     """Leave out files that may be mere notes, such as text, if there are files of other formats; see `alone`."""
     kinds = [format_by_name(file.name) for file in files]
     chosen = [kind for kind in FORMATS.values() if kind in kinds and not kind.alone]
@@ -63,7 +65,7 @@ def _main_files(files: list[Path]) -> list[Path]:
     return main
 
 
-def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
+def matches_of(pattern: AnyPath) -> tuple[AnyPath, list[AnyPath]]:
     """Return the folder before the first wildcard of a glob, and the files that match, in bytewise order.
 
     A matching folder stands for the files in it, and `**` for any subfolders.
@@ -71,7 +73,11 @@ def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
     Raises:
         PackerError: a folder cannot be read, or datasets of `save_to_disk` are among the subfolders.
     """
-    fixed = Path(*_before_wildcards(pattern))
+    before = list(_before_wildcards(pattern))
+    fixed: AnyPath = Path(*before)
+    if isinstance(pattern, RemotePath):
+        with reading(str(pattern)):
+            fixed = listed(RemotePath.of("/".join(before)))
     *inner, last = pattern.parts[len(fixed.parts) :]
     folders = [fixed]
     with reading(str(pattern)):
@@ -82,17 +88,17 @@ def matches_of(pattern: Path) -> tuple[Path, list[Path]]:
         is_folder = {path: path.is_dir() for path in matches}
     inside = files_in(str(pattern), [path for path in matches if is_folder[path]])
     files = {*inside, *(path for path in matches if not is_folder[path])}
-    return fixed, sorted(files, key=os.fsencode)
+    return fixed, sorted(files, key=_name_bytes)
 
 
-def _tree(folders: Iterable[Path]) -> Iterator[Path]:
+def _tree(folders: Iterable[AnyPath]) -> Iterator[AnyPath]:
     """Yield folders and their subfolders, each once whatever links lead to it; real folders before linked ones."""
-    real, links = deque(folders), deque[Path]()
+    real, links = deque(folders), deque[AnyPath]()
     seen: set[str] = set()
     repeated = []
     while real or links:
         folder = real.popleft() if real else links.popleft()
-        key = os.path.realpath(folder)
+        key = os.path.realpath(folder) if isinstance(folder, Path) else str(folder)
         if key in seen:
             repeated.append(str(folder))
             continue
@@ -110,11 +116,11 @@ def _tree(folders: Iterable[Path]) -> Iterator[Path]:
         )
 
 
-def _children(folder: Path) -> list[Path]:
-    return sorted((child for child in folder.iterdir() if not child.name.startswith(".")), key=os.fsencode)
+def _children(folder: AnyPath) -> list[AnyPath]:
+    return sorted((child for child in folder.iterdir() if not child.name.startswith(".")), key=_name_bytes)
 
 
-def _matching(folders: Iterable[Path], part: str) -> Iterator[Path]:
+def _matching(folders: Iterable[AnyPath], part: str) -> Iterator[AnyPath]:
     """Yield what one part of a glob matches in these folders; hidden names only if the part begins with a dot."""
     for folder in folders:
         if not glob.has_magic(part):
@@ -128,9 +134,13 @@ def _matching(folders: Iterable[Path], part: str) -> Iterator[Path]:
                 yield folder / name
 
 
-def _before_wildcards(pattern: Path) -> Iterator[str]:
+def _before_wildcards(pattern: AnyPath) -> Iterator[str]:
     """Yield the parts of a glob before its first wildcard; file names are relative to them."""
     for part in pattern.parts[:-1]:
         if glob.has_magic(part):
             return
         yield part
+
+
+def _name_bytes(path: AnyPath) -> bytes:
+    return os.fsencode(str(path))

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from packer.errors import PackerError
 from packer.sources.documents import reading
+from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.sources.documents import Columns, Input
     from packer.sources.text_records import RecordReader
 
-TokensOpener: TypeAlias = "Callable[[Path, str, Columns], Input]"
-NamesReader: TypeAlias = Callable[[Path, str], list[str]]
-UsableNamesReader: TypeAlias = Callable[[Path, str, str], list[str]]
-RecordsOpener: TypeAlias = "Callable[[Path, str], RecordReader]"
+TokensOpener: TypeAlias = "Callable[[AnyPath, str, Columns], Input]"
+NamesReader: TypeAlias = Callable[[AnyPath, str], list[str]]
+UsableNamesReader: TypeAlias = Callable[[AnyPath, str, str], list[str]]
+RecordsOpener: TypeAlias = "Callable[[AnyPath, str], RecordReader]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +139,7 @@ def format_by_name(name: str) -> InputFormat | None:
     return next((each for each in FORMATS.values() if ending in each.all_endings), None)
 
 
-def format_of(path: Path, name: str) -> InputFormat:
+def format_of(path: AnyPath, name: str) -> InputFormat:
     """Return the format of a file.
 
     The first bytes decide. The name decides for formats without characteristic first bytes, and for files that begin

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,8 @@ from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.sources.documents import reading
 from packer.sources.ipc import read_indices
 from packer.sources.regular_files import require_regular
+from packer.stores import AnyPath
+from packer.stores.listing import pinned
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -37,7 +38,7 @@ class Found(NamedTuple):
     """The files or the table of a source, not opened yet."""
 
     name: str
-    files: list[tuple[Path, str]]
+    files: list[tuple[AnyPath, str]]
     """Path of each file, and its name in messages and in the manifest."""
 
     saved: bool = False
@@ -56,7 +57,7 @@ class Found(NamedTuple):
     """Padding token of the tokenizer, from the report of `packer tokenize`."""
 
 
-def find_saved(folder: Path, split: str | None) -> Found:
+def find_saved(folder: AnyPath, split: str | None) -> Found:
     """Find the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
 
     Old versions of `datasets` saved an indices mapping beside the data; it is read, too.
@@ -80,11 +81,11 @@ def find_saved(folder: Path, split: str | None) -> Found:
     if not inside and split is not None and split != state.get("_split"):
         raise no_splits(f"{folder} is a single dataset", split)
     names = _file_names(folder / inside / STATE, state.get("_data_files"))
-    files = [(folder / inside / name, inside + name) for name in names]
+    files = [(pinned(folder / inside / name), inside + name) for name in names]
     indices = None
     if state.get("_indices_data_files"):
         names = _file_names(folder / inside / STATE, state["_indices_data_files"])
-        indices = _indices(read_indices([folder / inside / name for name in names]))
+        indices = _indices(read_indices([pinned(folder / inside / name) for name in names]))
     return Found(str(folder / inside), files, saved=True, indices=indices, pad_id=_pad_id(folder / REPORT))
 
 
@@ -161,7 +162,7 @@ def _indices(chunks: list[pa.Array]) -> NDArray[np.int64] | NDArray[np.uint64]:
     return joined if joined.dtype == np.uint64 else joined.astype(np.int64, copy=False)
 
 
-def _file_names(state: Path, files: Any) -> list[str]:
+def _file_names(state: AnyPath, files: Any) -> list[str]:
     """Return the file names that a state.json lists; entries that also say "skip" or "take" are refused."""
     plain = isinstance(files, list) and all(isinstance(file, dict) and [*file] == ["filename"] for file in files)
     if not plain or not all(isinstance(file["filename"], str) for file in files):
@@ -171,20 +172,20 @@ def _file_names(state: Path, files: Any) -> list[str]:
     return names
 
 
-def _require_plain(file: Path, names: Sequence[str]) -> None:
+def _require_plain(file: AnyPath, names: Sequence[str]) -> None:
     """Raise a SourceError if a listed name leads out of the folder, before any of the files is opened."""
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise SourceError(f"{file}: names {name!r}, which is no plain name in this folder; save the dataset again")
 
 
-def _pad_id(report: Path) -> int | None:
+def _pad_id(report: AnyPath) -> int | None:
     """Return the padding token in the report of `packer tokenize`; None without a report."""
     pad_id = _read_json(report).get("pad_id") if report.exists() else None
     return pad_id if isinstance(pad_id, int) and pad_id >= 0 else None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: AnyPath) -> dict[str, Any]:
     require_regular(path, str(path))
     with reading(str(path)):
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,11 @@ from packer.sources.documents import (
     SourceFile,
     reading,
 )
+from packer.sources.file_access import headers_of, map_file, map_whole
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.record_batches import FileState, MappedFile, ends_of, is_ipc_file, map_file, schema_of
+from packer.sources.record_batches import FileState, MappedFile, ends_of, is_ipc_file, schema_of
+from packer.stores import AnyPath, RemotePath
+from packer.stores.mirror import fetch
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -35,14 +37,14 @@ class CompressedIpc(Input):
     """An IPC stream or file that must be decoded: it is compressed, or an extra column is kept as another type."""
 
     file: SourceFile
-    path: Path
+    path: AnyPath
     rows: int
     has_labels: bool
     columns: Columns
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield one `Batch` per record batch."""
-        buffer = map_file(self.path)
+        buffer = map_whole(self.path)
         wanted = self.columns.wanted(has_labels=self.has_labels)
         done = 0
         for batch in record_batches(buffer, self.file.name, wanted, only=wanted):
@@ -57,7 +59,7 @@ class CompressedIpc(Input):
         return {name: schema.field(name).type for name in self.columns.extra} if self.rows else {}
 
 
-def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | CompressedIpc:
+def open_ipc(path: AnyPath, name: str, columns: Columns) -> MappedLists | CompressedIpc:
     """Map an Arrow IPC stream or file, or prepare to decode it if it cannot be mapped.
 
     Args:
@@ -80,7 +82,13 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
         has_labels = find_columns(schema, name, columns)
         is_plain = all(plain_type(kind).equals(kind) for kind in (schema.field(name).type for name in columns.extra))
         index = _Index(buffer, columns, has_labels=has_labels)
-        batches = _placed_batches(buffer, name, columns.wanted(has_labels=has_labels))
+        wanted = columns.wanted(has_labels=has_labels)
+        if isinstance(path, RemotePath):
+            rows, is_compressed = headers_of(path)
+            if is_compressed:
+                return CompressedIpc(file=file, path=path, rows=rows, has_labels=has_labels, columns=columns)
+            _fetch_structure(buffer, name, wanted, but_values_of=(*wanted[: 1 + has_labels], *columns.per_token))
+        batches = _placed_batches(buffer, name, wanted)
         rows = sum(index.add(batch, place) for batch, place in batches)
     if not index.lies_inside or not is_plain:
         return CompressedIpc(file=file, path=path, rows=rows, has_labels=has_labels, columns=columns)
@@ -92,6 +100,19 @@ def open_ipc(path: Path, name: str, columns: Columns) -> MappedLists | Compresse
         labels=columns.labels if has_labels else None,
         extra=columns.extra,
     )
+
+
+def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
+    """Fetch the columns of an object, of some lists of numbers all but the numbers."""
+    starts, lengths = array("q"), array("q")
+    for batch, _ in _placed_batches(buffer, name, None):
+        for column in columns:
+            parts = batch.column(column).buffers()
+            for part in parts[: -1 if column in but_values_of else None]:
+                if part is not None:
+                    starts.append(part.address)
+                    lengths.append(part.size)
+    fetch(np.array(starts, np.int64), np.array(lengths, np.int64))
 
 
 class _Place(NamedTuple):
@@ -145,13 +166,13 @@ class _Index:
         )
 
 
-def column_names(path: Path, name: str) -> list[str]:
+def column_names(path: AnyPath, name: str) -> list[str]:
     """Return the column names of a stream or file; none if it is empty."""
     with reading(name):
         return list(schema_of(map_file(path)).names) if path.stat().st_size else []
 
 
-def read_indices(paths: list[Path]) -> list[pa.Array]:
+def read_indices(paths: list[AnyPath]) -> list[pa.Array]:
     """Read an indices mapping from Arrow streams of one column, as old versions of `datasets` saved it.
 
     Raises:
@@ -160,7 +181,7 @@ def read_indices(paths: list[Path]) -> list[pa.Array]:
     chunks: list[pa.Array] = []
     for path in paths:
         with reading(path.name):
-            buffer = map_file(path)
+            buffer = map_whole(path)
             types = pa.ipc.open_stream(buffer).schema.types
             if len(types) != 1 or not pa.types.is_integer(types[0]) or {chunk.type for chunk in chunks} - set(types):
                 raise SourceError(
@@ -190,9 +211,9 @@ def record_batches(
 
 
 def _placed_batches(
-    buffer: pa.Buffer, name: str, columns: Sequence[str], only: tuple[str, ...] | None = None
+    buffer: pa.Buffer, name: str, columns: Sequence[str] | None, only: tuple[str, ...] | None = None
 ) -> Iterator[tuple[pa.RecordBatch, _Place]]:
-    """Yield (record batch, location); see `record_batches`."""
+    """Yield (record batch, location); see `record_batches`. With None for the columns, nothing is checked."""
     schema = schema_of(buffer)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column) for column in only or ()])
     if is_ipc_file(buffer):
@@ -246,12 +267,13 @@ def _has_dictionary(kind: pa.DataType) -> bool:
     return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inside))
 
 
-def _check_structure(batch: pa.RecordBatch, columns: Sequence[str]) -> None:
+def _check_structure(batch: pa.RecordBatch, columns: Sequence[str] | None) -> None:
     """Raise if a column differs in length from the batch, or claims more values than its buffers hold.
 
     Whatever counts or slices the columns relies on this. The offsets of their lists are checked by every pass.
     """
-    batch.select([column for column in columns if column in batch.schema.names]).validate()
+    if columns is not None:
+        batch.select([column for column in columns if column in batch.schema.names]).validate()
 
 
 def lie_in(buffer: pa.Buffer, column: Sequence[pa.Buffer | None]) -> bool:

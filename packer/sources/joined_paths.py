@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.sources.hugging_face import Found
+from packer.stores import AnyPath
 
 
 def join_files(name: str, found: Sequence[Found]) -> Found:
@@ -30,14 +31,14 @@ def join_files(name: str, found: Sequence[Found]) -> Found:
                 f"{each.name}: a saved dataset with an indices mapping cannot be one of several paths; "
                 "save it again after .flatten_indices()"
             )
-        real = [os.path.realpath(path) for path, _ in each.files]
+        real = [os.path.realpath(path) if isinstance(path, Path) else str(path) for path, _ in each.files]
         for file in real:
             if file in origins:
                 where = f"at {origins[file]} and at {each.name}" if origins[file] != each.name else f"at {each.name}"
                 raise PackerError(f"{file} is given twice, {where}: leave one of them out")
         origins |= dict.fromkeys(real, each.name)
     files = [path for each in found for path, _ in each.files]
-    places = [os.path.abspath(path) for path in files]  # noqa: PTH100 (Path.resolve would follow links)
+    places = [_place(path) for path in files]
     root = os.path.commonpath([os.path.dirname(place) for place in places])  # noqa: PTH120
     pad_ids = (each.pad_id for each in found)
     return Found(
@@ -45,3 +46,8 @@ def join_files(name: str, found: Sequence[Found]) -> Found:
         [(file, Path(place).relative_to(root).as_posix()) for file, place in zip(files, places, strict=True)],
         pad_id=next((pad_id for pad_id in pad_ids if pad_id is not None), None),
     )
+
+
+def _place(path: AnyPath) -> str:
+    """Return an absolute path; that of an object begins with its store."""
+    return os.path.abspath(path) if isinstance(path, Path) else f"/{path}"  # noqa: PTH100 (resolve would follow links)

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -16,8 +15,10 @@ from packer.errors import SourceError
 from packer.facts import Reason
 from packer.sources import text_records
 from packer.sources.documents import DocumentError, SourceFile, reading
+from packer.sources.file_access import open_stream
 from packer.sources.lines import CODECS, unique_fields
 from packer.sources.text_records import RecordReader, in_blocks, valid_records
+from packer.stores import AnyPath
 
 Element: TypeAlias = dict[str, Any] | DocumentError
 """An object, or the error for an element that is not one."""
@@ -32,7 +33,7 @@ class JsonArray(RecordReader):
     """A file that holds an array of objects."""
 
     file: SourceFile
-    path: Path
+    path: AnyPath
     fields: Mapping[str, Any] | None
     """First object; None if the array is empty."""
 
@@ -81,12 +82,12 @@ class JsonArray(RecordReader):
             raise SourceError(f"{self.file.name}: no object has the field '{min(missing)}'; name one that exists")
 
 
-def is_array(path: Path) -> bool:
+def is_array(path: AnyPath) -> bool:
     """Whether a file begins like a JSON array."""
     return _read(path, 1 << 12).lstrip(" \t\r\n\ufeff").startswith("[")
 
 
-def open_json_array(path: Path, name: str) -> JsonArray:
+def open_json_array(path: AnyPath, name: str) -> JsonArray:
     """Open a file with a JSON array: read its first object.
 
     Args:
@@ -109,14 +110,14 @@ def open_json_array(path: Path, name: str) -> JsonArray:
     return JsonArray(file=file, path=path, fields=first)
 
 
-def _read(path: Path, size: int) -> str:
-    with pa.OSFile(str(path)) as file:
+def _read(path: AnyPath, size: int) -> str:
+    with open_stream(path) as file:
         codec = CODECS.get(path.suffix)
         stream = pa.CompressedInputStream(file, codec) if codec else file
         return bytes(stream.read(size)).decode("utf-8", errors="ignore")
 
 
-def _elements(path: Path, name: str) -> Iterator[tuple[Element, int, int]]:
+def _elements(path: AnyPath, name: str) -> Iterator[tuple[Element, int, int]]:
     """Yield (object, or the error for another element; its characters; bytes of the file read) of an array.
 
     Text is read as far as the next element needs it. Where that is longer than what was read, twice as much is read.
@@ -124,7 +125,7 @@ def _elements(path: Path, name: str) -> Iterator[tuple[Element, int, int]]:
     objects = json.JSONDecoder(object_pairs_hook=unique_fields)
     anything = json.JSONDecoder(parse_int=len)  # also numbers of more digits than Python takes
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
-    with reading(name), pa.OSFile(str(path)) as file:
+    with reading(name), open_stream(path) as file:
         codec = CODECS.get(path.suffix)
         stream = pa.CompressedInputStream(file, codec) if codec else file
         text, place, count, more = "", 0, 0, True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from packer.errors import SourceError
@@ -16,6 +15,7 @@ from packer.sources.jsonl import JsonLines, require_fields
 from packer.sources.lines import filled_lines, first_line, read_record
 from packer.sources.places import Places
 from packer.sources.text_records import RecordReader, reject
+from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class JsonRecords(RecordReader):
         return self.lines.file
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """Path of the file."""
         return self.lines.path
 
@@ -83,7 +83,7 @@ class JsonRecords(RecordReader):
             require_fields(self.path, self.file.name, self.fields, columns)
 
 
-def open_json_records(path: Path, name: str) -> RecordReader:
+def open_json_records(path: AnyPath, name: str) -> RecordReader:
     """Open a file of JSON lines, or of one JSON array: read its first record.
 
     Args:

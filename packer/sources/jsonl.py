@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -34,6 +33,7 @@ from packer.sources.json_blocks import Block, count_lines, parse_block
 from packer.sources.line_faults import line_fault, other_mask, parse_usable
 from packer.sources.lines import CODECS, first_line, has_field, line_blocks, lines_of, next_line, spellings
 from packer.sources.places import Places
+from packer.stores import AnyPath
 from packer.system_errors import shortage
 
 _BLOCK = 1 << 22  # bytes of text parsed at once, in over ten times the memory; a longer line extends it
@@ -53,7 +53,7 @@ class JsonLines(Input):
     """A file with one JSON object per line, or a piece of one. Blank lines and unknown fields are ignored."""
 
     file: SourceFile
-    path: Path
+    path: AnyPath
     has_labels: bool | None
     columns: Columns
     types: Mapping[str, pa.DataType]
@@ -185,7 +185,7 @@ class JsonLines(Input):
         return DocumentError(first_row, reason.splitlines()[0], f"{self.file.name}, lines {first_line} to {line - 1}")
 
 
-def open_json_lines(path: Path, name: str, columns: Columns, *, skips: bool = False) -> JsonLines:
+def open_json_lines(path: AnyPath, name: str, columns: Columns, *, skips: bool = False) -> JsonLines:
     """Open a file of JSON lines: read its first line.
 
     Args:
@@ -214,28 +214,28 @@ def open_json_lines(path: Path, name: str, columns: Columns, *, skips: bool = Fa
     return JsonLines(file=file, path=path, has_labels=has_labels, columns=columns, types=types, skips=skips)
 
 
-def open_usable_lines(path: Path, name: str, columns: Columns) -> JsonLines:
+def open_usable_lines(path: AnyPath, name: str, columns: Columns) -> JsonLines:
     """Open a file of JSON lines of which those that cannot be used are rejected; see `open_json_lines`."""
     return open_json_lines(path, name, columns, skips=True)
 
 
-def usable_names(path: Path, name: str, column: str) -> list[str]:
+def usable_names(path: AnyPath, name: str, column: str) -> list[str]:
     """Return the names of the fields on the first line with a list in `column`, or else on the first with an object."""
     return list(_usable_record(path, name, column))
 
 
-def column_names(path: Path, name: str) -> list[str]:
+def column_names(path: AnyPath, name: str) -> list[str]:
     """Return the names of the fields on the first line that is not blank."""
     return list(_first_record(path, name))
 
 
-def _first_record(path: Path, name: str) -> dict[str, Any]:
+def _first_record(path: AnyPath, name: str) -> dict[str, Any]:
     """Return the object on the first line that is not blank; empty if there is none."""
     _, first = first_line(path, name)
     return _fields(first)  # errors are raised when the documents are read, with the line
 
 
-def _usable_record(path: Path, name: str, column: str, labels: str = "") -> dict[str, Any]:
+def _usable_record(path: AnyPath, name: str, column: str, labels: str = "") -> dict[str, Any]:
     """Return the object on the first line that has a list in a column, or else the first object; empty without any.
 
     Null labels are passed over: they do not say that there are none on other lines.
@@ -261,7 +261,7 @@ def _fields(line: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def require_fields(path: Path, name: str, record: Mapping[str, Any], columns: Sequence[str]) -> None:
+def require_fields(path: AnyPath, name: str, record: Mapping[str, Any], columns: Sequence[str]) -> None:
     """Check that each column is on some line of a file; on lines without it, it is null.
 
     Args:

@@ -6,13 +6,14 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from packer.errors import SourceError
 from packer.sources.documents import LONGEST, reading
+from packer.sources.file_access import open_stream
+from packer.stores import AnyPath
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -23,7 +24,7 @@ _BETWEEN = re.compile(rb"\n\s*")
 _MARK = b"\xef\xbb\xbf"  # byte order mark, which some editors write before UTF-8
 
 
-def line_blocks(path: Path, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
+def line_blocks(path: AnyPath, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole lines, about `size` bytes each, with the bytes of the file read since `start`.
 
     Args:
@@ -32,7 +33,7 @@ def line_blocks(path: Path, size: int, start: int = 0, stop: int | None = None) 
         start: byte offset of the first line; 0 for compressed files.
         stop: byte offset of the end of the last line; None for the end of the file, as for compressed files.
     """
-    with pa.OSFile(str(path)) as file:
+    with open_stream(path) as file:
         codec = CODECS.get(path.suffix)
         stream = pa.CompressedInputStream(file, codec) if codec else file
         if start:
@@ -55,7 +56,7 @@ def line_blocks(path: Path, size: int, start: int = 0, stop: int | None = None) 
             yield b"".join(parts), file.tell() - start
 
 
-def first_line(path: Path, name: str) -> tuple[int, bytes]:
+def first_line(path: AnyPath, name: str) -> tuple[int, bytes]:
     """Return (number, content) of the first line that is not blank, counted from 1; (0, b"") if there is none.
 
     Raises:
@@ -105,7 +106,7 @@ def lines_of(block: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
-def has_field(path: Path, column: str) -> bool:
+def has_field(path: AnyPath, column: str) -> bool:
     """Whether the object on some line of a file has this field; invalid lines are skipped."""
     for block, _ in line_blocks(path, 1 << 20):
         if any(name in block for name in spellings(column)):

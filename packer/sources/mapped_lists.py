@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -13,6 +12,7 @@ from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile
 from packer.sources.places import Places
 from packer.sources.record_batches import BatchStore
+from packer.stores import AnyPath
 
 _DOCUMENTS = 1 << 20  # documents per batch: 4 MB of lengths
 _CHUNKS = 1 << 10  # record batches per batch if they are small: a megabyte per column
@@ -23,7 +23,7 @@ class MappedLists(Input):
     """An input whose lists are in memory: a mapped IPC file, the mapped decoded copy of an input, or a table."""
 
     file: SourceFile
-    path: Path | None
+    path: AnyPath | None
 
     stores: tuple[BatchStore, ...]
     """Record batches in order; those of a decoded copy are in several files."""
@@ -71,6 +71,10 @@ class MappedLists(Input):
         """Locations of the documents: this object itself."""
         return self
 
+    def whole(self) -> MappedLists:
+        """Return the same lists with all of their values in memory, also those of objects in a store."""
+        return replace(self, stores=tuple(store.whole() for store in self.stores))
+
     def tokens(self, name: str) -> TokenColumn:
         """Return the addresses of the column of this name, that with the tokens or that with the labels."""
         return TokenColumn.joined([store.tokens[name] for store in self.stores])
@@ -104,3 +108,8 @@ class MappedLists(Input):
     def place(self, row: int) -> str:
         """Return the location of a document, in the original file if this is a decoded copy."""
         return self.origin.place(row) if self.origin is not None else f"{self.file.name} row {row}"
+
+
+def read_whole(input_: Input) -> Input:
+    """Return an input whose batches may be read to their last value; see `MappedLists.whole`."""
+    return input_.whole() if isinstance(input_, MappedLists) else input_

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.gather import list_lengths
+from packer.gather import held_lists, list_lengths
 from packer.labels import NO_LOSS
 from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import (
@@ -24,10 +23,12 @@ from packer.sources.documents import (
     DocumentError,
     Input,
     SourceFile,
+    reading,
 )
 from packer.sources.lengths import document_error, document_lengths, runs, values_of
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped_lists import MappedLists, read_whole
 from packer.sources.places import Places
+from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +50,7 @@ class MaskedInput(Input):
         return self.unmasked.file
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> AnyPath | None:
         """Path of the file; None for data in memory."""
         return self.unmasked.path
 
@@ -71,8 +72,9 @@ class MaskedInput(Input):
         size = self.unmasked.decoded
         if size is None or not isinstance(self.unmasked, MappedLists):
             return size
-        chunks = self.unmasked.chunks(self.unmasked.input_ids)
-        tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
+        with reading(self.file.name):
+            chunks = self.unmasked.chunks(self.unmasked.input_ids)
+            tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
         return DecodedSize.of(tokens, self.unmasked.rows, has_labels=bool(self.has_labels))
 
     def cut(self, size: int) -> Sequence[Input]:
@@ -87,7 +89,7 @@ class MaskedInput(Input):
                 padding between its tokens.
         """
         row = 0
-        for batch in self.unmasked.batches(pool):
+        for batch in read_whole(self.unmasked).batches(pool):
             lengths = document_lengths(batch.input_ids, batch.labels, batch.per_token(self.columns))
             wrong = np.flatnonzero(lengths < 0)
             good = int(wrong[0]) if len(wrong) else len(lengths)
@@ -263,8 +265,9 @@ def apply_masks(inputs: Sequence[Input], columns: Columns, read: Columns) -> tup
 
 def _masks_nothing(input_: MappedLists, name: str) -> bool:
     """Whether a mask masks nothing in a mapped input, so that it need not be applied."""
-    chunks = input_.chunks(name, input_.input_ids)
-    return all(_is_one(mask) and _equal_lengths(mask, tokens) for mask, tokens in chunks)
+    chunks = list(input_.chunks(name, input_.input_ids))
+    with reading(input_.file.name), held_lists([mask for mask, _ in chunks]):
+        return all(_is_one(mask) and _equal_lengths(mask, tokens) for mask, tokens in chunks)
 
 
 def _is_one(mask: pa.Array) -> bool:

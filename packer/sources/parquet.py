@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packer.sources.column_checks import find_columns
 from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, reading
+from packer.sources.file_access import open_parquet_footer
 from packer.sources.row_groups import ParquetPiece, RowGroup, RowGroups
+from packer.stores import AnyPath
 
 _VALUES = 1 << 22  # values decoded at once: 16 to 32 MB
 _ROWS = 1 << 16
@@ -50,7 +50,7 @@ class ParquetFile(ParquetPiece, Input):
         return DecodedSize.of(group.size, group.rows, has_labels=self.has_labels)
 
 
-def open_parquet(path: Path, name: str, columns: Columns) -> ParquetFile:
+def open_parquet(path: AnyPath, name: str, columns: Columns) -> ParquetFile:
     """Open a Parquet file: read its footer.
 
     Args:
@@ -62,7 +62,7 @@ def open_parquet(path: Path, name: str, columns: Columns) -> ParquetFile:
         PackerError: a column is missing, or the file cannot be read.
         SourceError: the file is truncated or corrupt, or the type of a column is not supported.
     """
-    with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
+    with reading(name), open_parquet_footer(path) as parquet:
         has_labels = find_columns(parquet.schema_arrow, name, columns)
         paths = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
         leaf = next(i for i, path in enumerate(paths) if path.startswith(f"{columns.input_ids}."))
@@ -70,7 +70,7 @@ def open_parquet(path: Path, name: str, columns: Columns) -> ParquetFile:
     return ParquetFile(groups=groups, has_labels=has_labels, columns=columns)
 
 
-def column_names(path: Path, name: str) -> list[str]:
+def column_names(path: AnyPath, name: str) -> list[str]:
     """Return the column names of a file."""
-    with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
+    with reading(name), open_parquet_footer(path) as parquet:
         return list(parquet.schema_arrow.names)

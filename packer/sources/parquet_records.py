@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packer.sources import text_records
 from packer.sources.column_checks import require_kept
 from packer.sources.documents import DocumentError, reading
+from packer.sources.file_access import open_parquet_footer
 from packer.sources.row_groups import ParquetPiece, RowGroups
 from packer.sources.text_records import ROWS, RecordReader, with_columns
+from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class ParquetRecords(ParquetPiece, RecordReader):
         require_kept(self.fields, columns, self.file.name)
 
 
-def open_parquet_records(path: Path, name: str) -> ParquetRecords:
+def open_parquet_records(path: AnyPath, name: str) -> ParquetRecords:
     """Open a Parquet file: read its footer.
 
     Args:
@@ -55,5 +55,5 @@ def open_parquet_records(path: Path, name: str) -> ParquetRecords:
     Raises:
         SourceError: the file is truncated or corrupt.
     """
-    with reading(name), pq.ParquetFile(path, memory_map=True) as parquet:
+    with reading(name), open_parquet_footer(path) as parquet:
         return ParquetRecords(groups=RowGroups.survey(parquet, path, name, lambda group: group.total_byte_size))

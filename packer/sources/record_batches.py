@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +20,9 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import Addresses
 from packer.sources.documents import reading
+from packer.sources.file_access import map_file, map_parts, map_whole
+from packer.stores import AnyPath, RemotePath
+from packer.stores.mirror import fetched_parts
 
 MAGIC = b"ARROW1"
 """First bytes of an IPC file; an IPC stream begins with the length of its schema message."""
@@ -44,6 +46,9 @@ class BatchStore(Protocol):
     def type_of(self, name: str) -> pa.DataType:
         """Return the type of a column as `read` yields it."""
 
+    def whole(self) -> BatchStore:
+        """Return the same record batches with all of their values in memory."""
+
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Decode batches and yield the named columns of each. Several threads may read at the same time.
 
@@ -57,7 +62,7 @@ class BatchStore(Protocol):
 class FileState:
     """Path and size of a file when it was opened."""
 
-    path: Path
+    path: AnyPath
     name: str
     """Name of the file in messages."""
 
@@ -83,7 +88,7 @@ class MappedFile:
     """The record batches of an uncompressed IPC stream or file."""
 
     state: FileState
-    """Path, name and size of the file."""
+    """AnyPath, name and size of the file."""
 
     owner: pa.Buffer
     """Memory of the mapped file."""
@@ -103,6 +108,21 @@ class MappedFile:
     def type_of(self, name: str) -> pa.DataType:
         """Return the type of a column."""
         return schema_of(self.owner).field(name).type
+
+    def whole(self) -> MappedFile:
+        """Return the same record batches with all of their values in memory, also if the file is in a store."""
+        if not isinstance(self.state.path, RemotePath):
+            return self
+        with reading(self.state.name):
+            return self._moved_to(map_whole(self.state.path))
+
+    def _moved_to(self, owner: pa.Buffer) -> MappedFile:
+        by = owner.address - self.owner.address
+        tokens = {
+            name: TokenColumn(addresses=_moved(column.addresses, by), owners=(owner,))
+            for name, column in self.tokens.items()
+        }
+        return replace(self, owner=owner, tokens=tokens)
 
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Decode batches and yield the named columns of each."""
@@ -136,7 +156,8 @@ class MappedFile:
     def __reduce__(self) -> Any:
         base = self.owner.address
         columns = {name: _moved(column.addresses, -base) for name, column in self.tokens.items()}
-        return _map_again, (self.state, self.ends, self.places, self.in_sequence, columns)
+        fetched = fetched_parts(base, self.owner.size) if isinstance(self.state.path, RemotePath) else None
+        return _map_again, (self.state, self.ends, self.places, self.in_sequence, columns, fetched)
 
 
 def _map_again(
@@ -145,15 +166,16 @@ def _map_again(
     places: NDArray[np.int64],
     in_sequence: bool,
     columns: Mapping[str, Addresses],
+    fetched: NDArray[np.int64] | None,
 ) -> MappedFile:
-    """Unpickle a `MappedFile`: map its file again.
+    """Unpickle a `MappedFile`: map its file again. What is in memory of an object is fetched on first use.
 
     Raises:
         SourceError: the file is missing or has another size.
     """
     state.check()
     with reading(state.name):
-        owner = map_file(state.path)
+        owner = map_file(state.path) if fetched is None else map_parts(state.path, fetched)  # type: ignore[arg-type]
     tokens = {
         name: TokenColumn(addresses=_moved(addresses, owner.address), owners=(owner,))
         for name, addresses in columns.items()
@@ -171,12 +193,6 @@ def _moved(addresses: Addresses, distance: int) -> Addresses:
 def ends_of(lengths: Iterable[int]) -> NDArray[np.int64]:
     """Return cumulative lengths, shape (batches,): [2, 3] -> [2, 5]."""
     return np.cumsum(np.array(array("q", lengths), np.int64))
-
-
-def map_file(path: Path) -> pa.Buffer:
-    """Map a file into memory."""
-    with pa.memory_map(str(path)) as file:  # closing frees the file descriptor; the buffer keeps the mapping
-        return file.read_buffer()
 
 
 def is_ipc_file(buffer: pa.Buffer) -> bool:

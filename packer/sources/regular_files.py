@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 
 from packer.errors import PackerError
 from packer.sources.documents import reading
+from packer.stores import AnyPath, RemotePath
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -18,7 +18,7 @@ _SPECIAL = {
 }
 
 
-def require_regular(path: Path, name: str) -> None:
+def require_regular(path: AnyPath, name: str) -> None:
     """Raise unless this is a regular file, which can be read more than once; links are followed.
 
     Args:
@@ -32,8 +32,11 @@ def require_regular(path: Path, name: str) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise PackerError(f"{os.fsencode(path)!r}: the name is not UTF-8; rename it") from None
+        raise PackerError(f"{os.fsencode(str(path))!r}: the name is not UTF-8; rename it") from None
     with reading(name):
+        if isinstance(path, RemotePath):
+            path.stat()
+            return
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise PackerError(

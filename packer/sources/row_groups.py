@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,7 +12,9 @@ import pyarrow.parquet as pq
 
 from packer.errors import SourceError
 from packer.sources.documents import SourceFile, reading
+from packer.sources.file_access import open_parquet_pages
 from packer.sources.places import Places, RowPlaces
+from packer.stores import AnyPath
 
 
 class RowGroup(NamedTuple):
@@ -31,7 +32,7 @@ class RowGroups:
     file: SourceFile
     """Name of the file, and the share of its bytes that belongs to this run."""
 
-    path: Path
+    path: AnyPath
     schema: pa.Schema
     every: tuple[RowGroup, ...]
     """All row groups of the file."""
@@ -43,7 +44,7 @@ class RowGroups:
     def survey(
         cls,
         parquet: pq.ParquetFile,
-        path: Path,
+        path: AnyPath,
         name: str,
         size_of: Callable[[pq.RowGroupMetaData], int],
         columns: list[str] | None = None,
@@ -122,7 +123,7 @@ class RowGroups:
             SourceError: the file is corrupt.
         """
         with reading(self.file.name):
-            parquet = pq.ParquetFile(self.path, memory_map=True, pre_buffer=False)
+            parquet = open_parquet_pages(self.path)
         with parquet:
             batches = parquet.iter_batches(at_once, self.run, list(columns), use_threads=False)
             rows, done = self.rows, 0
@@ -158,7 +159,7 @@ class ParquetPiece:
         return self.groups.file
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """Path of the file."""
         return self.groups.path
 

@@ -63,6 +63,10 @@ class TableInMemory:
         """Return the type of a column."""
         return plain_type(_table(self.owner).schema.field(name).type)
 
+    def whole(self) -> TableInMemory:
+        """Return itself: all values are in memory."""
+        return self
+
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Slice the chunks and yield the named columns of each batch."""
         table = _table(self.owner)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from packer.errors import PackerError
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
+from packer.sources.file_access import open_stream
 from packer.sources.lines import CODECS
 from packer.sources.text_records import RecordReader, reject
+from packer.stores import AnyPath
 
 COLUMN = "text"
 
@@ -22,13 +23,13 @@ class PlainText(RecordReader):
     """A file whose whole content is one document."""
 
     file: SourceFile
-    path: Path
+    path: AnyPath
     fields: Mapping[str, str] = field(default_factory=lambda: {COLUMN: ""})
     rows: int = 1
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bytes, int]]:
         """Yield the content of the file."""
-        with reading(self.file.name), pa.OSFile(str(self.path)) as file:
+        with reading(self.file.name), open_stream(self.path) as file:
             codec = CODECS.get(self.path.suffix)
             yield (pa.CompressedInputStream(file, codec) if codec else file).read(), self.file.bytes
 
@@ -50,18 +51,18 @@ class PlainText(RecordReader):
                 raise PackerError(f"{self.file.name}: a text file has no column '{column}': leave it out")
 
 
-def open_plain_text(path: Path, name: str) -> PlainText:
+def open_plain_text(path: AnyPath, name: str) -> PlainText:
     """Open a text file, without reading it."""
     with reading(name):
         return PlainText(file=SourceFile(name=name, bytes=path.stat().st_size), path=path)
 
 
-def column_names(path: Path, name: str) -> list[str]:
+def column_names(path: AnyPath, name: str) -> list[str]:
     """Return the name of the only column."""
     return [COLUMN]
 
 
-def refuse_tokens(path: Path, name: str, columns: Columns) -> NoReturn:
+def refuse_tokens(path: AnyPath, name: str, columns: Columns) -> NoReturn:
     """Refuse to read tokens.
 
     Raises:

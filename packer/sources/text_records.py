@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.sources.documents import DocumentError, SourceFile
 from packer.sources.places import Places, RowPlaces
+from packer.stores import AnyPath
 
 Record = TypeVar("Record")
 
@@ -29,7 +29,7 @@ class RecordReader(Protocol):
         """Name and size of the file."""
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> AnyPath | None:
         """Path of the file; None for data in memory."""
 
     @property

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,14 +20,14 @@ from packer.sources.column_checks import check_types, refuse_twins
 from packer.sources.decode_pool import DecodePool, pool_or_new
 from packer.sources.decoded_streams import COLUMNS
 from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Input, Rejection, SourceFile, Tokenized
-from packer.sources.formats import format_of
 from packer.sources.hugging_face import Found
 from packer.sources.places import Places
 from packer.sources.source import Source
 from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs, rejected_columns
 from packer.sources.text_records import RecordReader
-from packer.sources.tokenized_source import find_source, refuse_masks
+from packer.sources.tokenized_source import find_source, for_each_file, refuse_masks
 from packer.sources.usable_text import document_error, encode_usable, values_of_column
+from packer.stores import AnyPath
 from packer.text import Encoder, PairEncoder, Records, TextError, TextOptions, recognise, recognise_pairs
 from packer.text.text_columns import OF_CHATS
 
@@ -56,7 +55,7 @@ class TextInput(Input):
         return self.reader.file
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> AnyPath | None:
         """Path of the file; None for data in memory."""
         return self.reader.path
 
@@ -136,7 +135,7 @@ class TextInput(Input):
 
 
 def open_text(
-    source: str | Path | PathList | Dataset | DatasetDict,
+    source: str | AnyPath | PathList | Dataset | DatasetDict,
     options: TextOptions,
     *,
     split: str | None = None,
@@ -195,9 +194,9 @@ def _readers(found: Found) -> list[RecordReader]:
     if found.table is not None:
         return [select_arrow_records(found)]
     if found.saved:
-        saved = [open_arrow_records(path, name) for path, name in found.files]
+        saved = for_each_file(lambda kind, path, name: open_arrow_records(path, name), found)
         return [*saved] if found.indices is None else [select_arrow_records(found, saved)]
-    return [format_of(path, name).open_records(path, name) for path, name in found.files]
+    return for_each_file(lambda kind, path, name: kind.open_records(path, name), found)
 
 
 def _common_records(

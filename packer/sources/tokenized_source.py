@@ -6,9 +6,10 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from packer.errors import PackerError, SourceError
 from packer.paths import PathList
@@ -26,11 +27,16 @@ from packer.sources.source import Source
 from packer.sources.split_names import files_of_split, splits_of
 from packer.sources.table_in_memory import TableInMemory
 from packer.sources.unusable_lists import reject_unusable
+from packer.stores import AnyPath, RemotePath, any_path, is_remote
+from packer.stores.listing import listed, pinned
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
+Result = TypeVar("Result")
+
 _MANIFEST, _UNFINISHED = "manifest.json", ".packer"
+_OPENED_TOGETHER = 16  # files in object storage, whose headers are read one after the other
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -91,9 +97,9 @@ def _opened(
     if found.table is not None:
         opened: list[Input] = [_open_table(found.table, found.name, read)]
     elif skips:
-        opened = [(kind.open_usable or kind.open_tokens)(path, name, read) for kind, path, name in _formats(found)]
+        opened = for_each_file(lambda kind, path, name: (kind.open_usable or kind.open_tokens)(path, name, read), found)
     else:
-        opened = [kind.open_tokens(path, name, read) for kind, path, name in _formats(found)]
+        opened = for_each_file(lambda kind, path, name: kind.open_tokens(path, name, read), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in opened])
     if skips:
         opened = reject_unusable(opened, read)
@@ -140,7 +146,7 @@ def _find_several(source: PathList, split: str | None) -> Found:
     Raises:
         PackerError: a path does not exist or holds a file of another, or a folder does not have the split.
     """
-    folders = [os.path.isdir(path) for path in source.paths]  # noqa: PTH112 (a name may be too long)
+    folders = [_is_folder(path) for path in source.paths]
     if split is not None and not any(folders):
         raise no_splits(f"{source} are files", split)
     every = []
@@ -154,6 +160,12 @@ def _find_several(source: PathList, split: str | None) -> Found:
     return join_files(str(source), every)
 
 
+def _is_folder(path: str | Path) -> bool:
+    if is_remote(path):
+        return not glob.has_magic(str(path)) and not RemotePath.of(str(path)).is_file()
+    return os.path.isdir(path)  # noqa: PTH112 (a name may be too long)
+
+
 def _find_files(source: str | Path, split: str | None) -> Found | None:
     """Find the files of a path; return None if it does not exist and may be a Hub id.
 
@@ -161,8 +173,10 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
         PackerError: the path or split does not exist.
         SourceError: a folder of `save_to_disk` is damaged.
     """
-    path = Path(source)
+    path = any_path(source)
     with reading(str(source)):
+        if isinstance(path, RemotePath) and not glob.has_magic(path.key):
+            path = path.pinned() if path.is_file() else listed(path)
         is_folder, exists = path.is_dir(), path.exists()
     if is_folder:
         return _find_in_folder(path, split)
@@ -170,6 +184,8 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
         root, files = path.parent, [path]
     elif glob.has_magic(str(source)):
         root, files = matches_of(path)
+    elif isinstance(path, RemotePath):
+        raise PackerError(f"{source}: no such object, nor objects that begin with it; check the address")
     elif path.is_symlink():
         raise PackerError(f"{source}: a link that leads to no file or folder ({path.readlink()}); correct the link")
     elif _HUB_ID.fullmatch(str(source)):
@@ -181,7 +197,7 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
     return _name_files(str(source), root, files)
 
 
-def _find_in_folder(folder: Path, split: str | None) -> Found:
+def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
     with reading(str(folder)):
         if _is_packed(folder):
             raise PackerError(f"{folder} is already packed (it has a {_MANIFEST}); give the dataset it was packed from")
@@ -194,7 +210,7 @@ def _find_in_folder(folder: Path, split: str | None) -> Found:
             require_regular(path, name)
         return found
     files = files_in(str(folder), [folder])
-    splits = splits_of(file.relative_to(folder).as_posix() for file in files)
+    splits = splits_of(_relative(file, folder) for file in files)
     if splits:
         files = [folder / name for name in files_of_split(str(folder), len(files), splits, split)]
     elif split is not None:
@@ -202,14 +218,19 @@ def _find_in_folder(folder: Path, split: str | None) -> Found:
     return _name_files(str(folder), folder, files)
 
 
-def _name_files(name: str, root: Path, files: Sequence[Path]) -> Found:
+def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
     """Name the files of a source relative to its root; raises a PackerError if there are none or one is special."""
     if not files:
         raise PackerError(f"{name}: no file to read; supported formats are {known_formats()}")
-    named = [(file, file.relative_to(root).as_posix()) for file in files]
+    names = [_relative(file, root) for file in files]
+    named = [(pinned(file), name) for file, name in zip(files, names, strict=True)]
     for file in named:
         require_regular(*file)
     return Found(name, named)
+
+
+def _relative(file: AnyPath, root: AnyPath) -> str:
+    return PurePosixPath(str(file)).relative_to(PurePosixPath(str(root))).as_posix()
 
 
 def _open_table(table: Any, name: str, columns: Columns) -> MappedLists:
@@ -225,7 +246,20 @@ def _open_table(table: Any, name: str, columns: Columns) -> MappedLists:
     )
 
 
-def _formats(found: Found) -> Iterator[tuple[InputFormat, Path, str]]:
+def for_each_file(task: Callable[[InputFormat, AnyPath, str], Result], found: Found) -> list[Result]:
+    """Call a function with (format, path, name) of each file, in threads if the files are in object storage."""
+
+    def call(file: tuple[AnyPath, str]) -> Result:
+        path, name = file
+        return task(FORMATS["arrow"] if found.saved else format_of(path, name), path, name)
+
+    if any(isinstance(path, RemotePath) for path, _ in found.files):
+        with ThreadPoolExecutor(_OPENED_TOGETHER) as threads:
+            return list(threads.map(call, found.files))
+    return [call(file) for file in found.files]
+
+
+def _formats(found: Found) -> Iterator[tuple[InputFormat, AnyPath, str]]:
     """Yield (format, path, name) of each file."""
     for path, name in found.files:
         yield FORMATS["arrow"] if found.saved else format_of(path, name), path, name
@@ -255,7 +289,7 @@ def _check_labels(inputs: tuple[Input, ...], columns: Columns) -> None:
         )
 
 
-def _is_packed(folder: Path) -> bool:
+def _is_packed(folder: AnyPath) -> bool:
     if not (folder / _MANIFEST).is_file():
         return False
     try:

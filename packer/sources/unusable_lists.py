@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +31,10 @@ from packer.sources.documents import (
 )
 from packer.sources.lengths import document_error, document_lengths, values_of
 from packer.sources.line_faults import as_lists, rejection
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped_lists import MappedLists, read_whole
 from packer.sources.masks import hole_faults, mask_faults, mask_values
 from packer.sources.places import Places
+from packer.stores import AnyPath
 
 _LARGE = 1 << 30  # bytes, which take seconds to read
 
@@ -60,7 +60,7 @@ class UsableLists(Input):
         return self.unchecked.file
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> AnyPath | None:
         """Path of the file; None for data in memory."""
         return self.unchecked.path
 
@@ -79,8 +79,9 @@ class UsableLists(Input):
         """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
         if not isinstance(self.unchecked, MappedLists):
             return self.unchecked.decoded
-        chunks = self.unchecked.chunks(self.unchecked.input_ids)
-        tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
+        with reading(self.file.name):
+            chunks = self.unchecked.chunks(self.unchecked.input_ids)
+            tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
         return DecodedSize.of(tokens, self.unchecked.rows, has_labels=bool(self.has_labels))
 
     def cut(self, size: int) -> Sequence[Input]:
@@ -89,7 +90,7 @@ class UsableLists(Input):
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents in order, one `Batch` per chunk, with an empty list in place of unusable ones."""
-        for batch in self.unchecked.batches(pool):
+        for batch in read_whole(self.unchecked).batches(pool):
             for number, tokens in enumerate(batch.input_ids):
                 labels = None if batch.labels is None else [batch.labels[number]]
                 extra = {name: [chunks[number]] for name, chunks in batch.extra.items()}

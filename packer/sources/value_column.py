@@ -48,6 +48,10 @@ class HeldChunks:
         """Return the type of the chunks."""
         return self.kind
 
+    def whole(self) -> HeldChunks:
+        """Return itself: all values are in memory."""
+        return self
+
     def read(self, numbers: Iterable[int], names: Sequence[str]) -> Iterator[list[pa.Array]]:
         """Yield the chunks with these numbers."""
         for number in numbers:

@@ -1,6 +1,8 @@
 """Object storage: paths such as s3://bucket/key, and memory into which parts of objects are read when they are needed.
 
+address.py       addresses, taken apart and put together like paths
 remote_path.py   `RemotePath`, which reads and writes objects like a `pathlib.Path`
+listing.py       folders whose content was listed once
 remote_file.py   objects as files that can be read and sought
 requests.py      requests to a store, repeated if they fail, with one line for an error
 mirror.py        `Mirror`, memory of the size of an object that holds the parts that were fetched

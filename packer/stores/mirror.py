@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from packer.stores.remote_path import RemotePath
 from packer.stores.requests import PART, in_parallel
@@ -137,6 +137,14 @@ class _Mirrors:
         runs = zip(begin[firsts].tolist(), end[np.append(firsts[1:], len(end)) - 1].tolist(), strict=True)
         return [chunk for first, last in runs for chunk in range(first, last)]
 
+    def parts(self, address: int, size: int) -> NDArray[np.int64]:
+        """Return which parts of an object are in memory; see `fetched_parts`."""
+        with self._changed:
+            inside = range(address // CHUNK, -(-(address + size) // CHUNK))
+            runs = self._runs([chunk for chunk in inside if chunk in self._present])
+        bounds = CHUNK * np.array([run[1:] for run in runs], np.int64).reshape(-1, 2) - address
+        return np.column_stack([bounds[:, 0], np.minimum(bounds[:, 1], size) - bounds[:, 0]])
+
     def bring(self, chunks: Sequence[int]) -> None:
         """Pin chunks, and read those that are not in memory."""
         with self._changed:
@@ -159,6 +167,7 @@ class _Mirrors:
     def release(self, chunks: Sequence[int]) -> None:
         """Undo `bring`; what nobody has pinned is removed from memory."""
         with self._changed:
+            chunks = [chunk for chunk in chunks if chunk in self._pins]  # others left memory with their object
             for chunk in chunks:
                 self._pins[chunk] -= 1
             gone = [chunk for chunk in chunks if not self._pins[chunk]]
@@ -206,6 +215,8 @@ class _Mirrors:
 
 
 _mirrors = _Mirrors()
+_later: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+_settling = threading.Lock()
 
 
 def mirror(path: RemotePath, size: int) -> memoryview:
@@ -232,6 +243,24 @@ def fetch(starts: ArrayLike, lengths: ArrayLike) -> None:
         OSError: the store cannot be read, or the disk of temporary files is full.
     """
     _mirrors.bring(_mirrors.chunks(starts, lengths))
+
+
+def fetch_later(starts: ArrayLike, lengths: ArrayLike) -> None:
+    """Fetch ranges with the next `settle`: those of many objects together take less time than one after the other."""
+    _later.append((np.asarray(starts, np.int64), np.asarray(lengths, np.int64)))
+
+
+def settle() -> None:
+    """Fetch what `fetch_later` was given."""
+    with _settling:
+        if _later:
+            fetch(*(np.concatenate(parts) for parts in zip(*_later, strict=True)))
+            _later.clear()
+
+
+def fetched_parts(address: int, size: int) -> NDArray[np.int64]:
+    """Return the parts of a mirror that are in memory: (parts, 2), first byte and number of bytes."""
+    return _mirrors.parts(address, size)
 
 
 @contextmanager

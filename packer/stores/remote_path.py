@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from packer.errors import PackerError
+from packer.stores.address import SCHEMES, Address
 from packer.stores.remote_file import RemoteFile
-from packer.stores.requests import PART, SCHEMES, CutShortError, count, in_parallel, requested, store_of
+from packer.stores.requests import PART, CutShortError, count, in_parallel, requested, store_of
 
 Result = TypeVar("Result")
 
@@ -29,78 +29,22 @@ class ObjectState:
     st_mtime_ns: int
     """Time of the last write, in ns."""
 
+    @classmethod
+    def of(cls, found: Any) -> ObjectState:
+        """Return the state in an answer of obstore."""
+        modified = int(found["last_modified"].timestamp() * 1_000_000_000)
+        return cls(found["size"], found["e_tag"] or "", modified)
+
 
 @dataclass(frozen=True, slots=True, order=True)
-class RemotePath:
+class RemotePath(Address):
     """A path in object storage, with the methods of `pathlib.Path` that packer uses.
 
     It never passes for a local path: it has no `__fspath__`. It can be pickled.
     """
 
-    scheme: str
-    """Beginning of the address: "s3", "gs" or "az"."""
-
-    bucket: str
-    """Name of the bucket, or container."""
-
-    key: str
-    """Name of the object in the bucket, or of a folder, without a slash at either end."""
-
-    @classmethod
-    def of(cls, address: str) -> RemotePath:
-        """Return the path of an address such as "s3://bucket/folder".
-
-        Raises:
-            PackerError: it is no such address.
-        """
-        scheme, separator, rest = address.partition("://")
-        bucket, _, key = rest.partition("/")
-        if not separator or scheme not in SCHEMES or not bucket:
-            raise PackerError(f"{address} is no address in object storage like s3://bucket/folder")
-        return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.bucket}/{self.key}" if self.key else f"{self.scheme}://{self.bucket}"
-
-    def __truediv__(self, name: str | PurePosixPath) -> RemotePath:
-        return RemotePath.of(f"{self}/{name}")
-
-    @property
-    def name(self) -> str:
-        """Last part of the path; the bucket if there is no other."""
-        return self.key.rpartition("/")[2] or self.bucket
-
-    @property
-    def suffix(self) -> str:
-        """Ending of the name, with its dot."""
-        return PurePosixPath(self.name).suffix
-
-    @property
-    def parent(self) -> RemotePath:
-        """The folder; a bucket is its own parent."""
-        return RemotePath(self.scheme, self.bucket, self.key.rpartition("/")[0])
-
-    def with_suffix(self, suffix: str) -> RemotePath:
-        """Return the path with another ending."""
-        return self.with_name(PurePosixPath(self.name).with_suffix(suffix).name)
-
-    def with_name(self, name: str) -> RemotePath:
-        """Return the path with another last part."""
-        return self.parent / name
-
-    def absolute(self) -> RemotePath:
-        """Return the path itself."""
-        return self
-
-    def relative_to(self, other: RemotePath) -> PurePosixPath:
-        """Return the path relative to a folder.
-
-        Raises:
-            ValueError: it is not inside.
-        """
-        if (self.scheme, self.bucket) != (other.scheme, other.bucket):
-            raise ValueError(f"{self} is not inside {other}")
-        return PurePosixPath("/" + self.key).relative_to("/" + other.key)
+    state: ObjectState | None = field(default=None, compare=False)
+    """Size and version that the object is known to have; reading another version is an error. None: any version."""
 
     @property
     def store(self) -> Any:
@@ -108,14 +52,18 @@ class RemotePath:
         return store_of(self.scheme, self.bucket)
 
     def stat(self) -> ObjectState:
-        """Return the size and version of the object; raises as `requested`."""
+        """Return the size and version of the object, if they are not known already; raises as `requested`."""
         import obstore
 
+        if self.state is not None:
+            return self.state
         count(reads=1)
         store = self.store
-        found = self._requested(lambda: obstore.head(store, self.key))
-        modified = int(found["last_modified"].timestamp() * 1_000_000_000)
-        return ObjectState(found["size"], found["e_tag"] or "", modified)
+        return ObjectState.of(self._requested(lambda: obstore.head(store, self.key)))
+
+    def pinned(self) -> RemotePath:
+        """Return the path of the present version of the object; reading another one raises a `ChangedError`."""
+        return replace(self, state=self.stat())
 
     def is_file(self) -> bool:
         """Whether there is such an object."""
@@ -157,17 +105,21 @@ class RemotePath:
                 yield RemotePath(self.scheme, self.bucket, key)
 
     def files(self) -> list[RemotePath]:
-        """Return all objects inside, at any depth, sorted by name. A large folder takes a request per 1,000 objects."""
+        """Return all objects inside, at any depth, pinned and sorted by name, with a request per 1,000 objects."""
         import obstore
 
         store = self.store
 
-        def listed() -> list[str]:
-            return [each["path"] for chunk in obstore.list(store, self._inside(), chunk_size=1000) for each in chunk]
+        def listed() -> list[RemotePath]:
+            return [
+                RemotePath(self.scheme, self.bucket, each["path"], ObjectState.of(each))
+                for chunk in obstore.list(store, self._inside(), chunk_size=1000)
+                for each in chunk
+            ]
 
-        keys = self._requested(listed)
-        count(lists=1 + len(keys) // 1000)
-        return [RemotePath(self.scheme, self.bucket, key) for key in sorted(keys, key=os.fsencode)]
+        paths = self._requested(listed)
+        count(lists=1 + len(paths) // 1000)
+        return sorted(paths, key=lambda path: os.fsencode(path.key))
 
     def read_bytes(self) -> bytes:
         """Return the content of the object; raises as `requested`."""
@@ -176,7 +128,7 @@ class RemotePath:
         store = self.store
 
         def read() -> bytes:
-            result = obstore.get(store, self.key)
+            result = obstore.get(store, self.key, options=self._version())
             content = bytes(result.bytes())
             if len(content) != result.meta["size"]:
                 raise CutShortError(f"{len(content):,} of {result.meta['size']:,} bytes came")
@@ -199,7 +151,8 @@ class RemotePath:
         store = self.store
 
         def read() -> Any:
-            content = obstore.get_range(store, self.key, start=start, length=length)
+            options = {**self._version(), "range": (start, start + length)}
+            content = obstore.get(store, self.key, options=options).bytes()
             if len(content) != length:
                 raise CutShortError(f"{len(content):,} of {length:,} bytes came from byte {start:,} on")
             return content
@@ -290,6 +243,9 @@ class RemotePath:
             some = paths[start : start + 1000]
             count(writes=1)
             self._requested(lambda some=some: obstore.delete(store, some))  # type: ignore[misc]
+
+    def _version(self) -> dict[str, Any]:
+        return {"if_match": self.state.etag} if self.state is not None and self.state.etag else {}
 
     def _inside(self) -> str | None:
         return f"{self.key}/" if self.key else None

@@ -19,9 +19,6 @@ from typing import Any, TypeVar
 
 from packer.errors import PackerError
 
-SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
-"""Beginnings of addresses that are object storage."""
-
 AT_ONCE = 32
 """Requests that a process has under way at the same time; a store answers each after 10 to 100 ms."""
 
@@ -40,6 +37,10 @@ Result = TypeVar("Result")
 
 class StoreError(OSError):
     """A store cannot be reached, or answers with an error, also after repeated requests."""
+
+
+class ChangedError(StoreError):
+    """An object has another version than when it was opened."""
 
 
 class CutShortError(Exception):
@@ -137,6 +138,7 @@ def requested(name: str, request: Callable[[], Result], *, repeats: bool = True)
     Raises:
         FileNotFoundError: there is no such object.
         FileExistsError: it exists, and was not to be replaced.
+        ChangedError: it is not the version that was asked for.
         PermissionError: the credentials are missing, wrong or not sufficient.
         StoreError: anything else, after several tries.
     """
@@ -147,16 +149,18 @@ def requested(name: str, request: Callable[[], Result], *, repeats: bool = True)
         try:
             return request()
         except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
-                raise StoreError(f"{name}: there is no such bucket") from error
             raise FileNotFoundError(2, "no such object", name) from error
         except exceptions.AlreadyExistsError as error:
             raise FileExistsError(17, "the object exists", name) from error
         except exceptions.PreconditionError as error:
-            raise StoreError(f"{name}: the object was changed while it was read") from error
+            raise ChangedError(
+                f"{name}: the object was changed while it was read; repeat the command when nothing writes to it"
+            ) from error
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise PermissionError(13, f"access denied ({_reason(error)})", name) from error
         except (exceptions.BaseError, CutShortError, OSError) as error:
+            if "NoSuchBucket" in str(error):
+                raise StoreError(f"{name}: there is no such bucket") from error
             if number == _TRIES or not repeats or "ExpiredToken" in str(error) or _is_final(error):
                 tried = f", tried {number} times" if number > 1 else ""
                 raise StoreError(f"{name}: the store cannot be used ({_reason(error)}{tried})") from error
@@ -169,7 +173,7 @@ def requested(name: str, request: Callable[[], Result], *, repeats: bool = True)
 def _is_final(error: BaseException) -> bool:
     """Whether the same request would fail in the same way: a wrong address, or credentials that cannot be found."""
     text = str(error)
-    return any(words in text for words in ("dns error", "NoSuchBucket", "InvalidAccessKeyId", "status: 400"))
+    return any(words in text for words in ("dns error", "InvalidAccessKeyId", "status: 400"))
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,63 @@
+"""Bring values that lie in object storage into memory while they are read; those of ordinary memory are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.gather.token_column import TokenColumn
+from packer.stores.mirror import held, in_use
+
+
+@contextmanager
+def held_spans(
+    columns: Sequence[TokenColumn], lists: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> Iterator[None]:
+    """Hold spans of lists in memory until the end of the block.
+
+    Args:
+        columns: columns with the lists; their offsets are in memory.
+        lists: (spans,) number of each list.
+        starts: (spans,) index of the first value within the list.
+        lengths: (spans,) number of values.
+
+    Raises:
+        OSError: the store cannot be read, or the disk of temporary files is full.
+    """
+    if not in_use():
+        yield
+        return
+    from packer.gather.gather_kernels import value_ranges
+
+    found = np.empty((2, len(columns), len(lists)), np.int64)
+    for column, (addresses, sizes) in zip(columns, found.swapaxes(0, 1), strict=True):
+        value_ranges(column.addresses, lists, starts, lengths, addresses, sizes)
+    with held(found[0], found[1]):
+        yield
+
+
+@contextmanager
+def held_lists(chunks: Sequence[pa.Array]) -> Iterator[None]:
+    """Hold the values of list arrays in memory until the end of the block; raises as `held_spans`."""
+    if not in_use():
+        yield
+        return
+    starts, lengths = [], []
+    for chunk in chunks:
+        values, buffer = chunk.values, chunk.buffers()[-1]
+        if buffer is None or not len(chunk):
+            continue
+        if pa.types.is_fixed_size_list(chunk.type):
+            first, last = (number * chunk.type.list_size for number in (chunk.offset, chunk.offset + len(chunk)))
+        else:
+            first, last = (chunk.offsets[at].as_py() for at in (0, -1))
+        bits = values.type.bit_width
+        begin, end = (values.offset + first) * bits // 8, -(-(values.offset + last) * bits // 8)
+        starts.append(buffer.address + begin)
+        lengths.append(end - begin)
+    with held(np.array(starts, np.int64), np.array(lengths, np.int64)):
+        yield

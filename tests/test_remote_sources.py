@@ -1,0 +1,259 @@
+"""Sources in object storage give the same bytes as local ones, and are read by ranges."""
+
+import gzip
+import hashlib
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import packer
+from packer.errors import PackerError, SourceError
+from packer.options import PackOptions
+from packer.pipeline import packing
+from packer.pipeline.measure_source import measure
+from packer.sources import file_access
+from packer.sources.tokenized_source import find_source
+from packer.stores import RemotePath, mirror
+from packer.stores.requests import traffic
+from tests.chat_templates import WORDS, save_tokenizer
+
+MAX_LEN = 64
+
+
+def documents(seed, count=400):
+    chance = random.Random(seed)
+    return [[chance.randrange(1000) for _ in range(chance.randrange(1, 90))] for _ in range(count)]
+
+
+def table(seed, count=400):
+    tokens = documents(seed, count)
+    chance = random.Random(seed)
+    return pa.table(
+        {
+            "input_ids": pa.array(tokens, pa.list_(pa.int32())),
+            "attention_mask": pa.array([[1] * len(each) for each in tokens], pa.list_(pa.int8())),
+            "labels": pa.array([[t if chance.random() < 0.5 else -100 for t in each] for each in tokens]),
+            "url": [f"https://example.org/{number}" for number in range(count)],
+            "score": pa.array([[number / 7] * len(each) for number, each in enumerate(tokens)], pa.list_(pa.float32())),
+        }
+    )
+
+
+def write_stream(path, seed, count=400, **options):
+    made = table(seed, count)
+    with pa.ipc.new_stream(path, made.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(made, max_chunksize=50)
+
+
+def write_file(path, seed):
+    made = table(seed)
+    with pa.ipc.new_file(path, made.schema) as writer:
+        writer.write_table(made, max_chunksize=50)
+
+
+def write_lines(path, seed):
+    lines = "".join(json.dumps({"input_ids": tokens}) + "\n" for tokens in documents(seed))
+    path.write_bytes(gzip.compress(lines.encode()) if path.suffix == ".gz" else lines.encode())
+
+
+def texts(seed):
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS.split(), k=chance.randrange(1, 40))) for _ in range(200)]
+
+
+def write_text(path, seed):
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(seed)))
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Chunks smaller than the record batches here, so that what is not fetched is missed."""
+    monkeypatch.setattr(mirror, "CHUNK", 1 << 12)
+    monkeypatch.setattr(mirror, "_mirrors", mirror._Mirrors())
+    for cache in (file_access._mirrored, file_access._with_headers):
+        cache.cache_clear()
+    yield
+    for cache in (file_access._mirrored, file_access._with_headers):
+        cache.cache_clear()
+
+
+SOURCES = {
+    "stream": (lambda folder: [write_stream(folder / f"{n}.arrow", n) for n in range(3)], {}),
+    "file": (lambda folder: write_file(folder / "a.arrow", 1), {}),
+    "compressed": (lambda folder: write_stream(folder / "a.arrow", 1, compression="zstd"), {}),
+    "kept": (lambda folder: write_stream(folder / "a.arrow", 1), {"keep": ("url",), "keep_tokens": ("score",)}),
+    "untrained": (lambda folder: write_stream(folder / "a.arrow", 1), {"untrained": "drop"}),
+    "skip": (lambda folder: write_stream(folder / "a.arrow", 1), {"on_error": "skip"}),
+    "groups": (lambda folder: write_stream(folder / "a.arrow", 1), {"group_by": "url"}),
+    "sequential": (lambda folder: write_stream(folder / "a.arrow", 1), {"algorithm": "sequential"}),
+    "parquet": (lambda folder: pq.write_table(table(1), folder / "a.parquet", row_group_size=100), {}),
+    "lines": (lambda folder: write_lines(folder / "a.jsonl", 1), {}),
+    "saved": (lambda folder: datasets.Dataset(table(1)).save_to_disk(folder / "saved", num_shards=2), {}),
+    "text": (lambda folder: write_text(folder / "a.jsonl", 1), {"tokenizer": True}),
+    "text in parquet": (
+        lambda folder: pq.write_table(pa.table({"text": texts(1)}), folder / "a.parquet"),
+        {"tokenizer": True},
+    ),
+    "text in Arrow": (
+        lambda folder: datasets.Dataset(pa.table({"text": texts(1)})).save_to_disk(folder / "saved"),
+        {"tokenizer": True},
+    ),
+    "gz": (lambda folder: write_lines(folder / "a.jsonl.gz", 1), {}),
+}
+
+
+def upload(folder: Path, to: RemotePath) -> RemotePath:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            (to / path.relative_to(folder).as_posix()).upload(path)
+    return to
+
+
+def hashes(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer") / "ours")
+
+
+def pack(source, output, **options):
+    return packer.pack(source, output, **{"max_len": MAX_LEN, "shard_size": 20_000, "workers": 2} | options)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_remote_source_is_packed_to_the_bytes_of_a_local_one(kind, bucket, tokenizer, tmp_path):
+    write, options = SOURCES[kind]
+    options = {name: tokenizer if name == "tokenizer" else value for name, value in options.items()}
+    local = tmp_path / "data"
+    local.mkdir()
+    write(local)
+    remote = upload(local, bucket / "data")
+    inside = "/saved" if (local / "saved").exists() else ""
+    pack(f"{local}{inside}", tmp_path / "one", **options)
+    pack(f"{remote}{inside}", tmp_path / "two", **options)
+    assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
+    assert list(packer.verify(tmp_path / "two", source=f"{local}{inside}", **options_of_verify(options))) == []
+
+
+def options_of_verify(options):
+    return {name: value for name, value in options.items() if name == "tokenizer"}
+
+
+@pytest.fixture
+def streams(bucket, tmp_path):
+    """Three Arrow streams in a local folder, and the same in object storage."""
+    local = tmp_path / "data"
+    (local / "en").mkdir(parents=True)
+    for number in range(3):
+        write_stream(local / "en" / f"{number}.arrow", number)
+    (local / "notes.txt").write_text("left out")
+    return local, upload(local, bucket / "data")
+
+
+@pytest.mark.parametrize("place", ["", "/en", "/en/0.arrow", "/en/[12].arrow", "/*/0.arrow", "/**", "/e*"])
+def test_folders_files_and_globs_are_found_as_locally(place, streams):
+    local, remote = (find_source(f"{root}{place}", None) for root in streams)
+    assert [name for _, name in remote.files] == [name for _, name in local.files]
+    assert [str(path.relative_to(streams[1])) for path, _ in remote.files] == [
+        str(path.relative_to(streams[0])) for path, _ in local.files
+    ]
+
+
+def test_several_paths_and_mixtures_may_be_local_and_remote(streams, tmp_path):
+    local, remote = streams
+    paths = [f"{remote}/en/2.arrow", f"{remote}/en/0.arrow"]
+    pack([f"{local}/en/2.arrow", f"{local}/en/0.arrow"], tmp_path / "one")
+    pack(paths, tmp_path / "two")
+    assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
+    for name, root in (("three", local), ("four", remote)):
+        sources = [(f"{root}/en/0.arrow", 0.7), (f"{local}/en/1.arrow", 0.3)]
+        pack(sources, tmp_path / name, mix_unit="epochs")
+    assert hashes(tmp_path / "four") == hashes(tmp_path / "three")
+
+
+@pytest.mark.parametrize("faults", [{"status": 503, "every": 3}, {"cut": True, "every": 3}], ids=["503", "cut"])
+def test_a_store_that_fails_now_and_then_changes_nothing(faults, streams, store_server, tmp_path, monkeypatch):
+    monkeypatch.setattr("packer.stores.requests._FIRST_PAUSE", 0.01)
+    local, remote = streams
+    pack(local / "en", tmp_path / "one", shard_size=100_000)
+    store_server.faults(**faults)
+    pack(f"{remote}/en", tmp_path / "two", shard_size=100_000)
+    assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
+
+
+def test_tokens_are_read_once_and_nothing_stays_in_memory(bucket, tmp_path):
+    write_stream(tmp_path / "a.arrow", 1, count=5000)
+    remote = upload(tmp_path, bucket / "data")
+    before = replace(traffic)
+    pack(f"{remote}/a.arrow", tmp_path / "out", shard_size=10_000_000)
+    size = (remote / "a.arrow").stat().st_size
+    read = traffic.bytes_read - before.bytes_read
+    assert read < 1.4 * size  # the first thousand documents are looked at for padding, too
+    kept = mirror.resident_bytes()
+    assert kept < size / 2  # headers and offsets
+
+
+def test_an_object_that_changes_is_an_error(streams, tmp_path, monkeypatch):
+    local, remote = streams
+    claimed = packing.PackedOutput.of
+
+    def change(folder):
+        write_stream(local / "en" / "0.arrow", 7)
+        (remote / "en" / "0.arrow").upload(local / "en" / "0.arrow")
+        return claimed(folder)
+
+    monkeypatch.setattr(packing.PackedOutput, "of", change)
+    with pytest.raises(SourceError, match=r"the object was changed while it was read; repeat the command"):
+        pack(f"{remote}/en", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_objects_are_told_as_files_are(bucket, tmp_path):
+    write_stream(tmp_path / "a.arrow", 1)
+    content = (tmp_path / "a.arrow").read_bytes()
+    chance = random.Random(4)
+    for number in range(12):
+        damaged = bytearray(content)
+        if number % 2:
+            del damaged[chance.randrange(len(content)) :]
+        else:
+            damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        (tmp_path / "b.arrow").write_bytes(damaged)
+        (bucket / "b.arrow").write_bytes(bytes(damaged))
+        outcomes = []
+        for source, output in ((tmp_path / "b.arrow", f"one{number}"), (bucket / "b.arrow", f"two{number}")):
+            try:
+                pack(str(source), tmp_path / output)
+                outcomes.append(hashes(tmp_path / output))
+            except PackerError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("nothing", "no such object, nor objects that begin with it; check the address"),
+        ("nothing/*.arrow", "no file to read"),
+    ],
+)
+def test_what_is_missing_is_told(place, message, bucket, tmp_path):
+    (bucket / "a").write_bytes(b"")
+    with pytest.raises(PackerError, match=message):
+        pack(f"{bucket}/{place}", tmp_path / "out")
+    with pytest.raises(PackerError, match="there is no such bucket"):
+        pack("s3://no-such-bucket-at-all/a", tmp_path / "out")
+
+
+def test_figures_of_a_remote_source_are_those_of_a_local_one(streams):
+    one, two = (measure(f"{root}/en", PackOptions(max_len=MAX_LEN)) for root in streams)
+    assert one.survey.identity == two.survey.identity
+    assert one.lengths.tolist() == two.lengths.tolist()
