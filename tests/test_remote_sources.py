@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import pickle
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import packer
+from packer.engine import Threads
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
-from packer.pipeline import packing
+from packer.pipeline import choose_engine, packing
 from packer.pipeline.measure_source import measure
 from packer.sources import file_access
 from packer.sources.tokenized_source import find_source
@@ -76,9 +78,13 @@ def small_chunks(monkeypatch):
     """Chunks smaller than the record batches here, so that what is not fetched is missed."""
     monkeypatch.setattr(mirror, "CHUNK", 1 << 12)
     monkeypatch.setattr(mirror, "_mirrors", mirror._Mirrors())
-    for cache in (file_access._mirrored, file_access._with_headers):
-        cache.cache_clear()
+    forget()
     yield
+    forget()
+
+
+def forget():
+    """Forget which objects are mirrored."""
     for cache in (file_access._mirrored, file_access._with_headers):
         cache.cache_clear()
 
@@ -177,6 +183,36 @@ def test_several_paths_and_mixtures_may_be_local_and_remote(streams, tmp_path):
         sources = [(f"{root}/en/0.arrow", 0.7), (f"{local}/en/1.arrow", 0.3)]
         pack(sources, tmp_path / name, mix_unit="epochs")
     assert hashes(tmp_path / "four") == hashes(tmp_path / "three")
+
+
+class Elsewhere(Threads):
+    """An engine that runs every task as another process would: unpickled, with nothing in memory."""
+
+    is_local = False
+
+    def run(self, task, numbers, watched=None):
+        """Run the tasks one after the other."""
+        content = pickle.dumps(task)
+        for number in numbers:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(mirror, "_mirrors", mirror._Mirrors())
+                forget()
+                result = pickle.loads(content)(number)
+            forget()
+            yield result
+
+
+@pytest.mark.parametrize("kind", ["stream", "kept", "compressed", "lines"])
+def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, monkeypatch):
+    write, options = SOURCES[kind]
+    local = tmp_path / "data"
+    local.mkdir()
+    write(local)
+    remote = upload(local, bucket / "data")
+    pack(local, tmp_path / "one", **options)
+    monkeypatch.setattr(choose_engine, "Threads", Elsewhere)
+    pack(str(remote), tmp_path / "two", **options)
+    assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 
 
 @pytest.mark.parametrize("faults", [{"status": 503, "every": 3}, {"cut": True, "every": 3}], ids=["503", "cut"])
