@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 MAX_LEN = 64
+OPTIONS = ("--max-len", str(MAX_LEN), "--shard-size", "14KB", "--workers", "2")
 STAGES = ("claim", "spill", "scan", "plan", "write", "commit", "finish", "swap")
 SIGNALS = ("SIGKILL", "SIGINT", "SIGTERM")
 ERRNOS = ("ENOSPC", "EIO", "EACCES")
@@ -318,14 +321,15 @@ def serve() -> None:
 
 
 def warm_up(folder: Path) -> None:
-    """Import everything and load the kernels; no thread is left when that is done."""
-    import packer
-    import packer.cli
-    import packer.report
+    """Run the command, so that all is imported and every kernel is loaded; no thread is left when that is done."""
+    from packer.cli import cli
 
-    path = folder / "warm.arrow"
-    write_arrow(path, made_documents(300))
-    packer.pack(path, folder / "warm", max_len=MAX_LEN, workers=1, shard_size="20KB")
+    write_arrow(folder / "warm.arrow", made_documents(300))
+    write_mixed(folder / "warm", made_documents(300))
+    for name in ("warm.arrow", "warm"):
+        arguments = ["pack", str(folder / name), "-o", str(folder / f"{name}-packed"), *OPTIONS]
+        with contextlib.redirect_stdout(io.StringIO()):
+            cli(arguments, prog_name="packer", standalone_mode=False)
     assert threading.active_count() == 1
 
 
@@ -488,8 +492,7 @@ class Trial:
 
     def job(self, case: Path, *more: str, strike: Strike | None = None) -> Job:
         """The command, with its output in a case's folder."""
-        options = ("--max-len", str(MAX_LEN), "--shard-size", "14KB", "--workers", "2")
-        arguments = ("pack", str(self.source), "-o", str(case / "out"), *options, *more)
+        arguments = ("pack", str(self.source), "-o", str(case / "out"), *OPTIONS, *more)
         return Job(arguments=arguments, root=str(case), strike=strike, exchanges=self.scenario.exchanges)
 
     def _undisturbed(self, case: Path, *more: str) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
@@ -503,7 +506,7 @@ class Trial:
         case = self._folder / f"case-{next(self._cases)}"
         case.mkdir()
         if self.scenario.overwrites:
-            self._undisturbed(case, "--seed", "9")
+            shutil.copytree(self._folder / "old" / "out", case / "out")
         return case
 
     def spread(self, each: int, stages: Sequence[str] = STAGES) -> list[int]:
@@ -537,7 +540,7 @@ class Trial:
         require([path.name for path in case.iterdir()] == ["out"], "something was left beside the output")
         rewritten = there.items() - shards_in(case / "out").items()
         require(not rewritten, f"committed shards were written again: {sorted(rewritten)}")
-        remove(case)
+        shutil.rmtree(case)
         return fates[0]
 
     def _struck(self, case: Path, strike: Strike) -> Fate:
@@ -616,12 +619,6 @@ def contents(folder: Path) -> dict[str, str]:
 def shards_in(folder: Path) -> dict[str, tuple[int, int]]:
     """Inode and mtime, in nanoseconds, of every committed shard: one that is written again has others."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.glob("data-*.arrow")}
-
-
-def remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)
 
 
 def random_seconds(count: int, most: float, seed: int = 0) -> list[float]:

@@ -1,26 +1,23 @@
 """Damage small files and use them in a child process, which may crash, hang or run out of memory.
 
+Children are forks of one process in which everything is imported and compiled, `tests/fuzzing_warm.py`.
+
 A damaged source must be refused in one line that names the file, or be packed correctly: the rows hold what a plain
 reader finds in the same file. In a damaged packed dataset, `verify` must find the fault, and the loader return rows or
 refuse in one line. If the manifest is adapted to the damage, every command must give a result or refuse in one line.
-Any other outcome is a fault, reported with the number of the mutation:
-
-    python -m tests.fuzzing stream --first 0 --count 100000      more than the test suite runs
-    python -m tests.fuzzing stream --first 4711 --count 1        a single one; with --keep FOLDER, it is only written
+Any other outcome is a fault, reported with the number of the mutation; `tests/fuzz.py` runs it again.
 """
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import gzip
 import io
 import json
+import multiprocessing
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import traceback
 import zlib
@@ -32,9 +29,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tests.fuzzing_kept import KEPT, make_manifest_fit, pack_keeping, reading_fault
+from tests.fuzzing_kept import KEPT as KEPT
+from tests.fuzzing_kept import make_manifest_fit, pack_keeping, reading_fault
 
-ROOT = Path(__file__).parent.parent
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.fuzzing_warm"])
+
 SECONDS = 20  # a mutation that takes longer hangs; the slowest takes some hundred milliseconds
 MEMORY = 4 << 30  # that a child may take: a length that lies asks for more
 
@@ -358,7 +358,13 @@ def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path],
 
 
 def run_child(name: str, first: int, count: int, folder: Path) -> None:
-    """Try mutations first..first + count - 1; write the current one to `folder/at`, and faults to `folder/faults`."""
+    """Try mutations first..first + count - 1.
+
+    Writes the number of the current one to `folder/at`, faults to `folder/faults`, and stderr to `folder/stderr`.
+    """
+    with (folder / "stderr").open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    faulthandler.enable(2)
     whole, attempt = open_target(name, folder / "whole")
     fault = attempt(whole, folder / "undamaged")  # compile and import everything first
     assert fault is None, f"undamaged: {fault}"
@@ -387,42 +393,17 @@ def run(name: str, first: int, count: int, folder: Path, most: int = 20) -> list
     end = first + count
     while first < end and len(wrong) < most:
         with tempfile.TemporaryDirectory(dir=folder) as inside:
-            command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzzing", name, "--child", inside]
-            command += ["--first", str(first), "--count", str(end - first)]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-            assert (Path(inside) / "at").exists(), done.stderr
+            child = FORKS.Process(target=run_child, args=(name, first, end - first, Path(inside)))
+            child.start()
+            child.join()
+            errors = (Path(inside) / "stderr").read_text()
+            assert (Path(inside) / "at").exists(), errors
             for line in (Path(inside) / "faults").read_text().splitlines():
                 number, fault = json.loads(line)
                 wrong.append(f"{name} {number}: {fault}")
-            if done.returncode == 0:
+            if child.exitcode == 0:
                 break
             first = int.from_bytes((Path(inside) / "at").read_bytes(), "little")
-            wrong.append(f"{name} {first}: the process ended with {done.returncode}\n{done.stderr[-3000:]}")
+            wrong.append(f"{name} {first}: the process ended with {child.exitcode}\n{errors[-3000:]}")
             first += 1
     return wrong
-
-
-def main() -> None:
-    """Run mutations from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [*SOURCES, *PACKED, *(f"kept-{column}" for column in KEPT)]
-    parser.add_argument("name", choices=[*names, "all"])
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--keep", type=Path, help="write the damaged files here, and do nothing else")
-    asked = parser.parse_args()
-    for name in names if asked.name == "all" else [asked.name]:
-        if asked.child:
-            run_child(name, asked.first, asked.count, asked.child)
-        elif asked.keep:
-            whole, _ = open_target(name, asked.keep / "whole")
-            for number in range(asked.first, asked.first + asked.count):
-                (asked.keep / f"{name}-{number}").write_bytes(mutate(whole, number))
-        else:
-            wrong = run(name, asked.first, asked.count, Path(tempfile.gettempdir()))
-            print(f"{name}: {len(wrong)} faults in {asked.count} mutations", *wrong, sep="\n", flush=True)
-
-
-if __name__ == "__main__":
-    main()

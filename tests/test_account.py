@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import packer
 from packer.plan import count_documents, cut_documents
 from tests import naive
+from tests.effort import FUZZ
 from tests.packed_rows import rows_on_disk
 from tests.packings import Packing, packings, write
 from tests.test_turns import naive_cuts
@@ -104,7 +105,7 @@ def in_rows(out: Path) -> list[tuple[int, int, int]]:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60 * FUZZ)
 @given(packings(mixtures=False, pairs=False))
 def test_the_manifest_has_the_account_of_the_packed_documents(packing):
     pieces = naive_pieces(packing)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 
 import packer
+from tests.effort import FUZZ
 from tests.packings import packings, write
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80 * FUZZ)
 @given(packings())
 def test_every_packed_dataset_agrees_with_its_source(packing):
     with TemporaryDirectory() as folder:

@@ -21,9 +21,9 @@ from packer.shards.check_shards import verify_packed
 from packer.shards.reader import open_shard
 from packer.sources import open_source
 from tests import fuzzing
+from tests.effort import FUZZ
 
-MUTATIONS = int(os.environ.get("PACKER_FUZZ", "200"))  # per file, in the slow tests
-
+MUTATIONS = 60 * FUZZ  # per file
 
 KEPT = [f"kept-{column}" for column in fuzzing.KEPT]
 
