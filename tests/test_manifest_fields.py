@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.shards.manifest import MANIFEST, checksum
+from tests.effort import FUZZ
 
 WRONG = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 0.5, -0.5, float("nan"), float("inf")),
@@ -137,7 +138,7 @@ def test_wrong_or_missing_fields_give_a_one_line_error(made, tmp_path):
 
 @pytest.mark.slow
 def test_more_wrong_fields_give_a_one_line_error(made, tmp_path):
-    assert try_values(made, tmp_path, [*WRONG, ...], every=5) == []
+    assert try_values(made, tmp_path, [*WRONG, ...], every=max(1, 15 // FUZZ)) == []
 
 
 def test_a_deeply_nested_field_gives_a_one_line_error(made, tmp_path):

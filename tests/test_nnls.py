@@ -205,8 +205,8 @@ def test_squad_packs_as_published_and_better(shared_data):
 
 
 @jit_only
-@pytest.mark.parametrize("max_len", [4096, 8192])
-@pytest.mark.parametrize("max_segments", [None, 8])
+@pytest.mark.slow
+@pytest.mark.parametrize(("max_len", "max_segments"), [(4096, 8), (8192, None)])
 def test_long_packs_stay_quick(shared_data, max_len, max_segments):
     lengths = np.load(shared_data / "lengths" / "nltk_docs.npy")
     histogram = np.bincount(lengths[lengths <= max_len], minlength=max_len + 1).astype(np.int64)
