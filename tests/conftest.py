@@ -1,7 +1,9 @@
 """What all tests share: the kernels' cache, Hypothesis settings, and the folder of test data."""
 
 import hashlib
+import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,13 @@ def dataset(packed):
     import packer
 
     return packer.load(packed)
+
+
+@pytest.fixture(scope="session")
+def another_process():
+    """Function that calls a function in another process, one for all tests; arguments and result are pickled."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
 @pytest.fixture(scope="module")

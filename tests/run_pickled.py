@@ -1,10 +1,6 @@
-"""Run pickled tasks in another process, for test_pickled_tasks.py: `python -m tests.run_pickled PICKLED FOLDER`."""
+"""Run pickled tasks in another process, for test_pickled_tasks.py."""
 
-import json
-import pickle
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import xxhash
 
@@ -14,8 +10,8 @@ def summary(chunk):
     return [chunk.segments, chunk.histogram.tolist(), chunk.places.tolist(), repr(chunk.account)]
 
 
-def main(pickled, folder):
-    tasks, surveyor, write = pickle.loads(pickled.read_bytes())
+def run(tasks, surveyor, write, folder):
+    """Return hashes of the notes and shards that the tasks make in a folder, and the summary of a chunk."""
     notes = {
         f"{task.stage}-{number}": xxhash.xxh3_128_hexdigest(task.task(number).to_bytes())
         for task, numbers in tasks
@@ -29,8 +25,4 @@ def main(pickled, folder):
         file = write(number).file
         shards[file] = xxhash.xxh3_128_hexdigest((folder / file).read_bytes())
     chunk = None if surveyor is None else summary(surveyor(0))
-    print(json.dumps({"notes": notes, "shards": shards, "chunk": chunk}))
-
-
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    return {"notes": notes, "shards": shards, "chunk": chunk}

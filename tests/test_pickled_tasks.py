@@ -1,10 +1,6 @@
 """Tasks of every stage can be pickled and run by another process, with the same notes and shards."""
 
-import json
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -19,9 +15,7 @@ from packer.pipeline import packing
 from packer.pipeline.segment_reader import MappedDocuments
 from packer.pipeline.shard_maker import ShardTask
 from packer.pipeline.surveying import Surveyor
-from tests.run_pickled import summary
-
-ROOT = Path(__file__).parent.parent
+from tests.run_pickled import run, summary
 
 
 def documents(count, longest, seed=0):
@@ -64,7 +58,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(tmp_path, monkeypatch, name):
+def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(another_process, tmp_path, monkeypatch, name):
     make, options = CASES[name]
     tasks, found, call = [], {}, NotedTask.__call__
 
@@ -80,9 +74,7 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(tmp_pat
         write = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(maker.shards.shard_rows))
         reader = getattr(getattr(maker.shards, "job", None), "reader", None)
         surveyor = Surveyor(reader=reader, options=maker.shards.job.options) if reader is not None else None
-        (tmp_path / "pickled").write_bytes(pickle.dumps((tasks, surveyor, write)))
-        command = [sys.executable, "-m", "tests.run_pickled", str(tmp_path / "pickled"), str(tmp_path / "child")]
-        found["child"] = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
+        found["child"] = another_process(run, tasks, surveyor, write, tmp_path / "child")
         names = [f"{task.stage}-{number}" for task, numbers in tasks for number in numbers]
         found["notes"] = {name: xxhash.xxh3_128_hexdigest((claimed.notes / name).read_bytes()) for name in names}
         found["surveyor"] = surveyor

@@ -1,6 +1,5 @@
 """Record batches are decoded on demand: none is held, and open sources can be pickled."""
 
-import json
 import pickle
 import subprocess
 import sys
@@ -125,29 +124,10 @@ def test_a_record_batch_takes_less_than_a_kilobyte(tmp_path):
     assert grown * 1024 / batches < 600  # 2,600 if batches were held; addresses take 128
 
 
-LOADED = """
-import json, pickle, sys
-sys.path.insert(0, "")
-from tests.test_sources import read_whole
-with open(sys.argv[1], "rb") as file:
-    source = pickle.load(file)
-table = source.table(source.survey().lengths())
-extra = {name: list(map(str, column.chunks)) for name, column in table.extra.items()}
-print(json.dumps([read_whole(source), extra, source.describe(1), source.name]))
-"""
-
-
 def contents(source: Source) -> list:
     table = source.table(source.survey().lengths())
     extra = {name: list(map(str, column.chunks)) for name, column in table.extra.items()}
-    return json.loads(json.dumps([read_whole(source), extra, source.describe(1), source.name]))
-
-
-def contents_elsewhere(source: Source, folder: Path) -> list:
-    """Return the contents read by another process, which unpickles the source."""
-    path = folder / "source.pickle"
-    path.write_bytes(pickle.dumps(source))
-    return json.loads(in_a_fresh_process(LOADED, str(path)))
+    return [read_whole(source), extra, source.describe(1), source.name]
 
 
 def table_of(**columns) -> dict:
@@ -155,39 +135,39 @@ def table_of(**columns) -> dict:
 
 
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet", "jsonl", "gz"])
-def test_a_source_reads_the_same_in_another_process(tmp_path, kind):
+def test_a_source_reads_the_same_in_another_process(another_process, tmp_path, kind):
     source = open_source(write(tmp_path / "rows", kind, DOCUMENTS, LABELS)).spill(tmp_path / "spill")
-    assert contents(source)[0] == [DOCUMENTS, LABELS]
-    assert contents_elsewhere(source, tmp_path) == contents(source)
+    assert contents(source)[0] == (DOCUMENTS, LABELS)
+    assert another_process(contents, source) == contents(source)
 
 
-def test_pairs_with_extra_columns_read_the_same_in_another_process(tmp_path):
+def test_pairs_with_extra_columns_read_the_same_in_another_process(another_process, tmp_path):
     steps = {"chosen": 1, "rejected": -1}
     columns = {f"{role}_{name}": DOCUMENTS[::step] for role, step in steps.items() for name in NAMES}
     write_ipc(tmp_path / "pairs.arrow", pa.table({**columns, "n": range(len(DOCUMENTS))}))
     source = open_source(tmp_path / "pairs.arrow", pairs=True, keep=["n"])
     assert len(contents(source)[0][0]) == 2 * len(DOCUMENTS)
-    assert contents_elsewhere(source, tmp_path) == contents(source)
+    assert another_process(contents, source) == contents(source)
 
 
-def test_masked_documents_read_the_same_in_another_process(tmp_path):
+def test_masked_documents_read_the_same_in_another_process(another_process, tmp_path):
     masks = [[1] * (len(d) // 2) + [0] * (len(d) - len(d) // 2) for d in DOCUMENTS]
     write_ipc(tmp_path / "rows.arrow", pa.table({"input_ids": DOCUMENTS, "loss_mask": masks}))
     source = open_source(tmp_path / "rows.arrow").spill(tmp_path / "spill")
-    assert contents_elsewhere(source, tmp_path) == contents(source)
+    assert another_process(contents, source) == contents(source)
 
 
-def test_tokenized_text_reads_the_same_without_its_tokenizer(tmp_path):
+def test_tokenized_text_reads_the_same_without_its_tokenizer(another_process, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "The fox"}\n\n{"text": "jumps over"}\n')
     options = TextOptions(tokenizer=save_tokenizer(tmp_path / "tokenizer"))
     source = open_text(tmp_path / "rows.jsonl", options).spill(tmp_path / "spill")
     assert source.describe(1) == "document 1 (rows.jsonl line 3)"
-    assert contents_elsewhere(source, tmp_path) == contents(source)
+    assert another_process(contents, source) == contents(source)
 
 
 @pytest.mark.parametrize("where", ["memory", "disk", "both"])
 @pytest.mark.parametrize("change", ["none", "select", "shuffle"])
-def test_datasets_in_memory_read_the_same_in_another_process(tmp_path, where, change):
+def test_datasets_in_memory_read_the_same_in_another_process(another_process, tmp_path, where, change):
     dataset = datasets.Dataset.from_dict(table_of())
     if where != "memory":
         dataset.save_to_disk(tmp_path / "saved", num_shards=2)
@@ -199,13 +179,13 @@ def test_datasets_in_memory_read_the_same_in_another_process(tmp_path, where, ch
     if change == "shuffle":
         dataset = dataset.shuffle(seed=1)
     source = open_source(dataset, keep=["n"])
-    assert contents_elsewhere(source, tmp_path) == contents(source)
+    assert another_process(contents, source) == contents(source)
 
 
-def test_saved_datasets_read_the_same_in_another_process(tmp_path):
+def test_saved_datasets_read_the_same_in_another_process(another_process, tmp_path):
     datasets.Dataset.from_dict(table_of()).save_to_disk(tmp_path / "saved", num_shards=3)
     source = open_source(tmp_path / "saved", keep=["n"])
-    assert contents_elsewhere(source, tmp_path) == contents(source)
+    assert another_process(contents, source) == contents(source)
 
 
 def open_mapped(folder: Path, kind: str) -> Source:
