@@ -199,9 +199,10 @@ def test_an_unfinished_pack_is_refused(tmp_path):
 
 def test_an_unknown_format_version_is_refused(tmp_path):
     out = make(tmp_path)
-    edit_manifest(out, lambda content: content.update(format_version=2))
+    edit_manifest(out, lambda content: content.update(format_version=3))
     message = refusal(out)
-    assert message.startswith(f"{out / MANIFEST} has format version 2, this package reads 1: upgrade packer, or pack")
+    expected = f"{out / MANIFEST} has format version 3, this package reads 1 and 2: upgrade packer, or pack"
+    assert message.startswith(expected)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format_version": 1}'])

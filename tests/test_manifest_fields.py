@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
+from packer.shards import shard_table
 from packer.shards.manifest import MANIFEST, checksum
 from tests.effort import FUZZ
 
@@ -51,6 +52,7 @@ KINDS = {
     "grouped": {"max_len": 8, "keep": ["k"], "keep_tokens": ["t"], "group_by": "k", "align": 4, "max_segments": 5},
     "mixture": {"max_len": 8, "max_segments": 3},
     "pairs": {"max_len": 16, "pairs": True, "long": "drop"},
+    "many shards": {"max_len": 8, "shard_size": 300},
 }
 
 
@@ -68,7 +70,10 @@ def made(request, tmp_path_factory) -> tuple[Path, list[str], list[str]]:
         with pa.ipc.new_stream(str(path), pa.table(table).schema) as stream:
             stream.write_table(pa.table(table))
     source = [(sources[0], 0.5), (sources[1], 0.25)] if request.param == "mixture" else sources[0]
-    packer.pack(source, folder / "packed", sync=False, **options)
+    with pytest.MonkeyPatch.context() as few:
+        if request.param == "many shards":
+            few.setattr(shard_table, "MOST_IN_MANIFEST", 1)
+        packer.pack(source, folder / "packed", sync=False, **options)
     names = {"keep_tokens": "--keep-tokens", "max_len": "--max-len", "max_segments": "--max-segments"}
     again = ["pack", "-o", str(folder / "packed")]
     for name, value in options.items():

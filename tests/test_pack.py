@@ -14,6 +14,7 @@ import pytest
 
 import packer
 from packer.plan import cut_documents
+from packer.shards import shard_table
 from packer.sources import open_source
 from tests import naive
 
@@ -188,10 +189,12 @@ def test_all_integer_types_and_containers_pack_to_the_same_bytes(tmp_path):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(("name", "algorithm"), [("format-1", "bfd"), ("format-1-drawn", "auto")])
-def test_format_version_1_is_written_and_read_unchanged(tmp_path, name, algorithm):
-    """Each golden folder is a packed dataset of format version 1; other bytes need a new version and a new folder."""
+@pytest.mark.parametrize(("name", "algorithm"), [("format-1", "bfd"), ("format-1-drawn", "auto"), ("format-2", "auto")])
+def test_format_versions_are_written_and_read_unchanged(tmp_path, monkeypatch, name, algorithm):
+    """Each golden folder is a packed dataset of a format version; other bytes need a new version and a new folder."""
     golden = GOLDEN / name
+    if name == "format-2":
+        monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
     source = save_arrow(tmp_path / "source.arrow", made_documents(40, longest=30))
     options = {"max_len": 32, "algorithm": algorithm, "emit": ["position_ids"], "shard_size": "6KB", "pad_id": 3}
     packer.pack(source, tmp_path / "out", **options)

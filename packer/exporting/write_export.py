@@ -24,7 +24,7 @@ from packer.output.replace_folder import restore
 from packer.paths import output_path
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile, hash_file
-from packer.shards.manifest import FORMAT_VERSION, Manifest, ShardEntry
+from packer.shards.manifest import Manifest, ShardEntry
 from packer.shards.reader import check_batch, open_shard
 from packer.system_errors import system_errors
 
@@ -147,7 +147,7 @@ def export(
                 to=to,
                 packed={
                     "fingerprint": dataset.fingerprint,
-                    "format_version": FORMAT_VERSION,
+                    "format_version": dataset.manifest.format_version,
                     "max_len": dataset.max_len,
                     "pad_id": dataset.pad_id,
                     "rows": len(dataset),

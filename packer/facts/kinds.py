@@ -20,7 +20,8 @@ class Kind(NamedTuple):
     """Whether a value is of this kind."""
 
 
-def _whole(least: int, most: int) -> Kind:
+def whole_number(least: int, most: int) -> Kind:
+    """Return the kind of whole numbers from `least` to `most`."""
     return Kind(f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most)
 
 
@@ -40,9 +41,9 @@ FLAG = Kind("true or false", lambda value: type(value) is bool)
 EVERY = "*"
 """Key that stands for any field name, in objects whose fields are all of one kind."""
 
-Whole = Annotated[int, _whole(-(2**63), 2**63 - 1)]
-Count = Annotated[int, _whole(0, 2**63 - 1)]
-Positive = Annotated[int, _whole(1, 2**63 - 1)]
+Whole = Annotated[int, whole_number(-(2**63), 2**63 - 1)]
+Count = Annotated[int, whole_number(0, 2**63 - 1)]
+Positive = Annotated[int, whole_number(1, 2**63 - 1)]
 Ratio = Annotated[float, _number(0)]
 Weight = Annotated[float, _number(sys.float_info.min)]
 

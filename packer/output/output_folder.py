@@ -25,6 +25,7 @@ from pathlib import Path
 from packer.facts import REJECTED
 from packer.output import replace_folder
 from packer.output.output_kind import LOCK, WORK, Kind
+from packer.shards.manifest import SHARDS
 
 REQUEST = "request.json"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -117,7 +118,8 @@ class OutputFolder:
     def clear(self) -> None:
         """Remove everything but the lock; the request first, so that an interrupted removal is never resumed."""
         delete(self.work / REQUEST)
-        begun = [*self.shards(), self.building / REJECTED] if self.building == self.out else self.building.iterdir()
+        small = (self.building / REJECTED, self.building / SHARDS)
+        begun = (*self.shards(), *small) if self.building == self.out else self.building.iterdir()
         for path in (*self.work.iterdir(), *begun):
             if path not in (self.work, self.work / LOCK):
                 delete(path)

@@ -16,7 +16,9 @@ WORK = ".packer"
 LOCK = "lock"
 """File in WORK that is locked by the working process."""
 
-_WRITTEN_HERE = re.compile(r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|state\.json|dataset_info\.json|rejected\.jsonl|lock")
+_WRITTEN_HERE = re.compile(
+    r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|manifest-shards\.arrows|state\.json|dataset_info\.json|rejected\.jsonl|lock"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

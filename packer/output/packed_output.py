@@ -10,7 +10,6 @@ A note, decoded source or shard that does not match its hash is made again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,13 @@ from packer.facts.kinds import check_fields
 from packer.output.output_folder import UNREADABLE, OutputFolder, delete
 from packer.output.output_kind import Kind
 from packer.shards.files import hash_file
-from packer.shards.manifest import MANIFEST, ShardEntry, checksum
-
-
-def _files_listed(manifest: Mapping[str, Any]) -> list[str]:
-    return [*(shard["file"] for shard in manifest["shards"]), *manifest["files"]]
-
+from packer.shards.manifest import MANIFEST, SHARDS, ShardEntry, checksum, names_listed
 
 PACKED = Kind(
     name="a packed dataset",
     record=MANIFEST,
     building="new",
-    listed=_files_listed,  # not a lambda: outputs are pickled
+    listed=names_listed,
     in_place=True,
 )
 
@@ -92,7 +86,7 @@ class PackedOutput(OutputFolder):
 
     def forget_plan(self) -> None:
         """Remove the notes of the plan, and the shards made from it."""
-        for made in (self.notes, *self.shards(), self.entries):
+        for made in (self.notes, *self.shards(), self.building / SHARDS, self.entries):
             delete(made)
         self.notes.mkdir()
         self.entries.mkdir()

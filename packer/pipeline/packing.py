@@ -35,8 +35,9 @@ from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere
-from packer.shards.manifest import MANIFEST, Manifest, datasets_files, is_packed
+from packer.shards.manifest import MANIFEST, Manifest, is_packed
 from packer.shards.reader import read_manifest
+from packer.shards.shard_table import files_beside, kept_shards
 from packer.sources import OpenDocuments
 from packer.sources.formats import FORMATS, ending_of
 from packer.sources.hugging_face import SAVED
@@ -270,7 +271,8 @@ def _pack_into(
             "check the labels or masks, or choose --allow-untrained"
         )
     totals = with_texts(totals, mapped)
-    files = datasets_files(documents.identity, [entry.file for entry in entries])
+    shards = kept_shards(entries)
+    files = files_beside(documents.identity, shards)
     hashes = {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()}
     for _ in engine.assigned([0], lambda _: is_packed(claimed.building)):
         if options.on_error == "skip":
@@ -280,7 +282,7 @@ def _pack_into(
             options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the tokenizer's path
             source=documents.identity,
             totals=totals,
-            shards=tuple(entries),
+            shards=shards,
             files=hashes,
         )
         claimed.finish(manifest.to_bytes(), files)

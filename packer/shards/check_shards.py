@@ -20,7 +20,7 @@ from packer.labels import NO_LOSS
 from packer.progress import Progress
 from packer.shards.figures import manifest_faults, totals_faults
 from packer.shards.files import hash_file
-from packer.shards.manifest import MANIFEST, Manifest, ShardEntry, checksum, is_canonical
+from packer.shards.manifest import MANIFEST, SHARDS, Manifest, ShardEntry, checksum, is_canonical
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.rejected_records import rejected_faults
 from packer.shards.row_format import PADDING
@@ -51,7 +51,7 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
         elif name == REJECTED:
             yield from rejected_faults(folder, manifest)
     named = {entry.file for entry in manifest.shards}
-    for path in sorted([*folder.glob("*.arrow"), *folder.glob(REJECTED)]):
+    for path in sorted(path for name in ("*.arrow", SHARDS, REJECTED) for path in folder.glob(name)):
         if path.name not in named and path.name not in manifest.files:
             yield f"{path.name} is not listed in the manifest"
     yield from manifest_faults(folder, manifest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from packer.errors import PackerError
 from packer.facts import Totals
 from packer.options import PackOptions
 from packer.shards.files import hash_file
-from packer.shards.manifest import Manifest, datasets_files
+from packer.shards.manifest import Manifest, ShardEntry
+from packer.shards.shard_table import column_of, files_beside
 
 
 def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> Iterator[str]:
@@ -45,7 +46,7 @@ def _formatted(value: object) -> str:
 def manifest_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Yield a sentence for each contradiction within a manifest, or with the files for `datasets` beside it."""
     totals, shards = manifest.totals, manifest.shards
-    rows, tokens, trained = (sum(getattr(entry, name) for entry in shards) for name in ("rows", "tokens", "trained"))
+    rows, tokens, trained = (_total(shards, name) for name in ("rows", "tokens", "trained"))
     if trained != totals.tokens_trained:
         yield f"the shards have {trained:,} trained tokens, the manifest says {totals.tokens_trained:,}"
     if rows != totals.packs:
@@ -55,22 +56,27 @@ def manifest_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
     counted = totals.tokens_packed - totals.tokens_repeated + totals.tokens_lost
     if counted != totals.tokens:
         yield f"{counted:,} tokens are accounted for, the source had {totals.tokens:,}"
-    untrained = sum(entry.untrained_segments for entry in shards)
+    untrained = _total(shards, "untrained_segments")
     yield from differences(totals, {"segments_untrained": untrained}, "the shards")
     if rows:
         yield from differences(totals, {"efficiency": tokens / (rows * manifest.max_len)}, "the shards")
-    pools = list(accumulate((entry.rows for entry in reversed(shards)), initial=0))
+    pools = accumulate(column_of(shards, "rows")[::-1].tolist(), initial=0)
     if totals.pool_packs not in pools:
         yield f"pool_packs is {totals.pool_packs:,} in the manifest, and no number of last shards has as many rows"
     if totals.documents_rejected is not None:
         rejected = {"rejected": sum(totals.documents_rejected.values())}
         yield from differences(totals, {"documents_dropped": rejected}, "documents_rejected")
-    for name, content in datasets_files(manifest.source, [entry.file for entry in shards]).items():
+    for name, content in files_beside(manifest.source, shards).items():
         path = folder / name
         if name not in manifest.files:
             yield f"{name} is not listed in the manifest"
         elif path.is_file() and path.read_bytes() != content and hash_file(path) == manifest.files[name]:
             yield f"{name} does not list the shards of the manifest"  # with another hash, it was changed after packing
+
+
+def _total(shards: Sequence[ShardEntry], name: str) -> int:
+    """Return the sum of a field of all entries, which may be above an int64 in a damaged manifest."""
+    return sum(column_of(shards, name).tolist())
 
 
 def totals_faults(manifest: Manifest, items: NDArray[np.int64]) -> Iterator[str]:

@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packer.facts import REJECTED, Facts, SourceIdentity, Totals, kinds_of
-from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields
+from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields, whole_number
 from packer.options import PackOptions, byte_size
 from packer.shards.option_kinds import OPTIONS
 from packer.shards.row_format import RowFormat
 
-FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+
+SHARDS = "manifest-shards.arrows"
+"""File with the entries of the shards, if these are too many for the manifest; see `shard_table.py`.
+
+The ending is that of Arrow streams, so that *.arrow are the shards only.
+"""
+
+IN_MANIFEST, IN_TABLE = FORMAT_VERSIONS = 1, 2
+"""Format versions by where the entries of the shards are; nothing else differs."""
+
+_MOST_SHARDS = 10_000_000
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -55,6 +65,7 @@ _FIELDS = {
     "shards": [kinds_of(ShardEntry)],
     "files": {EVERY: TEXT},
 }
+_FIELDS_BESIDE_TABLE = _FIELDS | {"shards": whole_number(1, _MOST_SHARDS)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +84,16 @@ class Manifest:
     totals: Totals
     """Counts of documents, segments and rows, and of tokens packed, repeated, truncated and dropped."""
 
-    shards: tuple[ShardEntry, ...]
-    """Shards in order; the rows of each continue those of the one before."""
+    shards: Sequence[ShardEntry]
+    """Shards in order; the rows of each continue those of the one before. A tuple, or a `ShardTable` of very many."""
 
     files: Mapping[str, str]
     """xxh3-128 of the small files beside the shards, by name."""
+
+    @property
+    def format_version(self) -> int:
+        """Version of the format on disk."""
+        return IN_MANIFEST if isinstance(self.shards, tuple) else IN_TABLE
 
     @property
     def packs(self) -> int:
@@ -130,12 +146,13 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file without its checksum."""
+        in_manifest = self.format_version == IN_MANIFEST
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": self.format_version,
             "options": self.options.to_dict(),
             "source": self.source.to_dict(),
             "totals": self.totals.to_dict(),
-            "shards": [shard.to_dict() for shard in self.shards],
+            "shards": [shard.to_dict() for shard in self.shards] if in_manifest else len(self.shards),
             "files": dict(self.files),
         }
 
@@ -145,21 +162,27 @@ class Manifest:
         return _to_bytes({**content, "checksum": checksum(content)})
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Manifest:
+    def from_dict(cls, content: Mapping[str, Any], table: Sequence[ShardEntry] | None = None) -> Manifest:
         """Create a manifest from what `to_dict` returns; unknown fields, which later versions may add, are ignored.
+
+        Args:
+            content: content of manifest.json.
+            table: entries of the shards, if the content has only their number.
 
         Raises:
             KeyError: a field is missing.
             TypeError: a field holds a value of the wrong type or out of range, or a file has an unexpected name.
         """
-        check_fields(content, _FIELDS)
+        check_fields(content, _FIELDS if table is None else _FIELDS_BESIDE_TABLE)
         _check_together(content)
         _check_names(content)
+        if table is not None and len(table) != content["shards"]:
+            raise TypeError(f"there are {content['shards']:,} shards, and {len(table):,} in {SHARDS}")
         return cls(
             options=PackOptions.from_dict(content["options"]),
             source=SourceIdentity.from_dict(content["source"]),
             totals=Totals.from_dict(content["totals"]),
-            shards=tuple(ShardEntry.from_dict(shard) for shard in content["shards"]),
+            shards=table if table is not None else tuple(map(ShardEntry.from_dict, content["shards"])),
             files=content["files"],
         )
 
@@ -192,10 +215,11 @@ def _check_names(content: Mapping[str, Any]) -> None:
     Raises:
         TypeError: a name has another form, or there are no shards.
     """
-    if not content["shards"]:
+    shards = content["shards"]
+    if not shards:
         raise TypeError("there are no shards")
-    for number, shard in enumerate(content["shards"]):
-        expected = shard_name(number, len(content["shards"]))
+    for number, shard in enumerate(shards if isinstance(shards, list) else ()):
+        expected = shard_name(number, len(shards))
         if shard["file"] != expected:
             raise TypeError(f"shard {number} is named {json.dumps(shard['file'])[:60]}, not {expected}")
     for name in content["files"]:
@@ -220,8 +244,29 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def shard_name(shard: int, shards: int) -> str:
-    """Return the file name of a shard, as `datasets` has it: data-00000-of-00012.arrow."""
-    return f"data-{shard:05d}-of-{shards:05d}.arrow"
+    """Return the file name of a shard, as `datasets` has it: data-00000-of-00012.arrow.
+
+    Names sort like numbers, also of more than 100,000 shards: data-099999-of-234000.arrow.
+    """
+    return f"data-{shard:0{max(5, len(str(shards - 1)))}d}-of-{shards:05d}.arrow"
+
+
+def names_listed(content: Mapping[str, Any]) -> list[str]:
+    """Return the names of all other files of a packed dataset, from the content of its manifest.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: the content is damaged.
+    """
+    shards = content["shards"]
+    if not isinstance(shards, list) and not 0 < shards <= _MOST_SHARDS:
+        raise ValueError(f"shards is {shards}")
+    names = [shard["file"] for shard in shards] if isinstance(shards, list) else all_shard_names(shards)
+    return [*names, *content["files"]]
+
+
+def all_shard_names(shards: int) -> list[str]:
+    """Return the file names of all shards in order."""
+    return [shard_name(shard, shards) for shard in range(shards)]
 
 
 def datasets_files(source: SourceIdentity, shard_files: list[str]) -> dict[str, bytes]:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.shards.manifest import FORMAT_VERSION, MANIFEST, Manifest, ShardEntry
+from packer.shards.manifest import (
+    FORMAT_VERSIONS,
+    IN_TABLE,
+    MANIFEST,
+    SHARDS,
+    Manifest,
+    ShardEntry,
+    all_shard_names,
+)
+from packer.shards.shard_table import ShardTable
 from packer.shards.structure import rows_fault
 from packer.system_errors import shortage
 
@@ -34,24 +45,65 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         content = json.loads(path.read_bytes())
         version = content["format_version"]
+        digest = content["files"][SHARDS] if version == IN_TABLE else None
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {remedy}") from error
-    if type(version) is not int or version != FORMAT_VERSION:
+    if type(version) is not int or version not in FORMAT_VERSIONS:
         raise PackerError(
-            f"{path} has format version {str(version)[:40]}, this package reads {FORMAT_VERSION}: "
-            "upgrade packer, or pack again to another folder"
+            f"{path} has format version {str(version)[:40]}, this package reads "
+            f"{' and '.join(map(str, FORMAT_VERSIONS))}: upgrade packer, or pack again to another folder"
         )
+    table = _read_table(folder / SHARDS, digest) if version == IN_TABLE else None
     try:
-        manifest = Manifest.from_dict(content)
+        manifest = Manifest.from_dict(content, table)
     except (KeyError, TypeError) as error:
         raise PackerError(f"{path} is damaged ({_reason(error)}): {remedy}") from error
     except PackerError as error:
         raise PackerError(f"{path} is damaged ({error}): {remedy}") from error
-    for name in (*(entry.file for entry in manifest.shards), *manifest.files):
-        _is_regular_file(folder / name)  # a missing file is reported when it is read
+    _refuse_irregular(folder, (all_shard_names(len(manifest.shards)), manifest.files))
     return manifest
+
+
+def _read_table(path: Path, digest: object) -> ShardTable:
+    """Read the entries of very many shards from the file beside the manifest.
+
+    Raises:
+        PackerError: the file is missing, or was changed.
+    """
+    import xxhash
+
+    if not _is_regular_file(path):
+        raise PackerError(f"{path} is missing, the manifest lists it: {_REMEDY}")
+    try:
+        content = path.read_bytes()
+        if xxhash.xxh3_128_hexdigest(content) != digest:
+            raise PackerError(f"{path} does not match its hash in the manifest: {_REMEDY}")
+        return ShardTable.from_bytes(content)
+    except MemoryError as error:
+        raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
+    except TypeError as error:
+        raise PackerError(f"{path} is damaged: {error}; restore it, or pack again to another folder") from error
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
+
+
+def _refuse_irregular(folder: Path, listed: Iterable[Iterable[str]]) -> None:
+    """Raise a PackerError if a listed file is something other than a regular file; one that is missing is not.
+
+    The folder is listed once instead of looking at each of 100,000 files.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            irregular = {entry.name for entry in entries if not entry.is_file(follow_symlinks=False)}
+    except OSError as error:
+        raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
+    if irregular:
+        for names in listed:
+            for name in irregular.intersection(names):
+                _is_regular_file(folder / name)
 
 
 def _is_regular_file(path: Path) -> bool:

@@ -1,0 +1,144 @@
+"""Entries of very many shards: a table in a file of its own, beside the manifest.
+
+JSON with an entry for each of 100,000 shards takes seconds to read, and this table milliseconds. It is an Arrow IPC
+stream, uncompressed, with the fields of `ShardEntry` as columns except for `file`, which follows from the number of the
+shard. The manifest has its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow, as_numpy
+from packer.facts import SourceIdentity
+from packer.shards.manifest import SHARDS, ShardEntry, all_shard_names, datasets_files, shard_name
+
+MOST_IN_MANIFEST = 4096
+"""Largest number of shards whose entries are in manifest.json itself; these take a quarter of a second to read."""
+
+_HASH_BYTES = 16
+_LEAST = {"rows": 1, "tokens": 0, "trained": 0, "untrained_segments": 0, "bytes": 0}
+_SCHEMA = pa.schema([(name, pa.int64()) for name in _LEAST] + [("xxh3_128", pa.binary(_HASH_BYTES))])
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class ShardTable(Sequence[ShardEntry]):
+    """A sequence of entries that are made when they are asked for, from columns."""
+
+    _counts: Mapping[str, NDArray[np.int64]]
+    _hashes: bytes
+
+    @classmethod
+    def of(cls, entries: Iterable[ShardEntry]) -> ShardTable:
+        """Return the table of entries that are in order and have the file names of shards."""
+        entries = list(entries)
+        counts = {name: np.array([getattr(entry, name) for entry in entries], np.int64) for name in _LEAST}
+        return cls(counts, bytes.fromhex("".join(entry.xxh3_128 for entry in entries)))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> ShardTable:
+        """Return the table that a file holds; columns that it does not know are ignored.
+
+        Raises:
+            TypeError: a column is missing or of another type, or a value is out of range.
+            ValueError, OSError: the content is no Arrow stream.
+            MemoryError: a damaged length asks for too much.
+        """
+        table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+        table.validate(full=True)
+        for column in _SCHEMA:
+            if table.column_names.count(column.name) != 1 or table.schema.field(column.name).type != column.type:
+                raise TypeError(f"it has no column {column.name} of type {column.type}")
+            if table[column.name].null_count:
+                raise TypeError(f"a value of {column.name} is null")
+        counts = {name: _joined(table[name]) for name in _LEAST}
+        for name, least in _LEAST.items():
+            wrong = np.flatnonzero(counts[name] < least)
+            if len(wrong):
+                raise TypeError(f"{name} of shard {wrong[0]} is {counts[name][wrong[0]]}, less than {least}")
+            if counts[name].sum(dtype=np.float64) >= 2**62:  # sums of int64 would overflow
+                raise TypeError(f"{name} add up to {2**62} or more")
+        hashes = (as_numpy(_bytes_of(chunk)).tobytes() for chunk in table["xxh3_128"].chunks)
+        return cls(counts, b"".join(hashes))
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file; equal tables give equal bytes."""
+        hashes = pa.Array.from_buffers(_SCHEMA.field("xxh3_128").type, len(self), [None, pa.py_buffer(self._hashes)])
+        columns = [*(as_arrow(self._counts[name]) for name in _LEAST), hashes]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, _SCHEMA) as stream:
+            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+        return bytes(sink.getvalue())
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """Return a numeric field of all entries."""
+        return self._counts[name]
+
+    def __len__(self) -> int:
+        return len(self._counts["rows"])
+
+    @overload
+    def __getitem__(self, index: int) -> ShardEntry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ShardEntry]: ...
+
+    def __getitem__(self, index: int | slice) -> ShardEntry | Sequence[ShardEntry]:
+        if isinstance(index, slice):
+            return tuple(map(self._entry, range(len(self))[index]))
+        return self._entry(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[ShardEntry]:
+        names, size = list(self._counts), _HASH_BYTES * 2
+        digests = self._hashes.hex()
+        for shard, counts in enumerate(zip(*(values.tolist() for values in self._counts.values()), strict=True)):
+            digest = digests[shard * size : (shard + 1) * size]
+            fields = dict(zip(names, counts, strict=True))
+            yield ShardEntry(file=shard_name(shard, len(self)), xxh3_128=digest, **fields)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShardTable) and self.to_bytes() == other.to_bytes()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ShardTable({len(self):,} shards)"
+
+    def _entry(self, shard: int) -> ShardEntry:
+        counts = {name: int(values[shard]) for name, values in self._counts.items()}
+        digest = self._hashes[shard * _HASH_BYTES : (shard + 1) * _HASH_BYTES].hex()
+        return ShardEntry(file=shard_name(shard, len(self)), xxh3_128=digest, **counts)
+
+
+def column_of(shards: Sequence[ShardEntry], name: str) -> NDArray[np.int64]:
+    """Return a numeric field of all entries of a manifest, in a time that suits very many."""
+    if isinstance(shards, ShardTable):
+        return shards.column(name)
+    return np.array([getattr(entry, name) for entry in shards], np.int64)
+
+
+def kept_shards(entries: Sequence[ShardEntry]) -> Sequence[ShardEntry]:
+    """Return the entries as a manifest keeps them: a tuple, or a table if there are very many."""
+    return tuple(entries) if len(entries) <= MOST_IN_MANIFEST else ShardTable.of(entries)
+
+
+def files_beside(source: SourceIdentity, shards: Sequence[ShardEntry]) -> dict[str, bytes]:
+    """Return the content, by name, of the small files beside the shards that depend on these and the source."""
+    table = {SHARDS: shards.to_bytes()} if isinstance(shards, ShardTable) else {}
+    return datasets_files(source, all_shard_names(len(shards))) | table
+
+
+def _joined(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *map(as_numpy, column.chunks)])
+
+
+def _bytes_of(chunk: pa.FixedSizeBinaryArray) -> pa.Array:
+    """View fixed-size binary values as the bytes that they consist of."""
+    first, count = chunk.offset * _HASH_BYTES, len(chunk) * _HASH_BYTES
+    return pa.Array.from_buffers(pa.uint8(), count, [None, chunk.buffers()[1]], offset=first)

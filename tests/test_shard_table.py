@@ -1,0 +1,293 @@
+"""Entries of very many shards are in a file of their own, and nothing else about the dataset differs."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import packer
+from packer import PackerError
+from packer.cli import cli
+from packer.output.output_folder import OutputFolder
+from packer.shards import shard_table
+from packer.shards.manifest import MANIFEST, SHARDS, ShardEntry, all_shard_names, checksum, shard_name
+from packer.shards.reader import read_manifest
+from packer.shards.shard_table import ShardTable, column_of, kept_shards
+from tests.packed_rows import make, rows_on_disk
+from tests.test_output_folder import Killed
+from tests.test_pack import hashes, made_documents, save_arrow
+
+COUNTS = st.integers(0, 2**40)
+HASHES = st.binary(min_size=16, max_size=16).map(bytes.hex)
+FIELDS = st.fixed_dictionaries({"rows": st.integers(1, 2**40), "tokens": COUNTS, "trained": COUNTS, "bytes": COUNTS})
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Every pack of more than two shards has a table of them."""
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
+
+
+@pytest.fixture
+def folder(few, tmp_path) -> Path:
+    """A packed dataset with a table of its shards, in a folder beside its source."""
+    return make(tmp_path, shard_size=400)
+
+
+def change_table(folder: Path, change) -> None:
+    """Replace the table, and update the manifest as an attacker would; `change` returns a table, or bytes."""
+    path = folder / SHARDS
+    changed = change(pa.ipc.open_stream(path.read_bytes()).read_all())
+    if isinstance(changed, pa.Table):
+        with pa.ipc.new_stream(path, changed.schema) as stream:
+            stream.write_table(changed)
+    else:
+        path.write_bytes(changed)
+    content = json.loads((folder / MANIFEST).read_bytes())
+    del content["checksum"]
+    content["files"][SHARDS] = xxhash.xxh3_128_hexdigest(path.read_bytes())
+    content["checksum"] = checksum(content)
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def refusals(folder: Path) -> set[str]:
+    """Return the one-line errors of everything that reads a packed dataset."""
+    lines = set()
+    export = ["export", str(folder), "--to", "parquet", "-o", str(folder.parent / "out")]
+    for command in (["verify", str(folder)], ["show", str(folder), "0"], ["stats", str(folder)], export):
+        done = CliRunner().invoke(cli, command)
+        assert isinstance(done.exception, SystemExit), (command, done.exception)
+        assert done.exit_code == 1, (command, done.output)
+        lines |= set(done.stderr.splitlines())
+    with pytest.raises(PackerError) as error:
+        packer.load(folder)
+    assert not (folder.parent / "out").exists()
+    return {line.removeprefix("packer: ") for line in lines} | {str(error.value)}
+
+
+@given(st.lists(st.tuples(FIELDS, COUNTS, HASHES), max_size=20))
+def test_a_table_gives_back_the_entries(drawn):
+    entries = [
+        ShardEntry(file=name, untrained_segments=untrained, xxh3_128=digest, **fields)
+        for name, (fields, untrained, digest) in zip(all_shard_names(len(drawn)), drawn, strict=True)
+    ]
+    table = ShardTable.of(entries)
+    again = ShardTable.from_bytes(table.to_bytes())
+    assert again == table
+    for one in (table, again):
+        assert list(one) == entries
+        assert one[:3] == tuple(entries[:3])
+        assert [one[-1 - index] for index in range(len(entries))] == entries[::-1]
+        for name in ("rows", "tokens", "trained", "untrained_segments", "bytes"):
+            assert column_of(one, name).tolist() == column_of(entries, name).tolist()
+
+
+def test_names_of_shards_sort_like_their_numbers():
+    for count in (1, 12, 99_999, 100_000, 100_001, 234_567):
+        numbers = sorted({number for power in range(6) for number in (10**power - 1, 10**power) if number < count})
+        names = [shard_name(number, count) for number in numbers]
+        assert sorted(names) == names
+    assert shard_name(99_999, 100_000) == "data-99999-of-100000.arrow"
+    assert shard_name(5, 100_001) == "data-000005-of-100001.arrow"
+    assert all_shard_names(3) == [shard_name(number, 3) for number in range(3)]
+
+
+def test_only_very_many_shards_have_a_table(tmp_path, monkeypatch):
+    out = make(tmp_path, shard_size=400)
+    manifest = read_manifest(out)
+    assert isinstance(manifest.shards, tuple)
+    assert (manifest.format_version, (out / SHARDS).exists()) == (1, False)
+    assert kept_shards(manifest.shards * 600) == manifest.shards * 600
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", len(manifest.shards))
+    assert isinstance(kept_shards(manifest.shards), tuple)
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", len(manifest.shards) - 1)
+    assert isinstance(kept_shards(manifest.shards), ShardTable)
+
+
+def test_a_dataset_with_a_table_differs_only_in_where_the_entries_are(tmp_path, monkeypatch):
+    (tmp_path / "one").mkdir()
+    one = make(tmp_path / "one", shard_size=400)
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
+    (tmp_path / "other").mkdir()
+    other = make(tmp_path / "other", shard_size=400)
+    whole, apart = hashes(one), hashes(other)
+    assert {name for name in whole | apart if whole.get(name) != apart.get(name)} == {MANIFEST, SHARDS}
+    in_manifest, in_table = read_manifest(one), read_manifest(other)
+    assert len(in_manifest.shards) > 3
+    assert tuple(in_table.shards) == in_manifest.shards
+    files = {name: digest for name, digest in in_table.files.items() if name != SHARDS}
+    assert replace(in_table, shards=in_manifest.shards, files=files) == in_manifest
+    contents = [json.loads((folder / MANIFEST).read_bytes()) for folder in (one, other)]
+    assert [content["format_version"] for content in contents] == [1, 2]
+    assert contents[1]["shards"] == len(contents[0]["shards"])
+
+
+def test_commands_and_readers_take_a_dataset_with_a_table(folder, tmp_path):
+    source = str(tmp_path / "source.arrow")
+    dataset = packer.load(folder, verify=True)
+    assert [row["input_ids"].tolist() for row in dataset] == [row["input_ids"] for row in rows_on_disk(folder)]
+    assert datasets.load_from_disk(str(folder))["input_ids"] == [row["input_ids"].tolist() for row in dataset]
+    again = ["pack", source, "-o", str(folder), "--max-len", "12", "--emit", "position_ids", "--shard-size", "400"]
+    for command in (
+        ["verify", str(folder), "--source", source],
+        ["stats", str(folder)],
+        ["show", str(folder), "0"],
+        ["export", str(folder), "--to", "parquet", "-o", str(tmp_path / "exported")],
+        again,
+        [*again, "--overwrite"],
+    ):
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 0, (command, done.output)
+    record = json.loads((tmp_path / "exported" / "_export.json").read_bytes())
+    assert (record["packed"]["format_version"], len(record["files"])) == (2, len(dataset.manifest.shards))
+    assert list(packer.verify(folder, source)) == []
+
+
+def test_a_dataset_with_a_table_is_replaced_by_one_without_and_files_of_users_stay(folder, tmp_path, monkeypatch):
+    (folder / "NOTES.md").write_text("mine")
+    packer.pack(tmp_path / "source.arrow", folder, max_len=12, sync=False, overwrite=True)
+    assert {path.suffix for path in folder.iterdir()} == {".arrow", ".json", ".md"}
+    assert not (folder / SHARDS).exists()
+    assert list(packer.verify(folder, tmp_path / "source.arrow")) == []
+
+
+def kill_at(monkeypatch, name: str, *, after: bool) -> None:
+    """Raise `Killed` before or after a small file of the output is written."""
+    usual = OutputFolder.write_file
+
+    def write(self, path, content, **how):
+        if path.name != name or after:
+            usual(self, path, content, **how)
+        if path.name == name:
+            raise Killed
+
+    monkeypatch.setattr(OutputFolder, "write_file", write)
+
+
+@pytest.mark.parametrize("name", ["state.json", SHARDS, MANIFEST])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_pack_that_is_killed_at_its_last_files_resumes_to_the_same_bytes(few, tmp_path, monkeypatch, name, after):
+    source, options = save_arrow(tmp_path / "source.arrow", made_documents(60)), {"max_len": 64, "shard_size": "3KB"}
+    packer.pack(source, tmp_path / "undisturbed", **options)
+    out = tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill_at(striking, name, after=after)
+        with pytest.raises(Killed):
+            packer.pack(source, out, **options)
+    assert (out / SHARDS).exists() == (name == MANIFEST or (name, after) == (SHARDS, True))
+    packer.pack(source, out, **options)
+    assert hashes(out) == hashes(tmp_path / "undisturbed")
+
+
+def test_an_unfinished_pack_that_is_started_afresh_leaves_no_table(few, tmp_path, monkeypatch):
+    source, out = save_arrow(tmp_path / "source.arrow", made_documents(60)), tmp_path / "out"
+    with monkeypatch.context() as striking:
+        kill_at(striking, MANIFEST, after=False)
+        with pytest.raises(Killed):
+            packer.pack(source, out, max_len=64, shard_size="3KB")
+    assert (out / SHARDS).exists()
+    packer.pack(source, out, max_len=64, overwrite=True)
+    assert not (out / SHARDS).exists()
+    assert list(packer.verify(out, source)) == []
+    (out / SHARDS).write_bytes(b"")
+    assert list(packer.verify(out)) == [f"{SHARDS} is not listed in the manifest"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+def test_a_changed_table_is_refused_by_name(folder, share):
+    path = folder / SHARDS
+    content = bytearray(path.read_bytes())
+    content[int((len(content) - 1) * share)] ^= 0x40
+    path.write_bytes(content)
+    (line,) = refusals(folder)
+    assert line.startswith(f"{path} does not match its hash in the manifest: changed after packing; restore it, or")
+
+
+def test_a_missing_table_is_refused_by_name(folder):
+    (folder / SHARDS).unlink()
+    (line,) = refusals(folder)
+    assert line.startswith(f"{folder / SHARDS} is missing, the manifest lists it")
+
+
+def test_a_table_that_is_a_link_or_a_pipe_is_refused(folder):
+    path = folder / SHARDS
+    path.rename(folder.parent / "elsewhere")
+    path.symlink_to(folder.parent / "elsewhere")
+    assert all(f"{path} is a symbolic link" in line for line in refusals(folder))
+    path.unlink()
+    os.mkfifo(path)
+    assert all(f"{path} is not a regular file" in line for line in refusals(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.slice(1), "shards, and"),
+        (lambda table: table.slice(0, 0), "shards, and 0 in manifest-shards.arrows"),
+        (lambda table: pa.concat_tables([table, table]), "shards, and"),
+        (lambda table: table.drop_columns("rows"), "it has no column rows of type int64"),
+        (lambda table: table.append_column("rows", table["rows"]), "it has no column rows of type int64"),
+        (lambda table: with_column(table, "rows", table["rows"].cast("int32")), "it has no column rows of type int64"),
+        (lambda table: with_column(table, "xxh3_128", table["tokens"]), "no column xxh3_128 of type fixed_size_binary"),
+        (lambda table: with_column(table, "tokens", pa.nulls(len(table), pa.int64())), "a value of tokens is null"),
+        (lambda table: with_column(table, "bytes", pa.array([-1] * len(table))), "bytes of shard 0 is -1, less than 0"),
+        (lambda table: with_column(table, "rows", pa.array([0] * len(table))), "rows of shard 0 is 0, less than 1"),
+        (lambda table: with_column(table, "rows", pa.array([2**62] * len(table))), "rows add up to"),
+        (lambda table: b"", "cannot be read as an Arrow stream"),
+        (lambda table: b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 4, "cannot be read as an Arrow stream"),
+    ],
+)
+def test_a_table_that_was_made_wrong_is_refused(folder, change, words):
+    change_table(folder, change)
+    (line,) = refusals(folder)
+    assert words in line
+
+
+def test_columns_of_a_later_version_and_several_record_batches_are_read(folder):
+    before = list(read_manifest(folder).shards)
+    change_table(folder, lambda table: pa.concat_tables([table.slice(2, 1), table.slice(0, 2), table.slice(3)]))
+    entries = list(read_manifest(folder).shards)
+    assert [entry.xxh3_128 for entry in entries[:4]] == [before[at].xxh3_128 for at in (2, 0, 1, 3)]
+    change_table(folder, lambda table: table.append_column("later", table["rows"]))
+    assert list(read_manifest(folder).shards) == entries
+
+
+def test_the_manifest_of_100_000_shards_is_small_and_its_folder_is_checked(tmp_path, folder):
+    """The shards are links to a few files, of which a file system may allow only tens of thousands each."""
+    manifest, many = read_manifest(folder), tmp_path / "many"
+    many.mkdir()
+    entries = [manifest.shards[number % 4] for number in range(100_000)]
+    for number, (name, entry) in enumerate(zip(all_shard_names(len(entries)), entries, strict=True)):
+        if number % 20_000 == 0:
+            for each in manifest.shards[:4]:
+                shutil.copy(folder / each.file, tmp_path / f"{number}-{each.file}")
+        os.link(tmp_path / f"{number // 20_000 * 20_000}-{entry.file}", many / name)
+    table = ShardTable.of(entries)
+    files = shard_table.files_beside(manifest.source, table)
+    for name, content in files.items():
+        (many / name).write_bytes(content)
+    hashed = {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()}
+    (many / MANIFEST).write_bytes(replace(manifest, shards=table, files=hashed).to_bytes())
+    assert (many / MANIFEST).stat().st_size < 10_000
+    found = read_manifest(many)
+    assert len(found.shards) == 100_000
+    assert found.shards[99_999] == replace(entries[-1], file="data-99999-of-100000.arrow")
+    assert column_of(found.shards, "rows").sum() == np.sum([entry.rows for entry in entries])
+    (many / "data-77777-of-100000.arrow").unlink()
+    (many / "data-77777-of-100000.arrow").symlink_to(tmp_path)
+    with pytest.raises(PackerError, match=r"data-77777-of-100000.arrow is a symbolic link"):
+        read_manifest(many)
