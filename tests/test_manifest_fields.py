@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.shards import shard_table
-from packer.shards.manifest import MANIFEST, checksum
+from packer.shards.manifest import MANIFEST, SHARDS, checksum
 from tests.effort import FUZZ
 
 WRONG = [
@@ -159,16 +159,22 @@ def test_the_message_names_field_value_and_expected_kind(made, tmp_path):
     packed, _, _ = made
     shutil.copytree(packed, tmp_path / "packed")
     content = json.loads((packed / MANIFEST).read_bytes())
+    of_shards: list[Any] = [(("shards", 0, "rows"), True, "shards[0].rows is true, not a whole number from 1 to")]
+    of_shards += [(("shards",), [], "there are no shards")]
+    if content["format_version"] == 2:
+        of_shards = [
+            (("shards",), value, f"shards is {value}, not a whole number from 1 to 10") for value in (0, 2**40)
+        ]
+        of_shards += [(("files", SHARDS), ..., f"no '{SHARDS}'"), (("shards",), 1, "there are 1 shards, and ")]
     for path, value, words in (
+        *of_shards,
         (("options", "max_len"), 2**24 + 1, "options.max_len is 16777217, not a whole number from 1 to 16777216"),
         (("totals", "packs"), "many", 'totals.packs is "many", not a whole number from 1 to 9223372036854775807'),
         (("totals", "documents_dropped", "empty"), None, "totals.documents_dropped.empty is null, not a whole number"),
-        (("shards", 0, "rows"), True, "shards[0].rows is true, not a whole number from 1 to"),
         (("source", "files", 0), 5, "source.files[0] is 5, not an object"),
         (("files",), [1], "files is [1], not an object"),
         (("totals", "efficiency"), float("nan"), "totals.efficiency is NaN, not a number from 0"),
         (("options", "seed"), [[]], "options.seed is [[]], not a whole number from 0"),
-        (("shards",), [], "there are no shards"),
         (("totals", "packs"), ..., "no 'packs'"),
     ):
         (tmp_path / "packed" / MANIFEST).write_text(json.dumps(replaced(content, path, value)))
@@ -185,6 +191,7 @@ def test_fields_of_a_later_version_are_ignored(made, tmp_path):
     content |= {"later": [{"x": None}]}
     for part in ("options", "source", "totals"):
         content[part]["later"] = {"x": [[1], -1, "?"]}
-    content["shards"][0]["later"] = -5
+    if content["format_version"] == 1:
+        content["shards"][0]["later"] = -5
     (tmp_path / "packed" / MANIFEST).write_text(json.dumps(content))
     assert len(packer.load(tmp_path / "packed")) == content["totals"]["packs"]

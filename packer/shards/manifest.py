@@ -251,6 +251,19 @@ def shard_name(shard: int, shards: int) -> str:
     return f"data-{shard:0{max(5, len(str(shards - 1)))}d}-of-{shards:05d}.arrow"
 
 
+def table_digest(content: Mapping[str, Any]) -> str | None:
+    """Return the hash of the file with the entries of the shards; None if these are in the manifest.
+
+    Raises:
+        KeyError, TypeError: the content has no such hash, or is damaged.
+    """
+    if content["format_version"] != IN_TABLE:
+        return None
+    check_fields(content, _FIELDS_BESIDE_TABLE)
+    digest: str = content["files"][SHARDS]
+    return digest
+
+
 def names_listed(content: Mapping[str, Any]) -> list[str]:
     """Return the names of all other files of a packed dataset, from the content of its manifest.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,18 +14,19 @@ import pyarrow as pa
 from packer.errors import PackerError
 from packer.shards.manifest import (
     FORMAT_VERSIONS,
-    IN_TABLE,
     MANIFEST,
     SHARDS,
     Manifest,
     ShardEntry,
     all_shard_names,
+    table_digest,
 )
 from packer.shards.shard_table import ShardTable
 from packer.shards.structure import rows_fault
 from packer.system_errors import shortage
 
-_REMEDY = "changed after packing; restore it, or pack again to another folder"
+_RESTORE = "restore it, or pack again to another folder"
+_REMEDY = f"changed after packing; {_RESTORE}"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -41,32 +43,39 @@ def read_manifest(folder: Path) -> Manifest:
         if (folder / ".packer").is_dir():
             raise PackerError(f"{folder} is an unfinished pack: repeat the command that began it, to finish it")
         raise PackerError(f"{folder} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one")
-    remedy = "restore it, or pack again to another folder"
     try:
         content = json.loads(path.read_bytes())
         version = content["format_version"]
-        digest = content["files"][SHARDS] if version == IN_TABLE else None
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {remedy}") from error
+        raise PackerError(f"{path} is damaged, or was not written by packer ({_reason(error)}): {_RESTORE}") from error
     if type(version) is not int or version not in FORMAT_VERSIONS:
         raise PackerError(
             f"{path} has format version {str(version)[:40]}, this package reads "
             f"{' and '.join(map(str, FORMAT_VERSIONS))}: upgrade packer, or pack again to another folder"
         )
-    table = _read_table(folder / SHARDS, digest) if version == IN_TABLE else None
-    try:
+    with _damage_named(path):
+        digest = table_digest(content)
+    table = None if digest is None else _read_table(folder / SHARDS, digest)
+    with _damage_named(path):
         manifest = Manifest.from_dict(content, table)
-    except (KeyError, TypeError) as error:
-        raise PackerError(f"{path} is damaged ({_reason(error)}): {remedy}") from error
-    except PackerError as error:
-        raise PackerError(f"{path} is damaged ({error}): {remedy}") from error
     _refuse_irregular(folder, (all_shard_names(len(manifest.shards)), manifest.files))
     return manifest
 
 
-def _read_table(path: Path, digest: object) -> ShardTable:
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Turn the errors of `Manifest.from_dict` into a PackerError that names the file."""
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        raise PackerError(f"{path} is damaged ({_reason(error)}): {_RESTORE}") from error
+    except PackerError as error:
+        raise PackerError(f"{path} is damaged ({error}): {_RESTORE}") from error
+
+
+def _read_table(path: Path, digest: str) -> ShardTable:
     """Read the entries of very many shards from the file beside the manifest.
 
     Raises:
@@ -84,7 +93,7 @@ def _read_table(path: Path, digest: object) -> ShardTable:
     except MemoryError as error:
         raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
     except TypeError as error:
-        raise PackerError(f"{path} is damaged: {error}; restore it, or pack again to another folder") from error
+        raise PackerError(f"{path} is damaged: {error}; {_RESTORE}") from error
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PackerError(f"{path} cannot be read as an Arrow stream ({reason}): {_REMEDY}") from error
