@@ -211,6 +211,19 @@ def draws(size, *, seed, purpose, stream):
     return [mixed(key + i * golden & mask) for i in range(size)]
 
 
+def permuted(index, size, *, seed, purpose, stream):
+    """A Feistel network of 8 rounds, walked until the result is below the size."""
+    bits = next(bits for bits in range(1, 40) if 4**bits >= size)
+    drawn = draws(8 * 2**bits, seed=seed, purpose=purpose, stream=stream)
+    while True:
+        high, low = divmod(index, 2**bits)
+        for step in range(8):
+            high, low = low, high ^ (drawn[8 * low + step] // 2 % 2**bits)
+        index = high * 2**bits + low
+        if index < size:
+            return index
+
+
 def permutation(size, *, seed, purpose, stream):
     """Fisher and Yates with SplitMix64 draws."""
     bits = draws(size, seed=seed, purpose=purpose, stream=stream)

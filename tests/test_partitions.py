@@ -60,16 +60,36 @@ def test_partitions_have_every_document_once(places, partitions, seed):
     assert sorted(documents) == list(range(len(places)))
 
 
-def test_partitions_take_about_the_same_place():
-    blocks = mark(np.random.default_rng(0).integers(1, 30, 50_000), target=500)
+@given(
+    some_places.filter(any), st.integers(1, 12), st.integers(0, 5), st.sampled_from([2, 4, 16]), st.sampled_from([1, 2])
+)
+def test_merged_blocks_are_divided_again_and_have_every_document_once(places, partitions, seed, most, documents_each):
+    blocks = mark(places, target=5, most=most, documents_each=documents_each)
+    dealt = make_partitions(blocks, partitions, seed=seed)
+    documents = []
+    for partition in range(partitions):
+        ranges = dealt.ranges(partition)
+        assert (ranges % documents_each == 0).all()
+        assert (ranges[:, 0] < ranges[:, 1]).all()
+        documents += [document for first, last in ranges for document in range(first, last)]
+    assert sorted(documents) == list(range(documents_each * len(places)))
+
+
+@pytest.mark.parametrize("most", [1 << 20, 1 << 9])
+def test_partitions_take_about_the_same_place(most):
+    """Also if blocks were merged: then, they are divided into as many parts again."""
+    places = np.random.default_rng(0).integers(1, 30, 50_000)
+    blocks = mark(places, target=500, most=most)
+    assert (blocks.parts > 1) == (most < 1000)
     dealt = make_partitions(blocks, 7, seed=1)
-    places = [blocks.places[dealt.order[a:b]].sum() for a, b in zip(dealt.cuts[:-1], dealt.cuts[1:], strict=True)]
-    assert max(places) - min(places) < 1500
+    sums = [sum(places[first:last].sum() for first, last in dealt.ranges(partition)) for partition in range(7)]
+    assert max(sums) - min(sums) < 1500 * blocks.parts**0.5
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_partition_of_a_sorted_source_is_a_sample_of_it(seed):
-    blocks = mark(np.full(64_000, 10), target=100)
+@pytest.mark.parametrize("most", [1 << 20, 1 << 10])
+def test_a_partition_of_a_sorted_source_is_a_sample_of_it(seed, most):
+    blocks = mark(np.full(64_000, 10), target=100, most=most)
     dealt = make_partitions(blocks, 10, seed=seed)
     for partition in range(10):
         documents = np.concatenate([np.arange(first, last) for first, last in dealt.ranges(partition)])
@@ -77,7 +97,8 @@ def test_a_partition_of_a_sorted_source_is_a_sample_of_it(seed):
         assert abs(documents.mean() / 64_000 - 0.5) < 5 * (1 / 12 / 640) ** 0.5 / 640
 
 
-def test_another_seed_gives_another_set_of_blocks():
-    blocks = mark(np.full(1000, 10), target=100)
+@pytest.mark.parametrize("most", [1 << 20, 1 << 5])
+def test_another_seed_gives_another_set_of_blocks(most):
+    blocks = mark(np.full(1000, 10), target=100, most=most)
     one, other = (make_partitions(blocks, 4, seed=seed) for seed in (1, 2))
     assert one.ranges(0).tolist() != other.ranges(0).tolist()

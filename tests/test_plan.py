@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.plan import Plan, Segments, cut_documents, deal
-from packer.plan.permute import draw_below, permute, stream_key
+from packer.plan.permute import draw_below, permute, permuted, stream_key
 from tests import naive
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
@@ -148,6 +148,25 @@ def test_permutations_are_part_of_the_format():
     permute(numbers, 0, 10, key(42, 2, 7))
     assert sorted(numbers) == list(range(10))
     assert numbers.tolist() == naive.permutation(10, seed=42, purpose=2, stream=7)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**62), st.integers(0, 2**62))
+def test_a_permutation_is_found_index_by_index(size, seed, stream):
+    places = [permuted(index, size, key(seed, 10, stream)) for index in range(size)]
+    assert sorted(places) == list(range(size))
+    assert places == [naive.permuted(index, size, seed=seed, purpose=10, stream=stream) for index in range(size)]
+
+
+def test_every_place_of_a_permutation_is_about_equally_likely_also_given_another():
+    size, streams = 12, 6000
+    found = np.array([[permuted(index, size, key(0, 10, stream)) for index in (0, 1, 7)] for stream in range(streams)])
+    pairs = found[:, :1] * size + found[:, 1:]
+    for values, bins in ((found[:, 0], size), (found[:, 2], size), (pairs[:, 0], size**2), (pairs[:, 1], size**2)):
+        counts = np.bincount(values, minlength=bins)
+        possible = counts[counts > 0]
+        assert len(possible) == (bins if bins == size else size * (size - 1))
+        expected, freedom = streams / len(possible), len(possible) - 1
+        assert ((possible - expected) ** 2 / expected).sum() < freedom + 5 * (2 * freedom) ** 0.5
 
 
 def test_every_permutation_of_four_is_about_equally_likely():

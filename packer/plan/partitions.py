@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.plan.permute import permute, stream_key
+from packer.plan.permute import permute, permuted, stream_key
 from packer.random_purposes import BLOCKS
 
 BLOCK_PLACE = 1 << 18
@@ -22,7 +22,7 @@ BLOCKS_PER_PARTITION = 256
 """Smallest number of blocks in a partition, so that even a small one is a sample of the corpus."""
 
 MOST_BLOCKS = 1 << 20
-"""Largest number of blocks; if there are more, neighbors are merged in pairs."""
+"""Largest number of blocks that are noted; of more, neighbors are merged in pairs, and divided again when dealt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +34,27 @@ class Blocks:
 
     places: NDArray[np.int64]
     """Shape (blocks,): tokens that the segments of each block take in rows."""
+
+    parts: int = 1
+    """Parts of about as many documents into which each block is divided when it is dealt: as many as were merged."""
+
+    documents_each: int = 1
+    """Documents that are never separated: 2 for preference pairs, otherwise 1."""
+
+    def __len__(self) -> int:
+        """Return the number of parts of all blocks."""
+        return len(self.places) * self.parts
+
+    def first_documents(self, parts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first document of each of these parts, numbered through all blocks; of the end, one more.
+
+        With starts [0, 10, 14] and two parts, the parts begin at 0, 5, 10 and 12, and part 4 is the end at 14.
+        """
+        block, part = np.divmod(parts, self.parts)
+        first = self.starts[block]
+        items = (self.starts[np.minimum(block + 1, len(self.places))] - first) // self.documents_each
+        documents: NDArray[np.int64] = first + items * part // self.parts * self.documents_each
+        return documents
 
 
 class BlockMarker:
@@ -49,6 +70,8 @@ class BlockMarker:
     def __init__(self, target: int, *, most: int = MOST_BLOCKS) -> None:
         self._target = target
         self._most = most
+        self._merged = 1
+        self._documents_each = 1
         self._starts = np.zeros(most + 1, np.int64)
         self._places = np.zeros(most, np.int64)
         self._count = 0  # closed blocks
@@ -57,6 +80,7 @@ class BlockMarker:
 
     def add(self, places: NDArray[np.int64], *, documents_each: int = 1) -> None:
         """Add documents, or items of `documents_each` documents, by the tokens that each takes in rows."""
+        self._documents_each = documents_each
         done = 0
         while done < len(places):
             if self._count == self._most:
@@ -80,7 +104,7 @@ class BlockMarker:
         places = self._places[: self._count].copy()
         if starts[-1] < self._documents:
             starts, places = np.append(starts, self._documents), np.append(places, self._open_place)
-        return Blocks(starts=starts, places=places)
+        return Blocks(starts=starts, places=places, parts=self._merged, documents_each=self._documents_each)
 
     def _merge(self) -> None:
         """Merge blocks in pairs; later blocks are twice as large."""
@@ -89,6 +113,7 @@ class BlockMarker:
         self._starts[: half + 1] = self._starts[::2].copy()
         self._count = half
         self._target *= 2
+        self._merged *= 2
 
 
 @jit
@@ -117,29 +142,46 @@ def _mark(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partitions:
-    """Blocks, dealt to partitions at random, about as many to each."""
+    """Blocks, or the parts of merged blocks, dealt to partitions at random, about as many to each."""
 
-    starts: NDArray[np.int64]
-    """Shape (blocks + 1,): block b has the documents starts[b] to starts[b + 1] - 1."""
+    blocks: Blocks
+    """Blocks of all documents."""
 
-    order: NDArray[np.int64]
-    """Shape (blocks,): blocks of the first partition, ascending, then those of the second, and so on."""
+    partitions: int
+    """Number of partitions; some stay empty if there are fewer blocks."""
 
-    cuts: NDArray[np.int64]
-    """Shape (partitions + 1,): partition p has the blocks order[cuts[p]:cuts[p + 1]]."""
+    seed: int
+    """Seed of the permutations."""
+
+    order: NDArray[np.int64] | None
+    """Shape (blocks,): blocks of the first partition, ascending, then those of the second, and so on. None if they were
+    merged: there are too many parts to hold, and those of a partition are computed."""
+
+    cuts: NDArray[np.int64] | None
+    """Shape (partitions + 1,): partition p has the blocks order[cuts[p]:cuts[p + 1]]; None if `order` is."""
 
     def __len__(self) -> int:
-        return len(self.cuts) - 1
+        return self.partitions
 
     def ranges(self, partition: int) -> NDArray[np.int64]:
         """Return the documents of a partition as ascending ranges (first, last + 1): int64, shape (ranges, 2).
 
         Adjacent blocks are one range.
         """
-        blocks = self.order[self.cuts[partition] : self.cuts[partition + 1]]
+        blocks = self._blocks_of(partition)
         is_first = np.diff(blocks, prepend=-2) > 1
-        is_last = np.diff(blocks, append=len(self.order) + 1) > 1
-        return np.stack([self.starts[blocks[is_first]], self.starts[blocks[is_last] + 1]], axis=1)
+        is_last = np.diff(blocks, append=len(self.blocks) + 1) > 1
+        ends = [self.blocks.first_documents(blocks[is_first]), self.blocks.first_documents(blocks[is_last] + 1)]
+        ranges = np.stack(ends, axis=1)
+        return ranges if self.order is not None else ranges[ranges[:, 0] < ranges[:, 1]]  # a part may have no document
+
+    def _blocks_of(self, partition: int) -> NDArray[np.int64]:
+        """Return the blocks of a partition, or parts of blocks, ascending."""
+        if self.order is not None and self.cuts is not None:
+            return self.order[self.cuts[partition] : self.cuts[partition + 1]]
+        dealt = np.empty(-(-len(self.blocks) // self.partitions), np.int64)
+        _find_parts(partition, self.partitions, np.uint64(self.seed), dealt)
+        return dealt[dealt < len(self.blocks)]
 
 
 def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions:
@@ -153,10 +195,13 @@ def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions
         partitions: number of partitions; some stay empty if there are fewer blocks.
         seed: seed of the permutations.
     """
-    owners = np.empty(len(blocks.places), np.int64)
+    if blocks.parts > 1:
+        return Partitions(blocks=blocks, partitions=partitions, seed=seed, order=None, cuts=None)
+    owners = np.empty(len(blocks), np.int64)
     _deal_blocks(partitions, np.uint64(seed), owners)
     cuts = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=partitions))]).astype(np.int64)
-    return Partitions(starts=blocks.starts, order=np.argsort(owners, kind="stable"), cuts=cuts)
+    order = np.argsort(owners, kind="stable")
+    return Partitions(blocks=blocks, partitions=partitions, seed=seed, order=order, cuts=cuts)
 
 
 @jit
@@ -169,3 +214,11 @@ def _deal_blocks(partitions: int, seed: np.uint64, out: NDArray[np.int64]) -> No
         permute(turns, 0, partitions, stream_key(seed, BLOCKS, first))
         for block in range(first, min(first + partitions, len(out))):
             out[block] = turns[block - first]
+
+
+@jit
+def _find_parts(partition: int, partitions: int, seed: np.uint64, out: NDArray[np.int64]) -> None:
+    """Write the part that a partition gets of each run of as many parts as there are partitions, past the end too."""
+    for run in range(len(out)):
+        first = run * partitions
+        out[run] = first + permuted(partition, partitions, stream_key(seed, BLOCKS, first))

@@ -17,6 +17,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
 _FACTOR_2 = np.uint64(0x94D049BB133111EB)
 _UNIT = 2.0**-53
+_ROUNDS = 8
 
 
 @jit
@@ -66,3 +67,23 @@ def permute(out: NDArray[Any], first: int, last: int, key: Any) -> None:
 def permute_all(out: NDArray[Any], key: Any) -> None:
     """Permute an array in place."""
     permute(out, 0, len(out), key)
+
+
+@jit
+def permuted(index: int | np.int64, size: int | np.int64, key: Any) -> Any:
+    """Return where a permutation of 0 to size - 1 takes an index, in a time that does not grow with the size.
+
+    It is a Feistel network on the next power of 4, walked until it is below `size` (Black and Rogaway, "Ciphers with
+    Arbitrary Finite Domains", 2002). Other sizes or keys give other permutations.
+    """
+    bits = np.int64(1)
+    while np.int64(1) << (2 * bits) < size:
+        bits += 1
+    mask, place = (np.int64(1) << bits) - 1, np.int64(index)
+    while True:
+        high, low = place >> bits, place & mask
+        for step in range(_ROUNDS):
+            high, low = low, high ^ (np.int64(draw_bits(key, low * _ROUNDS + step) >> np.uint64(1)) & mask)
+        place = (high << bits) | low
+        if place < size:
+            return place

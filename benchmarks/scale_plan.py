@@ -1,0 +1,250 @@
+"""The plan of a corpus that is too large for this machine: the real code on documents of made-up lengths.
+
+The driver does everything that it does in a pack: it marks blocks, deals them to partitions, looks at the note of every
+task and makes the last step. Of the tasks, some hundred run, and their notes stand in for those of all others.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from bench_plan import PeakMemory
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit
+from packer.engine import Result, Watched
+from packer.executors import run_tasks
+from packer.notes import Note, read_note
+from packer.options import PackOptions
+from packer.pipeline.apply_options import cut_lengths_of
+from packer.pipeline.partitioning import REGION, plan_partitions
+from packer.pipeline.surveying import Survey, survey
+from packer.plan import Segments
+from packer.plan.partitions import BLOCK_PLACE, BlockMarker
+from packer.plan.permute import draw_bits
+
+MEDIAN, SIGMA, LONGEST = 245, 1.0, 20_000
+"""Lengths are log-normal, about 400 tokens on average."""
+
+ROW_BYTES = 8
+"""Bytes of a token in a shard: input_ids and labels."""
+
+RUN = 2 * REGION
+"""Tasks of a stage that run; a task of the next stage reads the notes of REGION of them."""
+
+_QUANTILES = 1 << 16
+_GROUP = 1 << 6  # documents that are added to blocks together where there are too many to make them all
+
+
+def _quantiles() -> NDArray[np.int32]:
+    """Return lengths at equal steps of their distribution."""
+    random = np.random.default_rng(0)
+    drawn = np.sort(random.lognormal(np.log(MEDIAN), SIGMA, 64 * _QUANTILES))[32::64]
+    return np.clip(drawn, 1, LONGEST).astype(np.int32)
+
+
+@jit
+def _draw_lengths(first: int, quantiles: NDArray[np.int32], out: NDArray[np.int32]) -> None:
+    for i in range(len(out)):
+        out[i] = quantiles[draw_bits(np.uint64(1), first + i) >> np.uint64(48)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUpReader:
+    """A reader of documents whose lengths are hashes of their numbers."""
+
+    documents: int
+    options: PackOptions
+    quantiles: NDArray[np.int32] = field(default_factory=_quantiles)
+
+    def segments(self, ranges: NDArray[np.int64], *, threads: int = 1) -> Segments:
+        """Cut the documents of some ranges; see `SegmentReader`."""
+        lengths = np.empty(int(np.diff(ranges).sum()), np.int32)
+        done = 0
+        for first, last in ranges.tolist():
+            _draw_lengths(first, self.quantiles, lengths[done : done + last - first])
+            done += last - first
+        return cut_lengths_of(self.options, lengths, threads=threads)
+
+
+class StandIns:
+    """Notes in a folder; those of the first RUN tasks of a stage stand in for all others."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.bytes: dict[str, list[int]] = defaultdict(list)
+        self.pieces: dict[str, list[int]] = defaultdict(list)
+
+    def load(self, name: str) -> Note | None:
+        """Read the note that stands in for this one."""
+        stage, _, number = name.rpartition("-")
+        return read_note(self._folder / (f"{stage}-{int(number) % RUN}" if number.isdecimal() else name))
+
+    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
+        """Write a note, and count its bytes and the segments that it has in rows."""
+        stage, content = name.rpartition("-")[0], note.to_bytes()
+        self.bytes[stage].append(len(content))
+        self.pieces[stage].append(len(note.arrays.get("pieces", ())))
+        (self._folder / name).write_bytes(content)
+
+
+class FirstTasks:
+    """An engine that runs the first RUN tasks of a stage, and then looks at the notes of all."""
+
+    is_shared, is_local = True, True
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.ran: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
+
+    def run(
+        self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
+    ) -> Iterator[Result]:
+        """Run tasks in threads, and measure them."""
+        begun, stage = time.perf_counter(), getattr(task, "stage", "")
+        yield from run_tasks(lambda number, _: task(number), numbers, self.workers)
+        self.ran[stage] += len(numbers)
+        self.seconds[stage] += time.perf_counter() - begun
+
+    def assigned(self, tasks: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[list[int]]:
+        """Yield the first tasks; the notes of all are then read by `is_done`, as a rank reads those of others."""
+        begun = [task for task in tasks if task < RUN]
+        if begun:
+            yield begun
+        assert all(is_done(task) for task in tasks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanFigures:
+    """What a plan costs, and what its shards read. What was not run in full is extrapolated."""
+
+    documents: int
+    tokens: int
+    rows: int
+    shards: int
+    partitions: int
+    blocks: int
+    blocks_each: float
+    """Blocks of a partition, on average."""
+
+    ranges: int
+    """Runs of adjacent documents that are read for the shards of partitions."""
+
+    pool_rows: int
+    """Rows that are made of leftovers."""
+
+    pool_segments: int
+    """Segments in these rows."""
+
+    above: int
+    """Rows above the lower bound."""
+
+    survey_seconds: float
+    """Seconds to look through all lengths, without reading them."""
+
+    survey_ran: float
+    """Share of the documents that were."""
+
+    task_seconds: float
+    """Seconds of all tasks of the plan, on one core."""
+
+    tasks: int
+    tasks_ran: int
+    driver_seconds: float
+    """Seconds of the driver beside the tasks, with the notes of all of them."""
+
+    note_bytes: int
+    """Size of all notes."""
+
+    driver_note_bytes: int
+    """Size of the notes whose arrays the last step reads."""
+
+    memory: int
+    """Largest RssAnon of the driver while it planned, in bytes, beside what it took before."""
+
+
+def made_up_survey(
+    reader: MadeUpReader, options: PackOptions, *, rows_per_shard: int, most: int, threads: int
+) -> tuple[Survey, float]:
+    """Survey the documents; return the survey, and the seconds that it takes.
+
+    Of more than `most` documents, the first ones are surveyed. Histogram and counts of the others are multiples, and
+    their blocks are marked in groups of documents.
+    """
+    begun = time.perf_counter()
+    if reader.documents <= most:
+        found = survey(reader, options, rows_per_shard=rows_per_shard, threads=threads)
+        return found, time.perf_counter() - begun
+    few = MadeUpReader(documents=most, options=options, quantiles=reader.quantiles)
+    found = survey(few, options, rows_per_shard=rows_per_shard, threads=threads)
+    seconds = time.perf_counter() - begun
+    times = -(-reader.documents // most)
+    assert times * most == reader.documents, "documents are a multiple of those that are surveyed"
+    account = found.account
+    for _ in range(times - 1):
+        account += found.account
+    marker = BlockMarker(max(1, min(BLOCK_PLACE, rows_per_shard * options.max_len // 256)))
+    place = account.tokens_packed / reader.documents * _GROUP
+    random = np.random.default_rng(0)
+    left = reader.documents // _GROUP
+    while left:
+        count = min(left, 1 << 20)
+        marker.add(random.normal(place, 3 * place / _GROUP**0.5, count).astype(np.int64), documents_each=_GROUP)
+        left -= count
+    if reader.documents % _GROUP:
+        marker.add(np.array([place], np.int64), documents_each=reader.documents % _GROUP)
+    all_of_them = Survey(
+        account=account, segments=found.segments * times, histogram=found.histogram * times, blocks=marker.finish()
+    )
+    return all_of_them, seconds * times
+
+
+def plan_at_scale(documents: int, *, max_len: int, shard_size: int, threads: int, most_surveyed: int) -> PlanFigures:
+    """Plan once with the code of `packer pack`."""
+    options = PackOptions(max_len=max_len, shard_size=shard_size, algorithm="mixed")
+    rows_per_shard = shard_size // (ROW_BYTES * max_len)
+    reader = MadeUpReader(documents=documents, options=options)
+    with PeakMemory() as before:
+        pass
+    with tempfile.TemporaryDirectory() as folder, PeakMemory() as peak:
+        surveyed, survey_seconds = made_up_survey(
+            reader, options, rows_per_shard=rows_per_shard, most=most_surveyed, threads=threads
+        )
+        notes, engine, begun = StandIns(Path(folder)), FirstTasks(threads), time.perf_counter()
+        plan = plan_partitions(reader, surveyed, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
+        seconds = time.perf_counter() - begun
+        shards = len(plan.shard_rows)
+    partitions, cut = len(plan.own_rows), plan.job.partitions
+    counts = Counter(name.rpartition("-")[0] for name in plan.pool) | {f"drawn-{partitions}": partitions}
+    times = {stage: count / engine.ran[stage] for stage, count in counts.items()}
+    sample = range(min(RUN, partitions))
+    last = max(stage for stage in counts if "-level" in stage) if partitions > 1 else next(iter(counts))
+    return PlanFigures(
+        documents=documents,
+        tokens=surveyed.account.tokens,
+        rows=plan.packs,
+        shards=shards,
+        partitions=partitions,
+        blocks=len(surveyed.blocks),
+        blocks_each=len(surveyed.blocks) / partitions,
+        ranges=sum(len(cut.ranges(number)) for number in sample) * partitions // len(sample),
+        pool_rows=plan.pool_packs,
+        pool_segments=round(sum(sum(notes.pieces[stage]) * times[stage] for stage in counts)),
+        above=plan.packs - plan.lower_bound,
+        survey_seconds=survey_seconds,
+        survey_ran=min(1.0, most_surveyed / documents),
+        task_seconds=sum(engine.seconds[stage] * times[stage] for stage in counts) * threads,
+        tasks=sum(counts.values()),
+        tasks_ran=engine.ran.total(),
+        driver_seconds=seconds - sum(engine.seconds.values()),
+        note_bytes=round(sum(sum(notes.bytes[stage]) * times[stage] for stage in counts)),
+        driver_note_bytes=round(sum(notes.bytes[last]) * times[last]),
+        memory=peak.bytes - before.bytes,
+    )
