@@ -146,11 +146,8 @@ def test_a_remote_source_is_packed_to_the_bytes_of_a_local_one(kind, bucket, tok
     pack(f"{local}{inside}", tmp_path / "one", **options)
     pack(f"{remote}{inside}", tmp_path / "two", **options)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
-    assert list(packer.verify(tmp_path / "two", source=f"{local}{inside}", **options_of_verify(options))) == []
-
-
-def options_of_verify(options):
-    return {name: value for name, value in options.items() if name == "tokenizer"}
+    named = {name: value for name, value in options.items() if name == "tokenizer"}
+    assert list(packer.verify(tmp_path / "one", source=f"{remote}{inside}", **named)) == []
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import written
-from packer.gather import Spans, gather, mask_context
+from packer.gather import Spans, gather, held_spans, mask_context
 from packer.labels import NO_LOSS
 from packer.options import PackOptions
 from packer.pipeline.packed_segments import PackedSegments
@@ -20,6 +20,7 @@ from packer.plan import Segments
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.sources import SourceOrder, TokenTable
 from packer.sources.column_types import cast, join
+from packer.sources.documents import reading
 
 _COMPARED_TOGETHER = 4 << 20  # tokens
 
@@ -115,8 +116,11 @@ class TableDifferences:
                 rows=rows,
                 offsets=offsets,
             )
-            self._compare_kept(pieces)
-            self._compare_tokens(pieces)
+            columns = [column for column in (part.input_ids, part.labels) if column is not None]
+            columns += [part.extra[name].addresses() for name in packed.kept_tokens]
+            with reading("the source"), held_spans(columns, pieces.lists, pieces.starts, pieces.lengths):
+                self._compare_kept(pieces)
+                self._compare_tokens(pieces)
             begin = end
 
     def _compare_structure(
