@@ -14,7 +14,7 @@ from packer.errors import PackerError
 from packer.sources.documents import reading
 from packer.sources.formats import FORMATS, ending_of, format_by_name
 from packer.sources.hugging_face import SPLITS, STATE
-from packer.stores import AnyPath, RemotePath
+from packer.stores import AnyPath, RemotePath, any_path
 from packer.stores.listing import listed
 
 _SIDE_FILES = {"dataset_info.json", "dataset_infos.json", "config.json", "manifest.json", STATE, SPLITS}
@@ -77,7 +77,7 @@ def matches_of(pattern: AnyPath) -> tuple[AnyPath, list[AnyPath]]:
     fixed: AnyPath = Path(*before)
     if isinstance(pattern, RemotePath):
         with reading(str(pattern)):
-            fixed = listed(RemotePath.of("/".join(before)))
+            fixed = listed(any_path("/".join(before)))  # type: ignore[arg-type]
     *inner, last = pattern.parts[len(fixed.parts) :]
     folders = [fixed]
     with reading(str(pattern)):

@@ -162,7 +162,7 @@ def _find_several(source: PathList, split: str | None) -> Found:
 
 def _is_folder(path: str | Path) -> bool:
     if is_remote(path):
-        return not glob.has_magic(str(path)) and not RemotePath.of(str(path)).is_file()
+        return not glob.has_magic(str(path)) and not any_path(path).is_file()
     return os.path.isdir(path)  # noqa: PTH112 (a name may be too long)
 
 

@@ -2,6 +2,7 @@
 
 address.py       addresses, taken apart and put together like paths
 remote_path.py   `RemotePath`, which reads and writes objects like a `pathlib.Path`
+hub_path.py      `HubPath`, which reads files of the Hugging Face Hub
 listing.py       folders whose content was listed once
 remote_file.py   objects as files that can be read and sought
 requests.py      requests to a store, repeated if they fail, with one line for an error

@@ -11,8 +11,8 @@ from packer.errors import PackerError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
-"""Beginnings of addresses that are object storage."""
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "hf")
+"""Beginnings of addresses that are object storage, or on the Hugging Face Hub."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -189,23 +189,20 @@ class RemotePath(Address):
 
         Args:
             content: the content.
-            if_absent: raise a FileExistsError if the object exists.
+            if_absent: raise a FileExistsError if the object exists with another content.
         """
         import obstore
 
-        store, tries = self.store, 0
+        store = self.store
 
         def write() -> None:
-            nonlocal tries
-            tries += 1
             obstore.put(store, self.key, content, mode="create" if if_absent else "overwrite")
 
         count(writes=1, bytes_written=len(content))
         try:
             self._requested(write)
         except FileExistsError:
-            # A try whose answer was lost may have written it.
-            if tries == 1 or self.read_bytes() != content:
+            if self.read_bytes() != content:  # otherwise it was written by a try whose answer was lost, or is the same
                 raise
 
     def upload(self, file: Path) -> None:
@@ -267,4 +264,10 @@ def any_path(path: str | AnyPath) -> AnyPath:
     """Return a path as an object; raises as `RemotePath.of`."""
     if isinstance(path, RemotePath):
         return path
-    return RemotePath.of(str(path)) if is_remote(path) else Path(path)
+    if not is_remote(path):
+        return Path(path)
+    if str(path).startswith("hf://"):
+        from packer.stores.hub_path import HubPath
+
+        return HubPath.of(str(path))
+    return RemotePath.of(str(path))

@@ -86,7 +86,7 @@ def _opened(scheme: str, bucket: str, pid: int) -> Any:
     try:
         from obstore.store import from_url
     except ImportError:
-        raise PackerError(f'{scheme}://{bucket} needs the package obstore: pip install "packer-llm[store]"') from None
+        raise _not_installed(f"{scheme}://{bucket}") from None
     options: dict[str, Any] = {}
     if scheme in ("s3", "s3a"):
         options |= _credentials_of_boto3()
@@ -104,6 +104,10 @@ def _opened(scheme: str, bucket: str, pid: int) -> Any:
         )
     except Exception as error:
         raise PackerError(f"{scheme}://{bucket} cannot be opened: {_reason(error)}") from error
+
+
+def _not_installed(name: str) -> PackerError:
+    return PackerError(f'{name} needs the package obstore: pip install "packer-llm[store]"')
 
 
 def _endpoint() -> str:
@@ -142,8 +146,10 @@ def requested(name: str, request: Callable[[], Result], *, repeats: bool = True)
         PermissionError: the credentials are missing, wrong or not sufficient.
         StoreError: anything else, after several tries.
     """
-    from obstore import exceptions
-
+    try:
+        from obstore import exceptions
+    except ImportError:
+        raise _not_installed(name) from None
     pause = _FIRST_PAUSE
     for number in range(1, _TRIES + 1):
         try:
