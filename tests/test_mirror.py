@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from packer.errors import PackerError
 from packer.stores import mirror as mirrors
 from packer.stores.mirror import CHUNK, fetch, held, mirror, resident_bytes
 
@@ -108,3 +109,13 @@ def test_objects_side_by_side_are_not_mixed_up(bucket):
     with held([address(view) for view in views], [len(view) for view in views]):
         for number, view in enumerate(views):
             assert (view == number + 1).all()
+
+
+def test_a_full_disk_is_told_with_the_remedy(opened, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mirrors.os, "pwrite", full)
+    with pytest.raises(PackerError, match=r"No space left on device, but .* set TMPDIR to another folder"):
+        fetch([address(opened)], [10])
+    assert resident_bytes() == 0

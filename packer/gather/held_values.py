@@ -26,7 +26,8 @@ def held_spans(
         lengths: (spans,) number of values.
 
     Raises:
-        OSError: the store cannot be read, or the disk of temporary files is full.
+        OSError: the store cannot be read.
+        PackerError: the disk of temporary files is full.
     """
     if not in_use():
         yield

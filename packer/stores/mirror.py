@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packer.errors import PackerError
 from packer.stores.remote_path import RemotePath
 from packer.stores.requests import PART, in_parallel
 
@@ -45,11 +46,21 @@ class _Region:
         self.used = -self.base % CHUNK  # so that no chunk holds parts of two objects
 
     def write(self, address: int, content: Any) -> None:
-        """Write to the file, which the memory shows; unlike writing to the memory, it can fail with an error."""
+        """Write to the file, which the memory shows; unlike writing to the memory, it can fail with an error.
+
+        Raises:
+            PackerError: the disk is full.
+        """
         at, left = address - self.base, memoryview(content)
-        while left:
-            written = os.pwrite(self.file.fileno(), left, at)
-            left, at = left[written:], at + written
+        try:
+            while left:
+                written = os.pwrite(self.file.fileno(), left, at)
+                left, at = left[written:], at + written
+        except OSError as error:
+            raise PackerError(
+                f"{tempfile.gettempdir()}: {error.strerror}, but parts of the objects that are read must fit there: "
+                "free some space, choose a smaller --shard-size, or set TMPDIR to another folder"
+            ) from error
 
     def punch(self, address: int, length: int) -> None:
         """Give a part of the file back to the system, where it can do so."""
@@ -240,7 +251,8 @@ def fetch(starts: ArrayLike, lengths: ArrayLike) -> None:
         lengths: bytes of each range.
 
     Raises:
-        OSError: the store cannot be read, or the disk of temporary files is full.
+        OSError: the store cannot be read.
+        PackerError: the disk of temporary files is full.
     """
     _mirrors.bring(_mirrors.chunks(starts, lengths))
 

@@ -8,6 +8,7 @@ single sign-on are read by boto3 where it is installed.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ _RETRIES = 4  # of obstore, within a try: for a part of a large upload
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between tries
 _TIMEOUT = timedelta(seconds=60)  # of a request with its body, which is at most 16 MB
 _CONNECT_TIMEOUT = timedelta(seconds=10)
+
+_PREAMBLE = re.compile(r"^Generic \w+ error: Error performing .*? retry_timeout: \S+\s+- ")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -185,12 +188,10 @@ def _is_final(error: BaseException) -> bool:
 def _reason(error: BaseException) -> str:
     """Return the innermost reason of an error in one short line."""
     lines = [line.strip() for line in str(error).split("Debug source")[0].splitlines() if line.strip()]
-    text = " ".join(lines) or type(error).__name__
-    for words in ("<Code>",):
-        if words in text:
-            code = text.split(words, 1)[1].split("<", 1)[0]
-            message = text.split("<Message>", 1)[1].split("<", 1)[0] if "<Message>" in text else ""
-            return f"{code}: {message}" if message else code
+    text = _PREAMBLE.sub("", " ".join(lines)) or type(error).__name__
+    code, message = (re.search(f"<{name}>([^<]*)", text) for name in ("Code", "Message"))
+    if code is not None:
+        return f"{code[1]}: {message[1]}" if message is not None else code[1]
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
