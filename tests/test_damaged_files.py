@@ -15,7 +15,7 @@ import pytest
 import packer
 from packer import PackerError
 from packer.facts.rejection import REMEDY
-from packer.loader import dataset as loader_module
+from packer.loader import open_shards as loader_module
 from packer.progress import silent
 from packer.shards.check_shards import verify_packed
 from packer.shards.reader import open_shard

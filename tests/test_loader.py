@@ -13,6 +13,7 @@ import pytest
 import packer
 from packer import PackerError
 from packer.column_names import TOKEN_COLUMNS
+from packer.loader import dataset as dataset_module
 from packer.shards.manifest import MANIFEST
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, make, rows_on_disk, segments_of, tokens_of
 
@@ -103,6 +104,43 @@ def test_rows_are_read_only_views_of_the_mapped_file(packed):
 def test_rows_outlive_the_dataset(packed):
     row = packer.load(packed)[0]
     assert as_lists(row) == rows_on_disk(packed)[0]
+
+
+def maps_of(folder: Path) -> int:
+    """Number of memory maps of files in a folder that this process has."""
+    return Path("/proc/self/maps").read_text().count(str(folder))
+
+
+def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):
+    out = make(tmp_path, shard_size=3 * 4 * MAX_LEN)
+    shards = len(list(out.glob("*.arrow")))
+    expected = rows_on_disk(out)
+    monkeypatch.setattr(dataset_module, "MOST_OPEN", 3)
+    opened = packer.load(out)
+    assert shards > 5
+    assert maps_of(out) == 0
+    for index in np.random.default_rng(0).integers(0, len(opened), 100).tolist():
+        assert as_lists(opened[index]) == expected[index]
+        assert 1 <= maps_of(out) <= 3
+    assert [as_lists(row) for row in opened] == expected
+    assert sum(len(offsets) - 1 for offsets, _, _ in opened.segments()) == len(expected)
+    assert opened.find(3) == packer.load(out).find(3)
+
+
+def test_of_many_shards_sizes_are_checked_at_once_and_the_rest_when_they_are_read(tmp_path, monkeypatch):
+    out = make(tmp_path, shard_size=3 * 4 * MAX_LEN)
+    monkeypatch.setattr(dataset_module, "MOST_OPEN", 3)
+    last = max(out.glob("*.arrow"))
+    content = last.read_bytes()
+    last.write_bytes(bytes(len(content)))
+    opened = packer.load(out)
+    assert len(opened[0]["input_ids"]) == MAX_LEN
+    with pytest.raises(PackerError, match=f"{last.name} "):
+        opened[-1]
+    last.write_bytes(content[:-8])
+    assert refusal(out).startswith(f"{last} has {len(content) - 8:,} bytes, the manifest says {len(content):,}")
+    last.unlink()
+    assert refusal(out).startswith(f"{last} is missing, the manifest lists it")
 
 
 def test_the_dataset_pickles_as_its_path(packed, dataset, tmp_path, monkeypatch):

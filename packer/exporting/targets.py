@@ -15,7 +15,7 @@ from packer.errors import PackerError
 from packer.labels import NO_LOSS
 from packer.loader.batch_formats import Format, make_batch
 from packer.loader.batch_options import BatchOptions
-from packer.loader.dataset import Row, rows_of
+from packer.loader.open_shards import Row, rows_of
 from packer.loader.row_segments import shift_left
 
 Columns = Mapping[str, Sequence[NDArray[Any]]]  # one array per row, by column name

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
+from packer.loader.open_shards import ColumnViews, OpenShard, Row
 from packer.paths import expanded
 from packer.progress import silent
 from packer.shards.manifest import Manifest
-from packer.shards.reader import check_batch, open_shard, read_manifest
+from packer.shards.reader import check_size, read_manifest
 from packer.shards.row_format import PADDING
 
-Row = dict[str, NDArray[Any]]
+MOST_OPEN = 4096
+"""Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
+
 _T = TypeVar("_T")
 
 
@@ -31,33 +32,7 @@ class EpochList(list[_T]):
     """A batch as a list, with its epoch if known: row numbers from a sampler, or the rows they select."""
 
     epoch: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ColumnViews:
-    """Columns of one record batch, as arrays that view the mapped file."""
-
-    tokens: dict[str, NDArray[Any]]
-    """Token columns, shape (rows, max_len), in the order on disk."""
-
-    segments: dict[str, NDArray[Any]]
-    """Numeric segment columns without nulls, shape (segments,), in the order on disk."""
-
-    others: dict[str, pa.Array]
-    """Other segment columns, shape (segments,)."""
-
-    offsets: list[int]
-    """Row i has the segments offsets[i]:offsets[i + 1]. A list, because it is faster than an array to index."""
-
-    def row(self, index: int) -> Row:
-        """Return a row by its number in the record batch."""
-        first, last = self.offsets[index], self.offsets[index + 1]
-        found = {name: values[index] for name, values in self.tokens.items()}
-        for name, values in self.segments.items():
-            found[name] = values[first:last]
-        for name, column in self.others.items():
-            found[name] = _as_objects(name, column[first:last])
-        return found
+    shards: tuple[int, ...] | None = None  # of the windows that the batch belongs to, if they are fetched ahead
 
 
 class PackedDataset:
@@ -85,16 +60,20 @@ class PackedDataset:
             _verify(self.path)
         self.manifest: Manifest = read_manifest(self.path)
         self.max_len = self.manifest.max_len
-        self._shards = [open_shard(self.path, entry, self.manifest) for entry in self.manifest.shards]
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
-        self._first_rows: list[int] = [0, *accumulate(shard.num_rows for shard in self._shards)]
-        self._chunk_rows: dict[int, list[int]] = {}
-        self._views: dict[tuple[int, int], _ColumnViews] = {}
+        self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
+        self._opened: dict[int, OpenShard] = {}  # in the order in which they were opened
+        if len(self.manifest.shards) <= MOST_OPEN:
+            for number in range(len(self.manifest.shards)):
+                self._shard(number)
+        else:
+            for entry in self.manifest.shards:
+                check_size(self.path, entry)
 
     @property
     def column_names(self) -> list[str]:
         """Names of the columns in each row."""
-        views = self._view(0, 0)
+        views = self._any_views()
         return [*views.tokens, *views.segments, *views.others]
 
     @property
@@ -108,6 +87,16 @@ class PackedDataset:
         hashes = "".join(entry.xxh3_128 for entry in self.manifest.shards)
         return blake2b(hashes.encode(), digest_size=8).hexdigest()
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the dataset is in object storage."""
+        return not isinstance(self.path, Path)
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Number of rows in each shard."""
+        return [entry.rows for entry in self.manifest.shards]
+
     def __len__(self) -> int:
         return self._first_rows[-1]
 
@@ -116,8 +105,7 @@ class PackedDataset:
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         shard = bisect_right(self._first_rows, row) - 1
-        views, index_in_batch = self._record_batch(shard, row - self._first_rows[shard])
-        return views.row(index_in_batch)
+        return (self._opened.get(shard) or self._shard(shard)).row(row - self._first_rows[shard])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Return the rows of a batch; torch's DataLoader calls this. Without indices, return one row of padding.
@@ -143,14 +131,18 @@ class PackedDataset:
     def __reduce__(self) -> tuple[type[PackedDataset], tuple[Path]]:
         return type(self), (self.path.absolute(),)  # a worker may run in another folder
 
+    def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
+        """Fetch shards in the background."""
+
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
         """Yield (offsets, seq_lengths, doc_ids) of one record batch after the other, without reading tokens.
 
         Row i of a record batch has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
         """
-        for shard, table in enumerate(self._shards):
-            for chunk in range(table["input_ids"].num_chunks):
-                views = self._view(shard, chunk)
+        for number in range(len(self.manifest.shards)):
+            shard = self._shard(number)
+            for batch in range(shard.batches):
+                views = shard.view(batch)
                 yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
 
     def find(self, doc_id: int, source_id: int | None = None) -> list[int]:
@@ -161,10 +153,10 @@ class PackedDataset:
             source_id: index of the source in a mixture; None for a single source.
         """
         found = []
-        for shard, table in enumerate(self._shards):
-            first_row = self._first_rows[shard]
-            for chunk in range(table["input_ids"].num_chunks):
-                views = self._view(shard, chunk)
+        for number, first_row in enumerate(self._first_rows[:-1]):
+            shard = self._shard(number)
+            for batch in range(shard.batches):
+                views = shard.view(batch)
                 is_wanted = views.segments["doc_ids"] == doc_id
                 if source_id is not None:
                     is_wanted &= views.segments["source_ids"] == source_id
@@ -173,23 +165,21 @@ class PackedDataset:
                 first_row += len(views.offsets) - 1
         return found
 
-    def _record_batch(self, shard: int, row: int) -> tuple[_ColumnViews, int]:
-        """Return (views of the record batch that contains a row of a shard, the row's number in that batch)."""
-        if shard not in self._chunk_rows:
-            chunks = self._shards[shard]["input_ids"].chunks
-            self._chunk_rows[shard] = [0, *accumulate(len(chunk) for chunk in chunks)]
-        starts = self._chunk_rows[shard]
-        chunk = bisect_right(starts, row) - 1
-        return self._view(shard, chunk), row - starts[chunk]
+    def _shard(self, number: int) -> OpenShard:
+        """Return a shard, mapped; of too many, the one that was mapped first is closed."""
+        shard = self._opened.get(number)
+        if shard is None:
+            while len(self._opened) >= MOST_OPEN:
+                self._opened.pop(next(iter(self._opened)))
+            shard = self._opened[number] = OpenShard(self.path, self.manifest.shards[number], self.manifest)
+        return shard
 
-    def _view(self, shard: int, chunk: int) -> _ColumnViews:
-        if (shard, chunk) not in self._views:
-            path = self.path / self.manifest.shards[shard].file
-            self._views[shard, chunk] = _numpy_views(self._shards[shard], chunk, self.manifest, path)
-        return self._views[shard, chunk]
+    def _any_views(self) -> ColumnViews:
+        """Return the columns of some record batch, preferably of a shard that is open."""
+        return (next(iter(self._opened.values()), None) or self._shard(0)).view(0)
 
     def _padding_row(self) -> Row:
-        views = self._view(0, 0)
+        views = self._any_views()
         token_fill = {"input_ids": self.pad_id, "labels": NO_LOSS}
         segment_fill = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
         row: Row = {}
@@ -207,7 +197,8 @@ class PackedDataset:
 def load(path: str | Path, *, verify: bool = False) -> PackedDataset:
     """Open a packed dataset and check the structure of its shards, without reading tokens.
 
-    Sizes, row counts and columns are checked immediately, the segments of a record batch when its first row is read.
+    Sizes, row counts and columns are checked immediately, the segments of a record batch when its first row is read. If
+    there are more than 4,096 shards, only sizes are checked immediately, and at most so many shards are mapped at once.
 
     Args:
         path: folder of the packed dataset.
@@ -226,63 +217,3 @@ def _verify(path: Path) -> None:
     fault = next(verify_packed(path, silent), None)
     if fault is not None:
         raise PackerError(f"{path}: {fault}; restore it, or pack again to another folder")
-
-
-def _numpy_views(table: pa.Table, chunk: int, manifest: Manifest, path: Path) -> _ColumnViews:
-    arrays = {name: table[name].chunk(chunk) for name in manifest.row_format.schema.names}
-    if len({len(array) for array in arrays.values()}) > 1:
-        raise PackerError(f"{path}: the columns of a record batch are of different lengths; restore it, or pack again")
-    rows = len(arrays["input_ids"])
-    others = [name for name in table.column_names if name not in arrays and table.column_names.count(name) == 1]
-    more = {name: table[name].chunk(chunk) for name in others}
-    arrays |= {name: column for name, column in more.items() if len(column) == rows}
-    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-    check_batch(batch, path, manifest)
-    return _views_of(batch)
-
-
-def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """Return the rows of a shard's record batch in order, without checking its structure."""
-    views = _views_of(batch)
-    return [views.row(index) for index in range(batch.num_rows)]
-
-
-def _views_of(batch: pa.RecordBatch) -> _ColumnViews:
-    """Return views of the token and segment columns of a record batch; columns of any other shape are left out."""
-    rows, offsets = batch.num_rows, batch["seq_lengths"].offsets
-    max_len = batch["input_ids"].type.list_size
-    tokens, segments, others = {}, {}, {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not _has_numbers(column):
-            if pa.types.is_list(column.type) and not column.null_count and column.offsets.equals(offsets):
-                others[name] = column.values
-            continue
-        if not pa.types.is_fixed_size_list(column.type):
-            if column.offsets.equals(offsets):
-                segments[name] = as_numpy(column.values)
-        elif column.type.list_size == max_len:
-            tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
-    return _ColumnViews(tokens=tokens, segments=segments, others=others, offsets=as_numpy(offsets).tolist())
-
-
-def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
-    """Return the values of a column as Python objects; `name` appears in the error.
-
-    Raises:
-        PackerError: Python cannot represent a value, such as a date after the year 9999.
-    """
-    try:
-        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PackerError(
-            f"column '{name}' holds a {column.type} that Python cannot represent ({reason}): "
-            "restore the packed dataset, or pack again with that column as strings"
-        ) from error
-    return values
-
-
-def _has_numbers(column: pa.Array) -> bool:
-    """Return whether a column holds lists of numbers without nulls, which can be viewed in place."""
-    lists = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
-    return lists and is_numeric(column.type.value_type) and not column.null_count + column.values.null_count

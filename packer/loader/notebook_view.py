@@ -10,7 +10,8 @@ from packer.plots import DrawnRow, row_plot
 from packer.plots.notebook_facts import notebook_facts
 
 if TYPE_CHECKING:
-    from packer.loader.dataset import PackedDataset, Row
+    from packer.loader.dataset import PackedDataset
+    from packer.loader.open_shards import Row
 
 SHOWN_ROWS = 5
 """Rows in the picture."""

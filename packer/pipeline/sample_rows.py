@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from packer.loader.dataset import PackedDataset, Row
+from packer.loader.dataset import PackedDataset
 from packer.loader.draws import draws, stream_key
+from packer.loader.open_shards import Row
 from packer.plan.pieces import Located
 from packer.random_purposes import SHOWN_ROWS
 from packer.sources.origins import Origins

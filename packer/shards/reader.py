@@ -137,23 +137,36 @@ def _is_regular_file(path: Path) -> bool:
     return True
 
 
+def check_size(folder: Path, entry: ShardEntry) -> Path:
+    """Check that a shard has the size that the manifest states; return its path.
+
+    Raises:
+        PackerError: the file is missing, cannot be read or has another size.
+    """
+    path = folder / entry.file
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise PackerError(f"{path} is missing, the manifest lists it: {_REMEDY}") from error
+    except OSError as error:
+        raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
+    if size != entry.bytes:
+        raise PackerError(f"{path} has {size:,} bytes, the manifest says {entry.bytes:,}: {_REMEDY}")
+    return path
+
+
 def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     """Map a shard and check its structure against the manifest; no token is read.
 
     Raises:
         PackerError: the file is missing, or its size, rows or columns contradict the manifest.
     """
-    path = folder / entry.file
+    path = check_size(folder, entry)
     try:
-        size = path.stat().st_size
-        if size != entry.bytes:
-            raise PackerError(f"{path} has {size:,} bytes, the manifest says {entry.bytes:,}: {_REMEDY}")
         with pa.memory_map(str(path)) as mapped:
             table = pa.ipc.open_stream(mapped).read_all()
         names = table.column_names
         table.validate()
-    except FileNotFoundError as error:
-        raise PackerError(f"{path} is missing, the manifest lists it: {_REMEDY}") from error
     except MemoryError as error:  # memory is short, or a damaged length asks for too much
         raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8

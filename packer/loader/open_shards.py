@@ -1,0 +1,150 @@
+"""Shards of a packed dataset while they are mapped: rows by number, as arrays that view the file."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_numpy, is_numeric
+from packer.errors import PackerError
+from packer.shards.manifest import Manifest, ShardEntry
+from packer.shards.reader import check_batch, open_shard
+
+Row = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnViews:
+    """Columns of one record batch, as arrays that view the mapped file."""
+
+    tokens: dict[str, NDArray[Any]]
+    """Token columns, shape (rows, max_len), in the order on disk."""
+
+    segments: dict[str, NDArray[Any]]
+    """Numeric segment columns without nulls, shape (segments,), in the order on disk."""
+
+    others: dict[str, pa.Array]
+    """Other segment columns, shape (segments,)."""
+
+    offsets: list[int]
+    """Row i has the segments offsets[i]:offsets[i + 1]. A list, because it is faster than an array to index."""
+
+    def row(self, index: int) -> Row:
+        """Return a row by its number in the record batch."""
+        first, last = self.offsets[index], self.offsets[index + 1]
+        found = {name: values[index] for name, values in self.tokens.items()}
+        for name, values in self.segments.items():
+            found[name] = values[first:last]
+        for name, column in self.others.items():
+            found[name] = _as_objects(name, column[first:last])
+        return found
+
+
+class OpenShard:
+    """A mapped shard. The segments of a record batch are checked when it is read first.
+
+    Args:
+        folder: folder that contains the shard.
+        entry: entry of the shard in the manifest.
+        manifest: manifest of the dataset.
+
+    Raises:
+        PackerError: the file is missing, or its size, rows or columns contradict the manifest.
+    """
+
+    def __init__(self, folder: Path, entry: ShardEntry, manifest: Manifest) -> None:
+        self._path = folder / entry.file
+        self._manifest = manifest
+        self._table = open_shard(folder, entry, manifest)
+        # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
+        self._starts = [0, *accumulate(len(chunk) for chunk in self._table["input_ids"].chunks)]
+        self._views: list[ColumnViews | None] = [None] * (len(self._starts) - 1)
+
+    @property
+    def batches(self) -> int:
+        """Number of record batches."""
+        return len(self._views)
+
+    def row(self, index: int) -> Row:
+        """Return a row by its number in the shard."""
+        number = bisect_right(self._starts, index) - 1
+        return (self._views[number] or self.view(number)).row(index - self._starts[number])
+
+    def view(self, number: int) -> ColumnViews:
+        """Return the columns of a record batch.
+
+        Raises:
+            PackerError: its structure contradicts the manifest.
+        """
+        views = self._views[number]
+        if views is None:
+            views = self._views[number] = self._checked_views(number)
+        return views
+
+    def _checked_views(self, number: int) -> ColumnViews:
+        table = self._table
+        arrays = {name: table[name].chunk(number) for name in self._manifest.row_format.schema.names}
+        if len({len(array) for array in arrays.values()}) > 1:
+            raise PackerError(
+                f"{self._path}: the columns of a record batch are of different lengths; restore it, or pack again"
+            )
+        rows = len(arrays["input_ids"])
+        others = [name for name in table.column_names if name not in arrays and table.column_names.count(name) == 1]
+        more = {name: table[name].chunk(number) for name in others}
+        arrays |= {name: column for name, column in more.items() if len(column) == rows}
+        batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+        check_batch(batch, self._path, self._manifest)
+        return _views_of(batch)
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Row]:
+    """Return the rows of a shard's record batch in order, without checking its structure."""
+    views = _views_of(batch)
+    return [views.row(index) for index in range(batch.num_rows)]
+
+
+def _views_of(batch: pa.RecordBatch) -> ColumnViews:
+    """Return views of the token and segment columns of a record batch; columns of any other shape are left out."""
+    rows, offsets = batch.num_rows, batch["seq_lengths"].offsets
+    max_len = batch["input_ids"].type.list_size
+    tokens, segments, others = {}, {}, {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not _has_numbers(column):
+            if pa.types.is_list(column.type) and not column.null_count and column.offsets.equals(offsets):
+                others[name] = column.values
+            continue
+        if not pa.types.is_fixed_size_list(column.type):
+            if column.offsets.equals(offsets):
+                segments[name] = as_numpy(column.values)
+        elif column.type.list_size == max_len:
+            tokens[name] = as_numpy(column.flatten()).reshape(rows, -1)
+    return ColumnViews(tokens=tokens, segments=segments, others=others, offsets=as_numpy(offsets).tolist())
+
+
+def _as_objects(name: str, column: pa.Array) -> NDArray[Any]:
+    """Return the values of a column as Python objects; `name` appears in the error.
+
+    Raises:
+        PackerError: Python cannot represent a value, such as a date after the year 9999.
+    """
+    try:
+        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PackerError(
+            f"column '{name}' holds a {column.type} that Python cannot represent ({reason}): "
+            "restore the packed dataset, or pack again with that column as strings"
+        ) from error
+    return values
+
+
+def _has_numbers(column: pa.Array) -> bool:
+    """Return whether a column holds lists of numbers without nulls, which can be viewed in place."""
+    lists = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
+    return lists and is_numeric(column.type.value_type) and not column.null_count + column.values.null_count
