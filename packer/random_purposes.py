@@ -18,5 +18,9 @@ POOL_ROWS = 12  # the order of rows in a shard of the pool
 ROW_ORDER = 5  # the order of rows in an epoch
 MASKS = 6  # the tokens that a masked language model restores, and what replaces them
 
+LANES = 14  # the lane of each shard
+LANE_SHARDS = 15  # the order of the shards of a lane in an epoch
+LANE_ROWS = 16  # the order of the rows in a window of a lane
+
 # reports
 SHOWN_ROWS = 13  # the rows that a report shows

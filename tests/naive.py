@@ -197,6 +197,11 @@ def account(lengths, pieces, placed, long):
 
 def draws(size, *, seed, purpose, stream):
     """SplitMix64 draws 0..size-1 of a stream, in Python integers."""
+    return [draw(number, seed=seed, purpose=purpose, stream=stream) for number in range(size)]
+
+
+def draw(number, *, seed, purpose, stream):
+    """One SplitMix64 draw of a stream."""
     mask = 2**64 - 1
     golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -208,7 +213,7 @@ def draws(size, *, seed, purpose, stream):
     key = mixed(seed + golden & mask)
     key = mixed(key ^ (purpose * golden & mask))
     key = mixed(key ^ (stream * factor_1 & mask))
-    return [mixed(key + i * golden & mask) for i in range(size)]
+    return mixed(key + number * golden & mask)
 
 
 def permuted(index, size, *, seed, purpose, stream):
@@ -352,20 +357,46 @@ def loss_weights(rows, *, per):
 
 
 def row_order(rows, *, seed, epoch):
-    """The numbers of rows sorted by SplitMix64 of seed and epoch, with the number in the hash's low bits."""
-    mask = 2**64 - 1
-    golden, factor_1, factor_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-    def mixed(value):
-        value = (value ^ (value >> 30)) * factor_1 & mask
-        value = (value ^ (value >> 27)) * factor_2 & mask
-        return value ^ (value >> 31)
-
-    key = mixed(seed + golden & mask)
-    key = mixed(key ^ (5 * golden & mask))
-    key = mixed(key ^ (epoch * factor_1 & mask))
+    """The numbers of rows sorted by their draw, of which the number itself replaces the low bits."""
     bits = len(bin(rows - 1)) - 2 if rows > 1 else 0
-    return sorted(range(rows), key=lambda number: (mixed(key + number * golden & mask) >> bits, number))
+
+    def key(number):
+        return draw(number, seed=seed, purpose=5, stream=epoch) >> bits, number
+
+    return sorted(range(rows), key=key)
+
+
+def lane_windows(shard_rows, *, lanes, window, seed, epoch):
+    """For every lane its windows, each as (shards, rows in order): every row is dealt, cut and sorted by itself."""
+
+    def sort(numbers, purpose, stream):
+        return (
+            numbers
+            if seed is None
+            else sorted(numbers, key=lambda n: draw(n, seed=seed, purpose=purpose, stream=stream))
+        )
+
+    shard_of = [shard for shard, rows in enumerate(shard_rows) for _ in range(rows)]
+    dealt = [row for shard in sort(range(len(shard_rows)), 14, 0) for row, at in enumerate(shard_of) if at == shard]
+    found = []
+    for lane in range(lanes):
+        own = dealt[lane * len(dealt) // lanes : (lane + 1) * len(dealt) // lanes]
+        shards = sort(list(dict.fromkeys(shard_of[row] for row in own)), 15, epoch)
+        count = ceil(len(shards) / window)
+        windows = [shards[w * len(shards) // count : (w + 1) * len(shards) // count] for w in range(count)]
+        found.append(
+            [(part, sort([r for shard in part for r in own if shard_of[r] == shard], 16, epoch)) for part in windows]
+        )
+    return found
+
+
+def lane_steps(shard_rows, *, lanes, window, seed, epoch, global_batch):
+    """For every step the rows of each lane, in order."""
+    windows = lane_windows(shard_rows, lanes=lanes, window=window, seed=seed, epoch=epoch)
+    rows = [[row for _, part in lane for row in part] for lane in windows]
+    taken = global_batch // lanes
+    steps = ceil(sum(shard_rows) / global_batch)
+    return [[lane[step * taken : (step + 1) * taken] for lane in rows] for step in range(steps)]
 
 
 # ---- exporting: the pieces of documents in a row -> what a trainer reads of it ----

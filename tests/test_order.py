@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.order import attention_costs, deal_by_cost, row_order, slot_sizes
+from packer.loader.attention_balance import attention_costs, deal_by_cost
+from packer.loader.order import row_order, slot_sizes
 from tests import naive
 from tests.packed_rows import LENGTHS, heads, make, segments_of, tokens_of
 
@@ -110,6 +111,7 @@ class Rows:
 
     lengths: list[int]
     fingerprint: str = "0123456789abcdef"
+    is_remote: bool = False
 
     def __len__(self):
         return len(self.lengths)
@@ -280,8 +282,8 @@ def test_a_state_from_rows_that_are_left_out_here_begins_the_next_epoch(batches)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "the sampler's state has version 2, this package reads version 1: resume with the version of"),
-        ({"version": None}, "the sampler's state has version None, this package reads version 1: resume with the"),
+        ({"version": 3}, "the sampler's state has version 3, this package reads the versions 1 and 2: resume with the"),
+        ({"version": None}, "the sampler's state has version None, this package reads the versions 1 and 2: resume"),
         ({"dataset": "ffff"}, "the sampler's state has dataset ffff, this sampler 0123456789abcdef: resume with the"),
         ({"seed": 1}, "the sampler's state has seed 1, this sampler 0: resume with the same seed"),
         ({"global_batch": 5}, "the sampler's state has global_batch 5, this sampler 4: resume with the same global_b"),

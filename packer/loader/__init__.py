@@ -1,6 +1,7 @@
 """Load packed datasets for training: rows by number, and batches in which documents do not attend to each other.
 
-    dataset.py        memory-mapped rows by number
+    dataset.py        rows by number
+    open_shards.py    shards while they are mapped: columns of record batches as arrays
     row_segments.py   positions, labels and loss weights from segment boundaries
     batch_input.py    rows and raw examples -> checked arrays
     batch_shape.py    fixed batch shapes for torch.compile
@@ -10,7 +11,10 @@
     batch_options.py  options of a batch format
     encoders.py       batches for bidirectional encoders
     batch_formats.py  rows -> the batch of each trainer
-    order.py          order of rows, and the division of a global batch among ranks
+    order.py          order of rows that are shuffled as a whole
+    lanes.py          order of rows in lanes, of which each rank reads its own
+    attention_balance.py  batches of about equal work
+    accelerate_calls.py   calls of accelerate that mean something else
     sampler.py        batches per rank, with a state to resume from
     collating.py      collate, flatten and batches, which a training loop calls
     loss.py           losses as means over tokens, sequences or documents
@@ -20,12 +24,13 @@ Requires NumPy and pyarrow, and torch only to return tensors.
 """
 
 from packer.labels import NO_LOSS
+from packer.loader.attention_balance import Imbalance
 from packer.loader.batch_shape import StaticShape, static_shape
 from packer.loader.collating import batches, collate, flatten
 from packer.loader.dataset import PackedDataset, load
 from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
 from packer.loader.masking import MaskedLM, masked_lm
-from packer.loader.sampler import BatchSampler, Imbalance
+from packer.loader.sampler import BatchSampler
 from packer.loader.schedule import PackedSchedule, packed_schedule
 
 __all__ = [

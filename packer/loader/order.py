@@ -1,16 +1,12 @@
-"""Order of the rows in an epoch, and the division of a global batch among ranks."""
+"""Order of the rows in an epoch, shuffled as a whole, and sizes of the slots of a global batch."""
 
 from __future__ import annotations
-
-from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.loader.dataset import PackedDataset
 from packer.loader.draws import check_range, draws, stream_key
 from packer.random_purposes import ROW_ORDER
-from packer.shards.row_format import PADDING
 
 
 def row_order(rows: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
@@ -47,70 +43,3 @@ def slot_sizes(rows: int, slots: int) -> NDArray[np.int64]:
     sizes = np.full(slots, rows // slots, np.int64)
     sizes[: rows % slots] += 1
     return sizes
-
-
-def attention_costs(dataset: PackedDataset) -> NDArray[np.int64]:
-    """Return the sum of squared segment lengths of each row, shape (rows,); padding costs nothing.
-
-    The cost of attention within segments is proportional to it: the second term of the cost of a batch in Hierarchical
-    Balance Packing (arXiv 2503.07680). Reads the segment boundaries of all rows once, and no tokens.
-    """
-    costs = [np.zeros(0, np.int64)]
-    for offsets, seq_lengths, doc_ids in dataset.segments():
-        squares = np.where(doc_ids == PADDING, 0, seq_lengths.astype(np.int64) ** 2)
-        sums = np.concatenate([[0], np.cumsum(squares)])
-        costs.append(sums[offsets[1:]] - sums[offsets[:-1]])
-    return np.concatenate(costs)
-
-
-def deal_by_cost(costs: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Divide rows among slots of fixed sizes so that the summed costs of the slots are even.
-
-    The most expensive row goes first, each into the cheapest slot with room; then rows are swapped between the most
-    and the least expensive slot as long as that helps. Among slots of one size the most expensive come first, so that
-    neighboring slots, which run at the same time on different ranks, have similar costs.
-
-    Example: costs [9, 1, 8, 2] and sizes [2, 2] -> [[0, 1], [2, 3]].
-
-    Args:
-        costs: (rows,) cost of each row.
-        sizes: (slots,) rows per slot, in descending order; they sum to the number of rows.
-
-    Returns:
-        The row numbers of each slot, ascending.
-    """
-    slots: list[list[int]] = [[] for size in sizes if size]
-    open_slots = [(0, slot) for slot in range(len(slots))]
-    for row in np.argsort(-costs, kind="stable").tolist():
-        load, slot = heappop(open_slots)
-        slots[slot].append(row)
-        if len(slots[slot]) < sizes[slot]:
-            heappush(open_slots, (load + int(costs[row]), slot))
-    dealt = [np.array(slot, np.int64) for slot in slots]
-    loads = np.array([costs[slot].sum() for slot in dealt], np.int64)
-    for _ in range(len(costs)):
-        heavy, light = int(loads.argmax()), int(loads.argmin())
-        if not _swap(dealt[heavy], dealt[light], costs, int(loads[heavy] - loads[light])):
-            break
-        loads[[heavy, light]] = costs[dealt[heavy]].sum(), costs[dealt[light]].sum()
-    order = np.lexsort((-loads, -sizes[: len(loads)]))
-    return [np.sort(dealt[slot]) for slot in order] + [np.zeros(0, np.int64)] * (len(sizes) - len(dealt))
-
-
-def _swap(heavy: NDArray[np.int64], light: NDArray[np.int64], costs: NDArray[np.int64], gap: int) -> bool:
-    """Swap, in place, the pair of rows that makes the costs of two slots most alike; return whether any pair helps.
-
-    Args:
-        heavy: row numbers of the more expensive slot.
-        light: row numbers of the cheaper slot.
-        costs: (rows,) cost of each row.
-        gap: difference between the summed costs of the two slots.
-    """
-    moved = costs[heavy][:, None] - costs[light][None, :]  # cost that a swap moves from the heavy to the light slot
-    left = np.abs(gap - 2 * moved)
-    best = int(left.argmin())
-    if left.flat[best] >= gap:
-        return False
-    i, j = np.unravel_index(best, left.shape)
-    heavy[i], light[j] = light[j], heavy[i]
-    return True

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -12,29 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
+from packer.loader.accelerate_calls import called_by_iter_of_accelerate
+from packer.loader.attention_balance import Imbalance, attention_costs, deal_by_cost
 from packer.loader.dataset import EpochList, PackedDataset
-from packer.loader.order import attention_costs, deal_by_cost, row_order, slot_sizes
+from packer.loader.lanes import LaneOrder, check_lanes, lane_start, lanes_of_rank
+from packer.loader.order import row_order, slot_sizes
 
-STATE_VERSION = 1
+STATE_VERSIONS = (1, 2)
+"""Version 2 has lanes and their window; states without lanes have version 1."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Imbalance:
-    """Time that attention takes, relative to perfectly balanced ranks; 1 is perfect balance.
-
-    Ranks wait for each other after every batch, so this is the sum over batches of the largest work of any rank,
-    divided by the sum of the mean work. Work is the sum of squared segment lengths.
-    """
-
-    in_order: float
-    """Imbalance with `balance=None`."""
-
-    by_attention: float
-    """Imbalance with `balance="attention"`."""
-
-    def __str__(self) -> str:
-        """Return both values as a line to print when training begins."""
-        return f"attention takes {self.in_order:.3f}x the balanced time, {self.by_attention:.3f}x if balanced"
+DEFAULT_LANES = 16
 
 
 class BatchSampler:
@@ -49,6 +34,12 @@ class BatchSampler:
     number of ranks and workers. The remaining rows of an epoch form a last step with the same number of batches, some
     of which are smaller or empty, so that every row is seen once and all ranks have equally many batches.
     (`PackedDataset` returns a row of padding for an empty batch, which trains nothing.)
+
+    The rows of the whole dataset are shuffled, which takes 40 bytes per row. With `lanes`, they are shuffled in lanes
+    instead: the shards are dealt to this many lanes, every step takes equally many rows from each lane, and each rank
+    reads the shards of its own lanes only. In a lane, the shards of an epoch come in random order, and rows are
+    shuffled within a window of some shards. Memory does not grow with the rows. Steps are the same for any number of
+    ranks that divides `lanes`. Datasets in object storage are always read in lanes.
 
     Each pass over the sampler is the next epoch, unless `set_epoch` was called. An interrupted pass starts over, unless
     `load_state_dict` resumes it.
@@ -70,10 +61,14 @@ class BatchSampler:
         drop_last: whether to leave out the rows at the end of an epoch that do not fill a global batch.
         balance: "attention" divides each global batch so that the sums of squared segment lengths of its batches are
             as even as possible. Rows stay in their global batch, because moving them would change what a step sees
-            (WLB-LLM, OSDI 2025, measured a 1.6% higher loss when reordering across 8 global batches).
+            (WLB-LLM, OSDI 2025, measured a 1.6% higher loss when reordering across 8 global batches). Not for lanes.
+        lanes: number of lanes, a multiple of world_size that divides the global batch; None shuffles the whole dataset.
+            The default for a dataset in object storage is the largest divisor of the global batch up to 16.
+        window: shards of a lane whose rows are shuffled together.
 
     Raises:
-        PackerError: a number is out of its range, or the global batch is not a multiple of rows * world_size.
+        PackerError: a number is out of its range, the global batch is not a multiple of rows * world_size or of
+            lanes, or lanes is not a multiple of world_size.
     """
 
     def __init__(
@@ -88,6 +83,8 @@ class BatchSampler:
         epoch: int = 0,
         drop_last: bool = False,
         balance: Literal["attention"] | None = None,
+        lanes: int | None = None,
+        window: int = 2,
     ) -> None:
         if world_size < 1 or not 0 <= rank < world_size:
             raise PackerError(f"rank is {rank} of {world_size}: it must be from 0 to world_size - 1")
@@ -100,6 +97,10 @@ class BatchSampler:
         if balance not in (None, "attention"):
             raise PackerError(f"balance is {balance!r}: choose attention, or None for rows in order")
         row_order(0, seed=seed, epoch=epoch)  # checks the range of both
+        if lanes is None and dataset.is_remote:
+            lanes = next(divisor for divisor in range(DEFAULT_LANES, 0, -1) if global_batch % divisor == 0)
+        if lanes is not None:
+            check_lanes(lanes, window, global_batch=global_batch, world_size=world_size, balance=balance)
         self.dataset = dataset
         self.global_batch = global_batch
         self.rows = rows
@@ -108,6 +109,9 @@ class BatchSampler:
         self.seed = seed
         self.epoch = epoch
         self.balance = balance
+        self.lanes = lanes
+        self.window = window
+        self._lane_order: LaneOrder | None = None
         left_out = len(dataset) % global_batch if drop_last else 0
         self._epoch_rows = len(dataset) - left_out
         self._yielded = 0  # batches of this epoch that were yielded on this rank
@@ -140,18 +144,13 @@ class BatchSampler:
         elif not self._resumed:
             self._yielded = 0
         self._resumed = False
-        order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
         begun, first = divmod(self._yielded, self.accumulation)
-        for step in range(begun, self.steps):
-            rows = self._rows_of_step(order, step)
-            slots = self._slots_in_order(rows) if self.balance is None else self._slots_by_attention(rows)
+        steps = self._steps_in_order(begun) if self.lanes is None else self._steps_in_lanes(begun)
+        for step, (batches, shards) in enumerate(steps, begun):
             for turn in range(first if step == begun else 0, self.accumulation):
                 self._yielded = step * self.accumulation + turn + 1
-                # Balanced slots of a turn are sorted by cost, so every other turn runs through the ranks backwards.
-                backwards = self.balance is not None and turn % 2
-                slot = self.world_size - 1 - self.rank if backwards else self.rank
-                numbers = EpochList(slots[turn * self.world_size + slot].tolist())
-                numbers.epoch = self.epoch
+                numbers = EpochList(batches[turn].tolist())
+                numbers.epoch, numbers.shards = self.epoch, shards
                 yield numbers
 
     def set_epoch(self, epoch: int) -> None:
@@ -160,7 +159,7 @@ class BatchSampler:
         Raises:
             PackerError: the loaded state is in the middle of another epoch, or accelerate's loader dispatches batches.
         """
-        if _called_by_iter_of_accelerate() or (self._resumed and epoch == self.epoch):
+        if called_by_iter_of_accelerate() or (self._resumed and epoch == self.epoch):
             return
         if self._resumed and not (epoch == self.epoch + 1 and self._yielded == len(self)):
             raise PackerError(
@@ -180,7 +179,7 @@ class BatchSampler:
         """
         step, turn = divmod(self._yielded if batches is None else batches, self.accumulation)
         return {
-            "version": STATE_VERSION,
+            "version": STATE_VERSIONS[self.lanes is not None],
             **self._identity(),
             "epoch": self.epoch,
             "step": step,
@@ -192,29 +191,31 @@ class BatchSampler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at the row after the last one of a state, also with another number of ranks.
 
-        A state from the end of an optimizer step, where checkpoints are usually saved, fits any number of ranks. In
-        the middle of a step, the rest of the global batch must divide into whole batches for these ranks.
+        A state from the end of an optimizer step, where checkpoints are usually saved, fits any number of ranks (with
+        lanes: any that divides them). In the middle of a step, the rest of the global batch must divide into whole
+        batches for these ranks.
 
         Raises:
-            PackerError: the state has another version, dataset, seed or global batch, or ends where no batch of this
-                sampler does.
+            PackerError: the state has another version, dataset, seed, global batch, lanes or window, or ends where no
+                batch of this sampler does.
         """
-        if state.get("version") != STATE_VERSION:
+        if state.get("version") not in STATE_VERSIONS:
             raise PackerError(
-                f"the sampler's state has version {state.get('version')}, this package reads version {STATE_VERSION}: "
+                f"the sampler's state has version {state.get('version')}, this package reads the versions 1 and 2: "
                 "resume with the version of packer that saved it"
             )
-        for name, value in self._identity().items():
-            if state[name] != value:
+        for name, value in {"lanes": None, "window": None, **self._identity()}.items():
+            if (found := state.get(name)) != value:
                 raise PackerError(
-                    f"the sampler's state has {name} {state[name]}, this sampler {value}: resume with the same {name}"
+                    f"the sampler's state has {name} {found}, this sampler {value}: resume with the same {name}"
                 )
         step, turn = state["step"], state["turn"]
         if step >= self.steps:  # the epoch is over
             step, turn = self.steps, 0
         elif turn and state["dealt"] != self._dealing():
             turns = self._turns(step).tolist()
-            if self.balance or state["dealt"]["balance"] or state["rows_done"] not in turns:
+            is_cut = self.lanes is not None and (state["rows_done"] % self.lanes or turns[-1] < self.global_batch)
+            if self.balance or state["dealt"]["balance"] or is_cut or state["rows_done"] not in turns:
                 raise PackerError(
                     f"the sampler's state ends {state['rows_done']} rows into a global batch of {self.global_batch}, "
                     f"where no batch ends with {self.world_size} ranks and batches of {self.rows} rows: save the state "
@@ -225,14 +226,21 @@ class BatchSampler:
 
     def _identity(self) -> dict[str, Any]:
         """Settings that must be equal for a state to refer to the same rows."""
-        return {"dataset": self.dataset.fingerprint, "seed": self.seed, "global_batch": self.global_batch}
+        identity = {"dataset": self.dataset.fingerprint, "seed": self.seed, "global_batch": self.global_batch}
+        return identity if self.lanes is None else {**identity, "lanes": self.lanes, "window": self.window}
 
     def _dealing(self) -> dict[str, Any]:
         """Settings that divide a global batch; a state from its middle requires equal ones, or turns that end alike."""
         return {"rows": self.rows, "world_size": self.world_size, "balance": self.balance}
 
     def imbalance(self) -> Imbalance:
-        """Return how unevenly this epoch divides the work of attention among ranks, for both values of `balance`."""
+        """Return how unevenly this epoch divides the work of attention among ranks, for both values of `balance`.
+
+        Raises:
+            PackerError: the rows are read in lanes.
+        """
+        if self.lanes is not None:
+            raise PackerError(f"lanes is {self.lanes}: work is compared for rows that are shuffled as a whole only")
         order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
         costs = self._attention_costs()
         work = np.zeros((2, self.steps, self.accumulation, self.world_size), np.int64)
@@ -247,6 +255,39 @@ class BatchSampler:
     # A step has `accumulation` turns, in each of which every rank processes one batch. Its rows are divided into slots,
     # one per turn and rank: [turn 0 rank 0, turn 0 rank 1, ..., turn 1 rank 0, ...].
 
+    def _steps_in_order(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], None]]:
+        """Yield this rank's batches of each step; rows are shuffled as a whole."""
+        order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
+        for step in range(begun, self.steps):
+            rows = self._rows_of_step(order, step)
+            slots = self._slots_in_order(rows) if self.balance is None else self._slots_by_attention(rows)
+            own = slots[self.rank :: self.world_size]
+            if self.balance is not None:
+                # Balanced slots of a turn are sorted by cost, so every other turn runs through the ranks backwards.
+                own[1::2] = slots[self.world_size - 1 - self.rank :: self.world_size][1::2]
+            yield own, None
+
+    def _steps_in_lanes(self, begun: int) -> Iterator[tuple[list[NDArray[np.int64]], tuple[int, ...] | None]]:
+        """Yield (this rank's batches of each step, shards of their windows if these are fetched ahead)."""
+        if self._lane_order is None:
+            self._lane_order = LaneOrder(
+                self.dataset.shard_rows,
+                lanes=self.lanes or 1,
+                window=self.window,
+                seed=self.seed,
+                global_batch=self.global_batch,
+                rank=self.rank,
+                world_size=self.world_size,
+            )
+        for step in range(begun, self.steps):
+            shards = None
+            if self.dataset.is_remote:
+                shards, upcoming = self._lane_order.shards_of_step(self.epoch, step)
+                self.dataset.fetch_ahead(shards, upcoming)
+            rows = self._lane_order.rows_of_step(self.epoch, step)
+            ends = np.cumsum(slot_sizes(len(rows), self.accumulation))
+            yield np.split(rows, ends[:-1]), shards
+
     def _rows_of_step(self, order: NDArray[np.int64], step: int) -> NDArray[np.int64]:
         return order[step * self.global_batch : (step + 1) * self.global_batch]
 
@@ -258,7 +299,12 @@ class BatchSampler:
         return [rows[slot] for slot in deal_by_cost(self._attention_costs()[rows], self._sizes(len(rows)))]
 
     def _sizes(self, rows: int) -> NDArray[np.int64]:
-        return slot_sizes(rows, self.global_batch // self.rows)
+        """Return the rows in each slot of a step with so many rows."""
+        if self.lanes is None:
+            return slot_sizes(rows, self.global_batch // self.rows)
+        ranks = (lanes_of_rank(self.lanes, rank, self.world_size) for rank in range(self.world_size))
+        own = [lane_start(rows, self.lanes, part.stop) - lane_start(rows, self.lanes, part.start) for part in ranks]
+        return np.stack([slot_sizes(count, self.accumulation) for count in own], axis=1).ravel()
 
     def _turns(self, step: int) -> NDArray[np.int64]:
         """Return the rows of a step that all ranks together have processed before each turn, and after the last."""
@@ -270,24 +316,3 @@ class BatchSampler:
         if self._costs is None:
             self._costs = attention_costs(self.dataset)
         return self._costs
-
-
-def _called_by_iter_of_accelerate() -> bool:
-    """Return whether `set_epoch` was called by `iter()` of a loader that accelerate prepared, not by the training loop.
-
-    accelerate passes its own count, which starts at 0 whatever the epoch of the sampler, and does not increase after a
-    pass that ends with the last batch instead of a StopIteration: `[next(batches) for _ in range(len(loader))]` would
-    repeat the same epoch forever. Only the name of the caller distinguishes the two calls.
-
-    Raises:
-        PackerError: the loader dispatches batches.
-    """
-    caller = sys._getframe(2)  # of set_epoch
-    if caller.f_globals.get("__name__") != "accelerate.data_loader":
-        return False
-    if type(caller.f_locals.get("self")).__name__ == "DataLoaderDispatcher":
-        raise PackerError(
-            "accelerate's dispatch_batches=True concatenates and slices batches by rows, and a packed batch is one "
-            "row: leave dispatch_batches out, so that every process reads its own batches"
-        )
-    return caller.f_back is not None and caller.f_back.f_code.co_name == "__iter__"
