@@ -26,6 +26,7 @@ from packer.progress import Progress, silent
 from packer.shards.files import HashingFile, hash_file
 from packer.shards.manifest import Manifest, ShardEntry
 from packer.shards.reader import check_batch, open_shard
+from packer.stores import is_remote
 from packer.system_errors import system_errors
 
 EXPORT_VERSION = 1
@@ -123,7 +124,10 @@ def export(
         raise PackerError(f"to is {to!r}: choose one of {', '.join(TARGETS)}")
     if compression not in COMPRESSIONS:
         raise PackerError(f"compression is {compression!r}: choose one of {', '.join(COMPRESSIONS)}")
+    if is_remote(packed):
+        raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
     dataset = load(packed)
+    assert isinstance(dataset.path, Path)
     source = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
     out = output_path(output if output is not None else source.parent / f"{source.name}-{to}")
     real = Path(os.path.realpath(out))

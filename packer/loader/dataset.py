@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +17,19 @@ from numpy.typing import NDArray
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
 from packer.loader.open_shards import ColumnViews, OpenShard, Row
+from packer.loader.remote_shards import CacheOptions, RemoteShards
 from packer.paths import expanded
 from packer.progress import silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_size, read_manifest
 from packer.shards.row_format import PADDING
+from packer.stores import AnyPath, RemotePath, any_path
 
 MOST_OPEN = 4096
 """Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
+
+MOST_HELD = 256
+"""Shards of a dataset in object storage that a process keeps mapped; each takes a file descriptor, for its lock."""
 
 _T = TypeVar("_T")
 
@@ -50,25 +56,53 @@ class PackedDataset:
 
     Kept columns are included: those with max_len numbers per row, and those with one value per segment.
 
-    It is a map-style dataset for torch without importing torch. Pickling stores only its path, so that each
-    DataLoader worker maps the shards itself.
+    It is a map-style dataset for torch without importing torch. Pickling stores only its path (and that of the cache
+    for a dataset in object storage), so that each DataLoader worker maps the shards itself.
     """
 
-    def __init__(self, path: str | Path, *, verify: bool = False) -> None:
-        self.path = Path(expanded(path))
-        if verify:
-            _verify(self.path)
-        self.manifest: Manifest = read_manifest(self.path)
+    def __init__(
+        self,
+        path: str | AnyPath,
+        *,
+        verify: bool = False,
+        cache_dir: str | Path | None = None,
+        cache_bytes: int | str | None = None,
+    ) -> None:
+        self.path = any_path(expanded(path))
+        self._remote: RemoteShards | None = None
+        if isinstance(self.path, RemotePath):
+            if verify:
+                raise PackerError(
+                    f"{self.path}: verify reads every shard, and those of a dataset in object storage are hashed when "
+                    "they are fetched; leave verify out"
+                )
+            self._open_remote(self.path, CacheOptions.of(cache_dir, cache_bytes))
+        else:
+            if verify:
+                _verify(self.path)
+            self._set_manifest(read_manifest(self.path))
+            self._check_shards(self.path)
+
+    def _open_remote(self, path: RemotePath, options: CacheOptions, key: str | None = None) -> None:
+        self._remote = RemoteShards(path, options, key=key)
+        self._set_manifest(self._remote.manifest)
+
+    def _set_manifest(self, manifest: Manifest) -> None:
+        self.manifest = manifest
         self.max_len = self.manifest.max_len
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
         self._opened: dict[int, OpenShard] = {}  # in the order in which they were opened
+        self._pid = os.getpid()
+        self._needed: tuple[int, ...] | None = None  # shards of the windows of the last batch
+
+    def _check_shards(self, folder: Path) -> None:
         if len(self.manifest.shards) <= MOST_OPEN:
             for number in range(len(self.manifest.shards)):
                 self._shard(number)
         else:
             for entry in self.manifest.shards:
-                check_size(self.path, entry)
+                check_size(folder, entry)
 
     @property
     def column_names(self) -> list[str]:
@@ -112,6 +146,11 @@ class PackedDataset:
 
         `BatchSampler` yields empty batches when the last rows of an epoch are fewer than the batches of a step.
         """
+        needed = getattr(indices, "shards", None)
+        if needed is not None and needed != self._needed:
+            self._needed = needed
+            for shard in [shard for shard in self._opened if shard not in needed]:
+                self._opened.pop(shard).close()
         rows = EpochList(self[index] for index in indices) or EpochList([self._padding_row()])
         rows.epoch = getattr(indices, "epoch", None)
         return rows
@@ -128,11 +167,23 @@ class PackedDataset:
 
         return dataset_html(self)
 
-    def __reduce__(self) -> tuple[type[PackedDataset], tuple[Path]]:
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._remote is not None:
+            return _reopened, (self._remote.source, self._remote.options, self._remote.key)
         return type(self), (self.path.absolute(),)  # a worker may run in another folder
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards in the background."""
+        """Fetch shards of a dataset in object storage in the background; `BatchSampler` calls this.
+
+        Args:
+            shards: numbers of shards that are read now.
+            upcoming: numbers of shards that are read next.
+
+        Raises:
+            PackerError: the shards that are read at once do not fit into the cache.
+        """
+        if self._remote is not None:
+            self._remote.fetch_ahead(shards, upcoming)
 
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
         """Yield (offsets, seq_lengths, doc_ids) of one record batch after the other, without reading tokens.
@@ -170,9 +221,27 @@ class PackedDataset:
         shard = self._opened.get(number)
         if shard is None:
             while len(self._opened) >= MOST_OPEN:
-                self._opened.pop(next(iter(self._opened)))
-            shard = self._opened[number] = OpenShard(self.path, self.manifest.shards[number], self.manifest)
+                self._opened.pop(next(iter(self._opened))).close()
+            shard = self._opened[number] = self._open(number)
         return shard
+
+    def _open(self, number: int) -> OpenShard:
+        if self._remote is None:
+            assert isinstance(self.path, Path)
+            return OpenShard(self.path, self.manifest.shards[number], self.manifest)
+        if self._pid != os.getpid():  # locks of another process
+            self._opened, self._pid = {}, os.getpid()
+        while len(self._opened) >= MOST_HELD:
+            self._opened.pop(next(iter(self._opened))).close()
+        return self._remote.open(number, give_up_one=self._close_one)
+
+    def _close_one(self) -> bool:
+        """Close the shard that was opened first and is not needed for the present batches; False if there is none."""
+        for number in self._opened:
+            if number not in (self._needed or ()):
+                self._opened.pop(number).close()
+                return True
+        return False
 
     def _any_views(self) -> ColumnViews:
         """Return the columns of some record batch, preferably of a shard that is open."""
@@ -194,21 +263,42 @@ class PackedDataset:
         return row
 
 
-def load(path: str | Path, *, verify: bool = False) -> PackedDataset:
+def load(
+    path: str | AnyPath,
+    *,
+    verify: bool = False,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int | str | None = None,
+) -> PackedDataset:
     """Open a packed dataset and check the structure of its shards, without reading tokens.
 
     Sizes, row counts and columns are checked immediately, the segments of a record batch when its first row is read. If
     there are more than 4,096 shards, only sizes are checked immediately, and at most so many shards are mapped at once.
 
+    A dataset in object storage ("s3://bucket/dataset") is read by whole shards. They are fetched into a cache when they
+    are needed, or ahead by `BatchSampler`, and checked against their hashes. All processes of a node share the cache.
+
     Args:
-        path: folder of the packed dataset.
+        path: folder of the packed dataset, or its address in object storage (needs the extra `store`).
         verify: whether to read and hash every byte first, as `packer verify` does. DataLoader workers do not repeat it.
+        cache_dir: folder for shards of a dataset in object storage, on a local disk; by default PACKER_CACHE_DIR, or
+            `packer` in the user's cache folder. Several datasets may share it.
+        cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
+            has for them. The shards that were not used for the longest time make room for new ones.
 
     Raises:
-        PackerError: the folder is not a packed dataset, is unfinished or has an unknown format version, or a shard was
-            changed.
+        PackerError: the folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
+            changed, or the cache cannot be used.
     """
-    return PackedDataset(path, verify=verify)
+    return PackedDataset(path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes)
+
+
+def _reopened(source: RemotePath, options: CacheOptions, key: str) -> PackedDataset:
+    """Open a dataset in object storage in another process, by the manifest that is in the cache."""
+    dataset = PackedDataset.__new__(PackedDataset)
+    dataset.path = source
+    dataset._open_remote(source, options, key)
+    return dataset
 
 
 def _verify(path: Path) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
+from packer.loader.file_locks import FileLock
 from packer.shards.manifest import Manifest, ShardEntry
 from packer.shards.reader import check_batch, open_shard
 
@@ -53,18 +54,25 @@ class OpenShard:
         folder: folder that contains the shard.
         entry: entry of the shard in the manifest.
         manifest: manifest of the dataset.
+        lock: lock that keeps the file in a cache while the shard is open.
 
     Raises:
         PackerError: the file is missing, or its size, rows or columns contradict the manifest.
     """
 
-    def __init__(self, folder: Path, entry: ShardEntry, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, entry: ShardEntry, manifest: Manifest, lock: FileLock | None = None) -> None:
+        self._lock = lock
         self._path = folder / entry.file
         self._manifest = manifest
         self._table = open_shard(folder, entry, manifest)
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._starts = [0, *accumulate(len(chunk) for chunk in self._table["input_ids"].chunks)]
         self._views: list[ColumnViews | None] = [None] * (len(self._starts) - 1)
+
+    def close(self) -> None:
+        """Release the lock. Rows that were read stay valid."""
+        if self._lock is not None:
+            self._lock.release()
 
     @property
     def batches(self) -> int:

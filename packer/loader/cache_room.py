@@ -1,0 +1,181 @@
+"""Room in the cache of a node: how much shards may take, and which ones make room for others.
+
+Files of a cache folder, of which each dataset has a folder of its own:
+
+    mutex                                  locked while room is made, and while a shard gets its name
+    KEY/data-00000-of-00012.arrow          a shard; those who read it have a shared lock
+    KEY/data-00000-of-00012.arrow.soon     those who will read it soon have a shared lock
+    KEY/data-00000-of-00012.arrow.lock     who fetches it has a lock
+    KEY/data-00000-of-00012.arrow.SIZE.RANDOM.part     a shard that is being fetched, and counts as SIZE bytes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.errors import PackerError
+from packer.loader.file_locks import try_lock
+from packer.options import byte_size
+
+_PART = re.compile(r"(.*)\.(\d+)\.[0-9a-f]{16}\.part")
+_PATIENCE = 60  # seconds to wait for the mutex, which is held for milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    """A shard in the cache, or a part of one."""
+
+    path: Path
+    size: int
+    used_ns: int
+
+
+class CacheRoom:
+    """Room in a cache folder, shared by all processes of a node.
+
+    Args:
+        folder: the cache folder.
+        limit: bytes that all shards in it may take; None for half of what the disk has for them.
+
+    Raises:
+        PackerError: the folder cannot be used, or the disk has less room than the limit.
+    """
+
+    def __init__(self, folder: Path, limit: int | None) -> None:
+        self.folder = folder
+        self._limit = limit
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with self.mutex():
+                used = sum(cached.size for cached in self._cached())
+        except OSError as error:
+            raise PackerError(
+                f"{folder} cannot be used as a cache ({error.strerror or error}): choose another cache_dir"
+            ) from error
+        most = used + shutil.disk_usage(folder).free
+        if limit is not None and limit > most:
+            raise PackerError(
+                f"cache_bytes is {byte_size(limit)}, and the disk of {folder} has {byte_size(most)} for a cache: "
+                "choose fewer bytes, or another cache_dir"
+            )
+
+    @contextlib.contextmanager
+    def mutex(self) -> Iterator[None]:
+        """Exclude all other processes and threads that make room or name a shard."""
+        deadline = time.monotonic() + _PATIENCE
+        while (lock := try_lock(self.folder / "mutex", shared=False, create=True)) is None:
+            if time.monotonic() > deadline:
+                raise PackerError(
+                    f"{self.folder / 'mutex'} has been locked by another process for {_PATIENCE} s: end that process "
+                    "(fuser names it), or choose another cache_dir"
+                )
+            time.sleep(0.002)
+        with lock:
+            yield
+
+    def limit(self, used: int) -> int:
+        """Return the number of bytes that all shards may take.
+
+        Args:
+            used: bytes that they take now.
+        """
+        return (used + shutil.disk_usage(self.folder).free) // 2 if self._limit is None else self._limit
+
+    def reserve(self, path: Path, size: int, *, displace: bool) -> Path | None:
+        """Make room for a shard; evict those that were not used for the longest time, if necessary.
+
+        Shards that a process reads are never evicted.
+
+        Args:
+            path: final path of the shard.
+            size: its bytes.
+            displace: whether to evict shards that a process will read soon, too.
+
+        Returns:
+            A new file to write the shard to, or None if there is no room.
+        """
+        with self.mutex():
+            cached = self._cached()
+            used = sum(each.size for each in cached)
+            excess = used + size - self.limit(used)
+            for of_others in (False, True) if displace else (False,):
+                for each in sorted(cached, key=lambda each: each.used_ns):
+                    if excess > 0 and _evicted(each.path, displace=of_others):
+                        excess -= each.size
+            if excess > 0:
+                return None
+            part = path.with_name(f"{path.name}.{size}.{secrets.token_hex(8)}.part")
+            part.touch()
+            return part
+
+    def shortage(self, path: Path, size: int) -> PackerError:
+        """Return an error that says why a shard does not fit."""
+        used = sum(cached.size for cached in self._cached())
+        named = "half of the free disk" if self._limit is None else "cache_bytes"
+        return PackerError(
+            f"{self.folder} has no room for {path.name} ({byte_size(size)}): processes of this node use "
+            f"{byte_size(used)} at once, the limit is {byte_size(self.limit(used))} ({named}); raise cache_bytes, or "
+            "choose fewer lanes or a smaller window"
+        )
+
+    def _cached(self) -> list[_Cached]:
+        """Return all shards and parts of shards. Parts that a killed process left are removed."""
+        found = []
+        for folder in os.scandir(self.folder):
+            if not folder.is_dir(follow_symlinks=False):
+                continue
+            for file in os.scandir(folder):
+                part = _PART.fullmatch(file.name)
+                if part is not None and _is_abandoned(Path(folder, part[1])):
+                    Path(file).unlink(missing_ok=True)
+                elif part is not None or file.name.endswith(".arrow"):
+                    with contextlib.suppress(FileNotFoundError):
+                        state = file.stat(follow_symlinks=False)
+                        size = int(part[2]) if part else state.st_size
+                        found.append(_Cached(Path(file), size, state.st_mtime_ns))
+        return found
+
+
+def beside(path: Path, ending: str) -> Path:
+    """Return the path of a file that belongs to a shard."""
+    return path.with_name(f"{path.name}.{ending}")
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether nobody fetches a shard, so that parts of it are what a killed process left."""
+    lock = try_lock(beside(path, "lock"), shared=False, create=True)
+    if lock is None:
+        return False
+    lock.release()
+    return True
+
+
+def _evicted(path: Path, *, displace: bool) -> bool:
+    """Remove a shard from the cache if no process reads it; return whether it was removed."""
+    try:
+        reading = try_lock(path, shared=False, create=False)
+    except FileNotFoundError:
+        return False  # evicted before
+    if reading is None or path.suffix == ".part":
+        return False
+    with reading:
+        soon = try_lock(beside(path, "soon"), shared=False, create=True)
+        if soon is None and not displace:
+            return False
+        path.unlink()
+        if soon is not None:
+            with soon:
+                beside(path, "soon").unlink()
+        lock = try_lock(beside(path, "lock"), shared=False, create=True)
+        if lock is not None:
+            with lock:
+                beside(path, "lock").unlink()
+    return True

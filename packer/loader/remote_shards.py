@@ -1,0 +1,163 @@
+"""Shards of a dataset in object storage: its manifest, and shards from the cache of the node."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.errors import PackerError
+from packer.loader.cache_room import CacheRoom
+from packer.loader.open_shards import OpenShard
+from packer.loader.read_ahead import ReadAhead
+from packer.loader.shard_cache import ShardCache, key_of, remote_error
+from packer.options import byte_size, parse_size
+from packer.paths import expanded
+from packer.shards.manifest import MANIFEST, Manifest
+from packer.shards.reader import read_manifest
+from packer.stores import RemotePath
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheOptions:
+    """Where shards are kept on a node, and how much they may take."""
+
+    folder: Path
+    """Absolute path of the cache folder."""
+
+    limit: int | None
+    """Bytes that all shards in the folder may take; None for half of what the disk has for them."""
+
+    @classmethod
+    def of(cls, cache_dir: str | Path | None, cache_bytes: int | str | None) -> CacheOptions:
+        """Return the options as `packer.load` takes them.
+
+        Raises:
+            PackerError: the size is not a size.
+        """
+        limit = parse_size(cache_bytes) if isinstance(cache_bytes, str) else cache_bytes
+        if limit is not None and limit < 1:
+            raise PackerError(f"cache_bytes is {limit}: it must be at least 1, such as 200GB")
+        if cache_dir is None:
+            cache_dir = os.environ.get("PACKER_CACHE_DIR") or Path(
+                os.environ.get("XDG_CACHE_HOME") or "~/.cache", "packer"
+            )
+        return cls(folder=Path(expanded(Path(cache_dir))).absolute(), limit=limit)
+
+
+class RemoteShards:
+    """Manifest and shards of a dataset in object storage.
+
+    Args:
+        source: folder of the dataset.
+        options: where shards are kept.
+        key: name of the dataset's folder in the cache if its manifest was read before. It is read there then, so that
+            all processes of a job read the same dataset, and without a request.
+
+    Raises:
+        PackerError: the folder is not a packed dataset or cannot be read, or the cache cannot be used.
+    """
+
+    def __init__(self, source: RemotePath, options: CacheOptions, *, key: str | None = None) -> None:
+        room = CacheRoom(options.folder, options.limit)
+        if key is None or not (options.folder / key / MANIFEST).is_file():
+            key = _fetch_manifest(source, options.folder)
+        self.source = source
+        self.options = options
+        self.key = key
+        self._cache = ShardCache(source, key, room)
+        try:
+            self.manifest = read_manifest(self._cache.folder)
+        except PackerError as error:
+            raise self._renamed(error) from error
+        largest = max(entry.bytes for entry in self.manifest.shards)
+        if options.limit is not None and options.limit < largest:
+            raise PackerError(
+                f"cache_bytes is {byte_size(options.limit)}, and {source} has shards of {byte_size(largest)}: "
+                "raise cache_bytes"
+            )
+        self._ahead: ReadAhead | None = None
+        self._wanted: tuple[Sequence[int], Sequence[int]] = (), ()
+        self._pid = os.getpid()
+
+    def open(self, number: int, *, give_up_one: Callable[[], bool]) -> OpenShard:
+        """Map a shard; fetch it if it is not in the cache.
+
+        Args:
+            number: number of the shard.
+            give_up_one: closes a shard that is not needed any more; returns whether there was one.
+
+        Raises:
+            PackerError: as `ShardCache.hold` and `OpenShard`.
+        """
+        entry = self.manifest.shards[number]
+        lock = self._cache.hold(entry, give_up_one=give_up_one)
+        try:
+            return OpenShard(self._cache.folder, entry, self.manifest, lock)
+        except PackerError as error:
+            lock.release()
+            if not self._cache.discard_if_damaged(entry):
+                raise self._renamed(error) from error
+        return OpenShard(self._cache.folder, entry, self.manifest, self._cache.hold(entry, give_up_one=give_up_one))
+
+    def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
+        """Fetch shards in the background, and keep them in the cache until other ones are named.
+
+        Args:
+            shards: numbers of shards that are read now.
+            upcoming: numbers of shards that are read next.
+
+        Raises:
+            PackerError: the shards that are read at once do not fit into the cache.
+        """
+        if (shards, upcoming) == self._wanted:
+            return
+        size, limit = sum(self.manifest.shards[shard].bytes for shard in shards), self.options.limit
+        if limit is not None and size > limit:
+            raise PackerError(
+                f"cache_bytes is {byte_size(limit)}, and the {len(shards)} shards that this rank reads at once have "
+                f"{byte_size(size)}: raise cache_bytes, or choose fewer lanes or a smaller window"
+            )
+        if self._ahead is None or self._pid != os.getpid():  # a thread does not survive a fork
+            self._ahead, self._pid = read_ahead(self._cache, self.manifest), os.getpid()
+            weakref.finalize(self, self._ahead.want, ())
+        self._ahead.want([*shards, *upcoming])
+        self._wanted = shards, upcoming
+
+    def _renamed(self, error: PackerError) -> PackerError:
+        """Return an error with the address of the dataset instead of its folder in the cache."""
+        return PackerError(str(error).replace(str(self._cache.folder), str(self.source)))
+
+
+def read_ahead(cache: ShardCache, manifest: Manifest) -> ReadAhead:
+    """Return an object that fetches shards ahead; it does not refer to the dataset, which may end before its thread."""
+    return ReadAhead(
+        lambda number: cache.fetch_ahead(manifest.shards[number]),
+        lambda number: cache.announce(manifest.shards[number]),
+    )
+
+
+def _fetch_manifest(source: RemotePath, folder: Path) -> str:
+    """Copy the manifest of a dataset into the cache; return the name of the dataset's folder.
+
+    Raises:
+        PackerError: there is none, or it cannot be read or written.
+    """
+    try:
+        content = (source / MANIFEST).read_bytes()
+    except FileNotFoundError as error:
+        raise PackerError(f"{source} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one") from error
+    except OSError as error:
+        raise remote_error(source, error) from error
+    path = folder / key_of(content) / MANIFEST
+    try:
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.with_name(f"{MANIFEST}.{secrets.token_hex(8)}")
+        temporary.write_bytes(content)
+        temporary.rename(path)
+    except OSError as error:
+        raise PackerError(f"{folder} cannot be used as a cache ({error.strerror}): choose another cache_dir") from error
+    return path.parent.name
