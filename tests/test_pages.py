@@ -16,6 +16,7 @@ from tests.page_data import write_page_data  # noqa: E402
 NOT_RUN = {
     "README.md": 2,
     "docs/how-to/input-formats.md": 1,
+    "docs/how-to/object-storage.md": 1,
     "docs/how-to/several-machines.md": 2,
     "docs/how-to/trainers/axolotl.md": 1,
     "docs/how-to/trainers/maxtext.md": 1,

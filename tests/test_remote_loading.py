@@ -101,7 +101,7 @@ def test_batches_are_those_of_the_local_dataset_in_lanes(small, remote):
 # ---- workers ----
 
 
-@pytest.mark.parametrize("start", [None, "fork", "spawn"])
+@pytest.mark.parametrize("start", [None, "fork"])
 def test_a_dataloader_with_workers_trains_on_the_same_batches(small, remote, start):
     data = pytest.importorskip("torch.utils.data")
     dataset = packer.load(str(remote))

@@ -2,6 +2,12 @@
 
     dataset.py        rows by number
     open_shards.py    shards while they are mapped: columns of record batches as arrays
+    remote_shards.py  datasets in object storage: their manifest, and shards from the cache
+    shard_cache.py    shards fetched into the cache of a node
+    cache_room.py     how much shards may take, and which make room for others
+    file_locks.py     locks between the processes of a node
+    read_ahead.py     a thread that fetches shards ahead of their use
+    download_process.py   downloads of forked processes
     row_segments.py   positions, labels and loss weights from segment boundaries
     batch_input.py    rows and raw examples -> checked arrays
     batch_shape.py    fixed batch shapes for torch.compile
@@ -20,7 +26,7 @@
     loss.py           losses as means over tokens, sequences or documents
     schedule.py       effect of packing on batch size, steps and betas
 
-Requires NumPy and pyarrow, and torch only to return tensors.
+Requires NumPy and pyarrow; torch only to return tensors, obstore and xxhash only for object storage.
 """
 
 from packer.labels import NO_LOSS

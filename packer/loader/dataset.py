@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -28,8 +29,8 @@ from packer.stores import AnyPath, RemotePath, any_path
 MOST_OPEN = 4096
 """Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
 
-MOST_HELD = 256
-"""Shards of a dataset in object storage that a process keeps mapped; each takes a file descriptor, for its lock."""
+MOST_HELD = 16
+"""Shards that a process keeps in the cache of the node while it reads rows in no announced order."""
 
 _T = TypeVar("_T")
 
@@ -115,7 +116,7 @@ class PackedDataset:
         """Token id of the padding."""
         return self.manifest.row_format.pad_id
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the shards' hashes, 16 hexadecimal digits; datasets with different rows have different ones."""
         hashes = "".join(entry.xxh3_128 for entry in self.manifest.shards)
@@ -231,8 +232,8 @@ class PackedDataset:
             return OpenShard(self.path, self.manifest.shards[number], self.manifest)
         if self._pid != os.getpid():  # locks of another process
             self._opened, self._pid = {}, os.getpid()
-        while len(self._opened) >= MOST_HELD:
-            self._opened.pop(next(iter(self._opened))).close()
+        while len(self._opened) >= MOST_HELD and self._close_one():
+            pass
         return self._remote.open(number, give_up_one=self._close_one)
 
     def _close_one(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import weakref
@@ -152,12 +153,39 @@ def _fetch_manifest(source: RemotePath, folder: Path) -> str:
         raise PackerError(f"{source} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one") from error
     except OSError as error:
         raise remote_error(source, error) from error
-    path = folder / key_of(content) / MANIFEST
+    own = folder / key_of(content)
     try:
-        path.parent.mkdir(exist_ok=True)
-        temporary = path.with_name(f"{MANIFEST}.{secrets.token_hex(8)}")
-        temporary.write_bytes(content)
-        temporary.rename(path)
+        own.mkdir(exist_ok=True)
+        for name in _parts_of(content):
+            _put(own / name, _read(source / name))
+        _put(own / MANIFEST, content)  # last: a folder that has it is complete
     except OSError as error:
         raise PackerError(f"{folder} cannot be used as a cache ({error.strerror}): choose another cache_dir") from error
-    return path.parent.name
+    return own.name
+
+
+def _parts_of(manifest: bytes) -> list[str]:
+    """Return the names of the files in which a manifest goes on: "manifest-..."."""
+    try:
+        names = list(json.loads(manifest)["files"])
+    except (ValueError, LookupError, TypeError):  # damaged, which is reported when it is read
+        return []
+    return [name for name in names if name.startswith("manifest-") and Path(name).name == name]
+
+
+def _read(path: RemotePath) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise PackerError(
+            f"{path} is missing, the manifest lists it: restore it, or pack again to another folder"
+        ) from error
+    except OSError as error:
+        raise remote_error(path, error) from error
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file that other processes see complete or not at all."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    temporary.write_bytes(content)
+    temporary.rename(path)

@@ -15,6 +15,7 @@ from packer.loader.download_process import download_in_subprocess
 from packer.loader.file_locks import FileLock, try_lock
 from packer.shards.manifest import ShardEntry
 from packer.stores import RemotePath
+from packer.system_errors import shortage
 
 ROOM_PATIENCE = 10.0
 """Seconds to wait until other processes no longer need the shards that take up the cache."""
@@ -244,6 +245,8 @@ def _local_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if (short := shortage(error)) is not None:
+            raise PackerError(f"{error.filename or folder}: {short}") from error
         raise PackerError(
             f"{error.filename or folder}: {error.strerror or error}; the cache of {folder} cannot be written: free "
             "some space, choose fewer cache_bytes, or another cache_dir"

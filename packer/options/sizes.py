@@ -7,7 +7,8 @@ from decimal import Decimal
 
 from packer.errors import PackerError
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_DECIMAL = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS = _DECIMAL | {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def parse_size(text: str) -> int:
@@ -16,11 +17,11 @@ def parse_size(text: str) -> int:
     Raises:
         PackerError: it is not a size.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", text.upper())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)\s*", text.upper())
     unit = match[2] if match else "?"
     unit = unit if unit.endswith("B") or not unit else unit + "B"
     if match is None or (unit not in _UNITS and unit != "B"):
-        raise PackerError(f"{text!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB or GiB")
+        raise PackerError(f"{text!r} is not a size: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB")
     return int(Decimal(match[1]) * _UNITS.get(unit, 1))
 
 
