@@ -82,13 +82,13 @@ class Lane:
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
         """Return the row numbers at the places first:last, fewer at the end of the lane."""
-        parts = [np.zeros(0, np.int64)]
+        parts = []
         for number in self.windows_at(first, last):
             if self._read is None or self._read[0] != number:
                 self._read = number, self._shuffled(number)
             start = self._starts[number]
             parts.append(self._read[1][max(first - start, 0) : last - start])
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
     def windows_at(self, first: int, last: int) -> range:
         """Return the numbers of the windows to which the places first:last belong."""
@@ -96,6 +96,10 @@ class Lane:
         if first >= last:
             return range(0)
         return range(bisect_right(self._starts, first) - 1, bisect_right(self._starts, last - 1))
+
+    def end(self, number: int) -> int:
+        """Return the place after the last row of a window."""
+        return self._starts[number + 1]
 
     def shards(self, number: int) -> list[int]:
         """Return the shards of a window."""
@@ -144,11 +148,14 @@ class LaneOrder:
         self._begins = self._ends - rows[self._dealt]
         self._first_rows = np.cumsum(rows) - rows
         self._lanes: dict[tuple[int, int], Lane] = {}  # by (epoch, number)
+        self._shards: tuple[int, range, tuple[tuple[int, ...], tuple[int, ...]]] | None = None  # epoch, steps, shards
 
     def rows_of_step(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return this rank's rows of a step: the first row of each of its lanes, the second of each, and so on."""
         first = step * self._taken
         parts = [self._lane(epoch, number).rows(first, first + self._taken) for number in self._own]
+        if all(len(part) == self._taken for part in parts):
+            return np.stack(parts, axis=1).ravel()
         turns = np.concatenate([np.arange(len(part)) for part in parts])
         ordered: NDArray[np.int64] = np.concatenate(parts)[np.argsort(turns, kind="stable")]
         return ordered
@@ -158,19 +165,30 @@ class LaneOrder:
 
         The first window of the next epoch comes after the last of an epoch.
         """
+        if self._shards is None or self._shards[0] != epoch or step not in self._shards[1]:
+            self._shards = epoch, *self._shards_from(epoch, step)
+        return self._shards[2]
+
+    def _shards_from(self, epoch: int, step: int) -> tuple[range, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Return (steps from this one on that have the same windows, what `shards_of_step` returns for them)."""
         now: dict[int, None] = {}
         after: dict[int, None] = {}
+        ends = []
         first = step * self._taken
         for number in self._own:
             lane = self._lane(epoch, number)
             windows = lane.windows_at(first, first + self._taken)
             for window in windows:
                 now |= dict.fromkeys(lane.shards(window))
-            if windows and windows.stop < lane.windows:
+            if not windows:
+                continue
+            if windows.stop < lane.windows:
                 after |= dict.fromkeys(lane.shards(windows.stop))
-            elif windows:
+            else:
                 after |= dict.fromkeys(self._lane((epoch + 1) % 2**64, number).shards(0))
-        return tuple(now), tuple(shard for shard in after if shard not in now)
+            ends.append(lane.end(windows[0]) // self._taken)
+        steps = range(step, max(step + 1, min(ends, default=0)))
+        return steps, (tuple(now), tuple(shard for shard in after if shard not in now))
 
     def _lane(self, epoch: int, number: int) -> Lane:
         """Return one of this rank's lanes; those of an epoch and of the next are kept."""
