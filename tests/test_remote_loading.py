@@ -17,6 +17,8 @@ import pytest
 import packer
 from packer import PackerError
 from packer.loader import shard_cache
+from packer.shards import shard_table
+from packer.shards.manifest import SHARDS
 from packer.stores import RemotePath
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk
 
@@ -75,6 +77,20 @@ def test_rows_are_those_on_disk_and_each_shard_is_fetched_once(small, remote, st
     assert store_server.faults() == {"GET": 1}, "the manifest"
     assert [as_lists(row) for row in again] == rows_on_disk(small)
     assert store_server.faults() == {}
+
+
+def test_a_dataset_of_very_many_shards_has_their_table_in_the_cache(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
+    monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path / "cache"))
+    out = make(tmp_path, shard_size=3 * 4 * 4 * MAX_LEN)
+    for file in out.iterdir():
+        (bucket / "set" / file.name).upload(file)
+    dataset = packer.load(f"{bucket}/set")
+    assert isinstance(dataset.manifest.shards, shard_table.ShardTable)
+    (bucket / "set" / SHARDS).unlink()
+    assert [as_lists(row) for row in pickle.loads(pickle.dumps(dataset))] == rows_on_disk(out)
+    with pytest.raises(PackerError, match=f"{bucket}/set/{SHARDS} is missing, the manifest lists it"):
+        packer.load(f"{bucket}/set")
 
 
 def test_a_pickled_dataset_reads_the_manifest_that_was_read_before(small, remote, store_server):

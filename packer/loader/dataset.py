@@ -24,6 +24,7 @@ from packer.progress import silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_size, read_manifest
 from packer.shards.row_format import PADDING
+from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath, any_path
 
 MOST_OPEN = 4096
@@ -130,7 +131,8 @@ class PackedDataset:
     @property
     def shard_rows(self) -> list[int]:
         """Number of rows in each shard."""
-        return [entry.rows for entry in self.manifest.shards]
+        rows: list[int] = column_of(self.manifest.shards, "rows").tolist()
+        return rows
 
     def __len__(self) -> int:
         return self._first_rows[-1]

@@ -17,8 +17,9 @@ from packer.loader.read_ahead import ReadAhead
 from packer.loader.shard_cache import ShardCache, key_of, remote_error
 from packer.options import byte_size, parse_size
 from packer.paths import expanded
-from packer.shards.manifest import MANIFEST, Manifest
+from packer.shards.manifest import MANIFEST, SHARDS, Manifest
 from packer.shards.reader import read_manifest
+from packer.shards.shard_table import column_of
 from packer.stores import RemotePath
 
 
@@ -74,7 +75,7 @@ class RemoteShards:
             self.manifest = read_manifest(self._cache.folder)
         except PackerError as error:
             raise self._renamed(error) from error
-        largest = max(entry.bytes for entry in self.manifest.shards)
+        largest = int(column_of(self.manifest.shards, "bytes").max())
         if options.limit is not None and options.limit < largest:
             raise PackerError(
                 f"cache_bytes is {byte_size(options.limit)}, and {source} has shards of {byte_size(largest)}: "
@@ -156,21 +157,20 @@ def _fetch_manifest(source: RemotePath, folder: Path) -> str:
     own = folder / key_of(content)
     try:
         own.mkdir(exist_ok=True)
-        for name in _parts_of(content):
-            _put(own / name, _read(source / name))
+        if _has_table(content):
+            _put(own / SHARDS, _read(source / SHARDS))
         _put(own / MANIFEST, content)  # last: a folder that has it is complete
     except OSError as error:
         raise PackerError(f"{folder} cannot be used as a cache ({error.strerror}): choose another cache_dir") from error
     return own.name
 
 
-def _parts_of(manifest: bytes) -> list[str]:
-    """Return the names of the files in which a manifest goes on: "manifest-..."."""
+def _has_table(manifest: bytes) -> bool:
+    """Whether the entries of the shards are in a file of their own."""
     try:
-        names = list(json.loads(manifest)["files"])
+        return SHARDS in json.loads(manifest)["files"]
     except (ValueError, LookupError, TypeError):  # damaged, which is reported when it is read
-        return []
-    return [name for name in names if name.startswith("manifest-") and Path(name).name == name]
+        return False
 
 
 def _read(path: RemotePath) -> bytes:
