@@ -279,12 +279,13 @@ class BatchSampler:
                 rank=self.rank,
                 world_size=self.world_size,
             )
+        epoch = self.epoch
         for step in range(begun, self.steps):
             shards = None
             if self.dataset.is_remote:
-                shards, upcoming = self._lane_order.shards_of_step(self.epoch, step)
+                shards, upcoming = self._lane_order.shards_of_step(epoch, step)
                 self.dataset.fetch_ahead(shards, upcoming)
-            rows = self._lane_order.rows_of_step(self.epoch, step)
+            rows = self._lane_order.rows_of_step(epoch, step)
             ends = np.cumsum(slot_sizes(len(rows), self.accumulation))
             yield np.split(rows, ends[:-1]), shards
 
