@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -343,6 +344,17 @@ def test_a_shard_that_is_damaged_in_the_cache_is_fetched_again(small, remote, tm
     (path,) = (tmp_path / "cache").glob("*/*.arrow")
     path.write_bytes(damage.ljust(path.stat().st_size if damage else 0, b"x"))
     assert as_lists(packer.load(str(remote))[0]) == rows_on_disk(small)[0]
+
+
+def test_a_cache_that_was_removed_is_filled_again(small, remote, tmp_path):
+    dataset = packer.load(str(remote))
+    first = as_lists(dataset[0])
+    shutil.rmtree(tmp_path / "cache")
+    assert as_lists(dataset[0]) == first
+    assert as_lists(dataset[-1]) == rows_on_disk(small)[-1]
+    shutil.rmtree(tmp_path / "cache")
+    assert len(list(packer.BatchSampler(dataset, global_batch=4))) == -(-len(dataset) // 4)
+    assert as_lists(pickle.loads(pickle.dumps(dataset))[1]) == rows_on_disk(small)[1]
 
 
 def test_what_a_killed_reader_left_is_not_a_shard_and_takes_no_room(small, remote, store_server, tmp_path):

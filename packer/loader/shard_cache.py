@@ -82,7 +82,7 @@ class ShardCache:
         with _local_errors(self.room.folder):
             lock = self._locked(entry)
             if lock is None:
-                fetching = try_lock(beside(self.folder / entry.file, "lock"), shared=False, create=True)
+                fetching = try_lock(self._beside(entry, "lock"), shared=False, create=True)
                 if fetching is None:
                     return True  # another process fetches it
                 with fetching:
@@ -100,7 +100,7 @@ class ShardCache:
         None is returned in the moment in which the shard is evicted.
         """
         with _local_errors(self.room.folder):
-            return try_lock(beside(self.folder / entry.file, "soon"), shared=True, create=True)
+            return try_lock(self._beside(entry, "soon"), shared=True, create=True)
 
     def discard_if_damaged(self, entry: ShardEntry) -> bool:
         """Remove a shard from the cache if its file does not match its hash; return whether it was removed."""
@@ -108,6 +108,11 @@ class ShardCache:
         if fault is not None:
             (self.folder / entry.file).unlink(missing_ok=True)
         return fault is not None
+
+    def _beside(self, entry: ShardEntry, ending: str) -> Path:
+        """Return the path of a file that belongs to a shard; its folder is made if a user removed the cache."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return beside(self.folder / entry.file, ending)
 
     def _locked(self, entry: ShardEntry) -> FileLock | None:
         """Lock a shard for reading; return None if it is not in the cache."""
@@ -130,7 +135,7 @@ class ShardCache:
         Raises:
             PackerError: another process makes no progress.
         """
-        lock_file = beside(self.folder / entry.file, "lock")
+        lock_file = self._beside(entry, "lock")
         seen, deadline = self._blocks(entry), time.monotonic() + FETCH_PATIENCE
         looked = time.monotonic()
         while (lock := try_lock(lock_file, shared=False, create=True)) is None:
