@@ -12,15 +12,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from bench_plan import PeakMemory
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.engine import Result, Watched
-from packer.executors import run_tasks
-from packer.notes import Note, read_note
+from packer.engine import Result, Threads, Watched
+from packer.notes import Note, Notes, read_note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.partitioning import REGION, plan_partitions
@@ -35,8 +35,8 @@ MEDIAN, SIGMA, LONGEST = 245, 1.0, 20_000
 ROW_BYTES = 8
 """Bytes of a token in a shard: input_ids and labels."""
 
-RUN = 2 * REGION
-"""Tasks of a stage that run; a task of the next stage reads the notes of REGION of them."""
+RUN = REGION
+"""Tasks of a stage that run: as many as a task of the next stage reads the notes of."""
 
 _QUANTILES = 1 << 16
 _GROUP = 1 << 6  # documents that are added to blocks together where there are too many to make them all
@@ -73,7 +73,7 @@ class MadeUpReader:
         return cut_lengths_of(self.options, lengths, threads=threads)
 
 
-class StandIns:
+class StandIns(Notes):
     """Notes in a folder; those of the first RUN tasks of a stage stand in for all others."""
 
     def __init__(self, folder: Path) -> None:
@@ -94,31 +94,28 @@ class StandIns:
         (self._folder / name).write_bytes(content)
 
 
-class FirstTasks:
+@dataclass(frozen=True, kw_only=True)
+class FirstTasks(Threads):
     """An engine that runs the first RUN tasks of a stage, and then looks at the notes of all."""
 
-    is_shared, is_local = True, True
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self.ran: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
+    ran: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
 
     def run(
         self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks in threads, and measure them."""
         begun, stage = time.perf_counter(), getattr(task, "stage", "")
-        yield from run_tasks(lambda number, _: task(number), numbers, self.workers)
+        yield from super().run(task, numbers)
         self.ran[stage] += len(numbers)
         self.seconds[stage] += time.perf_counter() - begun
 
-    def assigned(self, tasks: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[list[int]]:
-        """Yield the first tasks; the notes of all are then read by `is_done`, as a rank reads those of others."""
+    def assigned(self, tasks: Sequence[int], done: Callable[..., Any]) -> Iterator[list[int]]:
+        """Yield the first tasks; the notes of all are then looked at, as a rank looks at those of others."""
         begun = [task for task in tasks if task < RUN]
         if begun:
             yield begun
-        assert all(is_done(task) for task in tasks)
+        assert not list(super().assigned(tasks, done))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +214,7 @@ def plan_at_scale(documents: int, *, max_len: int, shard_size: int, threads: int
         surveyed, survey_seconds = made_up_survey(
             reader, options, rows_per_shard=rows_per_shard, most=most_surveyed, threads=threads
         )
-        notes, engine, begun = StandIns(Path(folder)), FirstTasks(threads), time.perf_counter()
+        notes, engine, begun = StandIns(Path(folder)), FirstTasks(workers=threads), time.perf_counter()
         plan = plan_partitions(reader, surveyed, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
         seconds = time.perf_counter() - begun
         shards = len(plan.shard_rows)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from packer.plan.threads import as_they_end
+from packer.plan.threads import AHEAD, as_they_end
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -59,7 +59,8 @@ def run_tasks(
 
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
-        for future in as_they_end([pool.submit(run, task) for task in tasks]):
+        submitted = (pool.submit(run, task) for task in tasks)
+        for future in as_they_end(submitted, ahead=AHEAD * workers):
             yield future.result()
     finally:
         stopping.set()

@@ -549,6 +549,25 @@ def test_after_an_error_tasks_that_have_not_begun_are_cancelled():
     assert len(begun) < 10
 
 
+def test_few_tasks_wait_however_many_there_are():
+    """A million tasks that wait would take a gigabyte."""
+    taken, ended, waiting = [], [], []
+
+    class Tasks(list):
+        def __iter__(self):
+            for number in super().__iter__():
+                taken.append(number)
+                waiting.append(len(taken) - len(ended))
+                yield number
+
+    found = []
+    for number in run_tasks(lambda number, _: number, Tasks(range(200)), 2):
+        ended.append(number)
+        found.append(number)
+    assert sorted(found) == list(range(200))
+    assert max(waiting) <= 7
+
+
 def test_after_an_error_tasks_that_have_begun_are_stopped():
     begun, stopped = threading.Event(), threading.Event()
 

@@ -229,7 +229,8 @@ def write_shards(
         for entry in engine.run(task, missing, write):
             entries[entry.file] = entry
             if not engine.is_local:
-                progress("write", sum(one.rows for one in entries.values()) * max_len, total * max_len)
+                done += entry.rows
+                progress("write", done * max_len, total * max_len)
     return [entries[name] for name in names]
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_AHEAD = 3
+AHEAD = 3
 """Calls that are submitted per thread before their results are taken, the running one included."""
 
 
@@ -31,7 +31,7 @@ def each_in_threads(function: Callable[[Item], Result], items: Iterable[Item], t
         return
     coming = iter(items)
     with ThreadPoolExecutor(threads) as pool:
-        futures = deque(pool.submit(function, item) for item in islice(coming, _AHEAD * threads))
+        futures = deque(pool.submit(function, item) for item in islice(coming, AHEAD * threads))
         try:
             while futures:
                 yield result_of(futures.popleft())
@@ -41,15 +41,27 @@ def each_in_threads(function: Callable[[Item], Result], items: Iterable[Item], t
                 future.cancel()
 
 
-def as_they_end(futures: Iterable[Future[Result]]) -> Iterator[Future[Result]]:
-    """Yield futures as they finish, in any order."""
+def as_they_end(futures: Iterable[Future[Result]], *, ahead: int | None = None) -> Iterator[Future[Result]]:
+    """Yield futures as they finish, in any order.
+
+    Args:
+        futures: futures; those of an iterator may be submitted when they are taken from it.
+        ahead: number of futures that are taken before the first one has finished; None for all. Later ones are taken
+            one by one, so that a million tasks are not a million futures.
+    """
     ended: SimpleQueue[Future[Result]] = SimpleQueue()
+    coming = iter(futures)
     count = 0
-    for future in futures:
+    for future in islice(coming, ahead):
         future.add_done_callback(ended.put)
         count += 1
-    for _ in range(count):
-        yield ended.get()
+    while count:
+        done = ended.get()
+        count -= 1
+        for future in islice(coming, 1):
+            future.add_done_callback(ended.put)
+            count += 1
+        yield done
 
 
 def result_of(future: Future[Result]) -> Result:
