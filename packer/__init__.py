@@ -208,6 +208,9 @@ def verify(
     source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict] | None = None,
     *,
     tokenizer: str | None = None,
+    workers: int | None = None,
+    engine: EngineName = "threads",
+    ray_address: str | None = None,
     progress: Progress = silent,
 ) -> Iterator[str]:
     """Check a packed dataset and yield a sentence for every fault; nothing is yielded if it is verified.
@@ -219,6 +222,9 @@ def verify(
         packed: folder of the packed dataset.
         source: source that was packed, or a list of all sources of a mixture, in order. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
+        workers: number of shards that are checked at a time; by default the number of available cores.
+        engine: "threads", or "ray" to have the shards checked by a Ray cluster with the same storage.
+        ray_address: address of the cluster, or "auto" for the one that this machine belongs to; None starts one here.
         progress: callback, called as `progress(stage, done, total)`.
 
     Raises:
@@ -227,7 +233,15 @@ def verify(
     from packer.pipeline import verify as run
 
     with python_names():
-        yield from run(packed, source, tokenizer=tokenizer, progress=progress)
+        yield from run(
+            packed,
+            source,
+            tokenizer=tokenizer,
+            workers=workers,
+            engine=engine,
+            ray_address=ray_address,
+            progress=progress,
+        )
 
 
 def export(

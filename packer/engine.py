@@ -7,7 +7,7 @@ stage, and what is left of an interrupted one is done by whoever comes next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -17,6 +17,11 @@ Result = TypeVar("Result")
 
 Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
 """A task that runs in a thread of this process, called as `watched(number, go_on)`; see `run_tasks`."""
+
+
+Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
+"""Function from numbers of tasks to those whose files are there. It is asked about many at once, because in object
+storage a question takes a request."""
 
 
 class Engine(Protocol):
@@ -45,12 +50,12 @@ class Engine(Protocol):
             watched: the same for threads of this process, which can report progress and be stopped.
         """
 
-    def assigned(self, tasks: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[list[int]]:
+    def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield tasks for this process to run, until all tasks are done.
 
         Args:
             tasks: numbers of the tasks of a stage.
-            is_done: whether a task has left its file; called again and again if processes share the work.
+            done: which of some tasks have left their file; called again and again if processes share the work.
         """
 
 
@@ -82,8 +87,14 @@ class Threads:
 
         return run_tasks(watched or unwatched, numbers, self.workers)
 
-    def assigned(self, tasks: Sequence[int], is_done: Callable[[int], bool]) -> Iterator[list[int]]:
+    def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
         """Yield the tasks that are not done, once."""
-        missing = [task for task in tasks if not is_done(task)]
+        missing = without(tasks, done(tasks))
         if missing:
             yield missing
+
+
+def without(tasks: Sequence[int], done: Collection[int]) -> list[int]:
+    """Return the tasks that are not done, in order."""
+    left_out = frozenset(done)
+    return [task for task in tasks if task not in left_out]

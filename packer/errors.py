@@ -45,7 +45,11 @@ def python_names() -> Iterator[None]:
         yield
     except PackerError as error:
         error.args = tuple(
-            re.sub(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)( FILE\b)?", lambda option: option[1].replace("-", "_"), str(part))
+            re.sub(
+                r"`.*?`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)( FILE\b)?",
+                lambda found: found[1].replace("-", "_") if found[1] else found[0],  # commands in quotes stay
+                str(part),
+            )
             for part in error.args
         )
         raise

@@ -6,8 +6,9 @@ arrays, aligned to 64 bytes. Reading a note maps its arrays into memory.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +19,15 @@ from numpy.typing import NDArray
 
 from packer.engine import Engine
 from packer.output.packed_output import PackedOutput
+from packer.output.stored_pack import StoredPack
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.progress import Progress, silent
+from packer.stores import RemotePath
+from packer.stores.folder_sizes import folder_sizes
+from packer.stores.requests import AT_ONCE, in_parallel
 
 _ALIGNED = 64  # bytes
+_HEAD = 16 << 10  # bytes of a large note that are read for its facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +68,17 @@ def read_note(path: Path) -> Note | None:
     try:
         with path.open("rb") as file:
             line = file.readline()
+        size = path.stat().st_size
+        body = np.memmap(path, np.uint8, "r", offset=len(line)) if size > len(line) else np.zeros(0, np.uint8)
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+    return note_of(line, body)
+
+
+def note_of(line: bytes, body: NDArray[np.uint8]) -> Note | None:
+    """Return the note that consists of this line of JSON and these bytes of arrays; None if it is damaged."""
+    try:
         head = json.loads(line)
-        body = np.memmap(path, np.uint8, "r", offset=len(line)) if head["bytes"] else np.zeros(0, np.uint8)
         digest = head.pop("xxh3_64")
         if len(body) != head["bytes"] or _digest(head, body.data) != digest:
             return None
@@ -72,7 +88,7 @@ def read_note(path: Path) -> Note | None:
             part = body[one["place"] : one["place"] + one["count"] * dtype.itemsize]
             arrays[one["name"]] = part.view(np.ndarray).view(dtype)
         return Note(facts=head["facts"], arrays=arrays)
-    except (FileNotFoundError, IsADirectoryError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -81,6 +97,15 @@ class Notes(Protocol):
 
     def load(self, name: str) -> Note | None:
         """Return a note, or None."""
+
+    def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
+        """Yield several notes in order, or None in place of a missing one."""
+        return map(self.load, names)
+
+    def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        """Return the facts of the notes "STAGE-NUMBER" that exist, by number."""
+        loaded = zip(numbers, self.load_all([f"{stage}-{number}" for number in numbers]), strict=True)
+        return {number: note.facts for number, note in loaded if note is not None}
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
         """Store a note, completely or not at all.
@@ -92,7 +117,7 @@ class Notes(Protocol):
         """
 
 
-class NotesInMemory:
+class NotesInMemory(Notes):
     """Notes of a plan that writes no files."""
 
     def __init__(self) -> None:
@@ -107,7 +132,7 @@ class NotesInMemory:
         self._notes[name] = note
 
 
-class NotesInFolder:
+class NotesInFolder(Notes):
     """Notes in the work folder of an unfinished packed dataset."""
 
     def __init__(self, claimed: PackedOutput) -> None:
@@ -124,13 +149,67 @@ class NotesInFolder:
         A lasting note that another process has stored meanwhile is kept, because its content may differ.
         """
         if lasting:
-            if self.load(name) is None:
-                (self._folder / name).unlink(missing_ok=True)  # damaged
-                self._claimed.write_file(self._folder / name, note.to_bytes(), if_absent=self._claimed.is_shared)
-            return
-        with self._claimed.temporary(name) as temporary:
-            temporary.write_bytes(note.to_bytes())
-            temporary.rename(self._folder / name)
+            if self.load(name) is not None:
+                return
+            (self._folder / name).unlink(missing_ok=True)  # damaged
+        self._claimed.write_note(name, note.to_bytes(), lasting=lasting)
+
+
+class NotesInStore(Notes):
+    """Notes of an unfinished packed dataset in object storage. The note "STAGE-NUMBER" is the object STAGE/NUMBER."""
+
+    def __init__(self, claimed: StoredPack) -> None:
+        self._claimed = claimed
+
+    def load(self, name: str) -> Note | None:
+        """Return a note, or None."""
+        try:
+            content = self._path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        end = content.find(b"\n") + 1
+        return note_of(content[:end], np.frombuffer(content, np.uint8, offset=end))
+
+    def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
+        """Yield several notes in order, read at the same time."""
+        for first in range(0, len(names), AT_ONCE):
+            yield from in_parallel(self.load, names[first : first + AT_ONCE])
+
+    def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        """Return the facts of the notes that exist, by number; of large notes, only the first bytes are read."""
+        sizes = folder_sizes(self._path(f"{stage}-0").parent) if numbers else {}
+        there = [number for number in numbers if str(number) in sizes]
+        facts = in_parallel(lambda number: self._facts(f"{stage}-{number}", sizes[str(number)]), there)
+        return {number: each for number, each in zip(there, facts, strict=True) if each is not None}
+
+    def _facts(self, name: str, size: int) -> Mapping[str, Any] | None:
+        if size > _HEAD:
+            with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+                line, newline, _ = bytes(self._path(name).read_range(0, _HEAD)).partition(b"\n")
+                if newline:
+                    facts: Mapping[str, Any] = json.loads(line)["facts"]
+                    return facts
+        note = self.load(name)
+        return None if note is None else note.facts
+
+    def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
+        """Store a note; a lasting one that another process has stored meanwhile is kept."""
+        if lasting and self.load(name) is None:
+            self._path(name).unlink(missing_ok=True)  # damaged
+        path = self._path(name).relative_to(self._claimed.notes)
+        self._claimed.write_note(str(path), note.to_bytes(), lasting=lasting)
+
+    def _path(self, name: str) -> RemotePath:
+        stage, _, number = name.rpartition("-")
+        return self._claimed.notes / stage / number if stage else self._claimed.notes / number
+
+
+def notes_in(claimed: UnfinishedPack) -> Notes:
+    """Return the notes of an unfinished packed dataset."""
+    if isinstance(claimed, PackedOutput):
+        return NotesInFolder(claimed)
+    assert isinstance(claimed, StoredPack)
+    return NotesInStore(claimed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,9 +242,16 @@ def make_note(notes: Notes, name: str, make: Callable[[], Note], engine: Engine,
         engine: decides which process makes it.
         lasting: see `Notes.save`.
     """
-    for _ in engine.assigned([0], lambda _: notes.load(name) is not None):
+    note: Note | None = None
+
+    def made(numbers: Sequence[int]) -> Sequence[int]:
+        nonlocal note
+        note = note or notes.load(name)
+        return numbers if note is not None else ()
+
+    for _ in engine.assigned([0], made):
         notes.save(name, make(), lasting=lasting)
-    note = notes.load(name)
+    note = note or notes.load(name)
     if note is None:  # another process has just completed the output, and removed its notes
         raise FileNotFoundError(name)
     return note
@@ -194,14 +280,12 @@ def run_stage(
     noted = NotedTask(notes=notes, stage=stage, task=task)
     found: dict[int, Mapping[str, Any]] = {}
 
-    def is_done(number: int) -> bool:
-        note = notes.load(f"{stage}-{number}")
-        if note is not None:
-            found[number] = note.facts
-        return note is not None
+    def done(asked: Sequence[int]) -> Collection[int]:
+        found.update(notes.facts_of(stage, [number for number in asked if number not in found]))
+        return found.keys()
 
     total = max(numbers, default=-1) + 1
-    for missing in engine.assigned(numbers, is_done):
+    for missing in engine.assigned(numbers, done):
         for number, facts in engine.run(noted, missing):
             found[number] = facts
             progress("plan", total - len(numbers) + len(found), total)

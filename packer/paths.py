@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from packer.errors import PackerError
+from packer.stores import AnyPath, RemotePath, any_path, is_remote
 
 Value = TypeVar("Value")
 
@@ -40,13 +41,17 @@ def expanded(value: Value) -> Value:
     return value
 
 
-def output_path(path: str | Path) -> Path:
+def output_path(path: str | AnyPath) -> AnyPath:
     """Return the folder in which an output is built and swapped in: if the path is a link, the folder it leads to.
 
     Raises:
-        PackerError: the path is a circular link, or its name is not UTF-8.
+        PackerError: the path is a circular link, or its name is not UTF-8; or it is no address of a store.
     """
-    out = Path(expanded(path))
+    if is_remote(path):
+        return any_path(path)
+    if "://" in str(path):
+        raise PackerError(f"{path}: packer writes to folders, s3://, gs:// and az://; choose another --output")
+    out = Path(expanded(str(path)))
     try:
         str(out).encode()
     except UnicodeEncodeError:
@@ -55,6 +60,19 @@ def output_path(path: str | Path) -> Path:
         out = Path(os.path.realpath(out))
     if os.path.islink(out):  # noqa: PTH114
         raise PackerError(f"{out} is a link that leads in a circle: choose another --output")
+    return out
+
+
+def local_output(path: str | AnyPath, what: str) -> Path:
+    """Return the folder of an output that cannot lie in object storage; see `output_path`.
+
+    Args:
+        path: path of the output.
+        what: what writes it, for the message: "packer export".
+    """
+    out = output_path(path)
+    if isinstance(out, RemotePath):
+        raise PackerError(f"{out} is in object storage, and {what} writes to local folders: copy the output there")
     return out
 
 

@@ -6,9 +6,10 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from packer.errors import PackerError
+from packer.stores import AnyPath, is_remote
+from packer.stores.requests import StoreError
 
 _NO_MEMORY = (os.strerror(errno.ENOMEM), "failed to map segment")  # the latter: loading a library
 _NO_THREADS = ("can't start new thread", os.strerror(errno.EAGAIN))
@@ -46,7 +47,7 @@ def shortage_behind(error: BaseException) -> str | None:
 
 
 @contextmanager
-def system_errors(out: Path, *, resumes: bool) -> Iterator[None]:
+def system_errors(out: AnyPath, *, resumes: bool) -> Iterator[None]:
     """Raise errors of the operating system as a PackerError that says what to do.
 
     Args:
@@ -66,6 +67,11 @@ def system_errors(out: Path, *, resumes: bool) -> Iterator[None]:
         short = shortage(error)
         if short is not None:
             raise PackerError(f"{where}: {short}, and repeat the same command{goes_on}") from error
+        if isinstance(error, StoreError):
+            raise PackerError(f"{error}: repeat the same command when that is mended{goes_on}") from error
+        if isinstance(error, PermissionError) and is_remote(where):
+            remedy = "check the credentials and what they permit, and repeat the same command"
+            raise PackerError(f"{where}: {error.strerror}: {remedy}{goes_on}") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = f"free some space and repeat the same command{goes_on}"
         elif error.errno == errno.ENAMETOOLONG:

@@ -19,7 +19,7 @@ from packer.cli import cli, progress_bars
 from packer.cli.commands_page import commands_page
 from packer.options import PackOptions, options_of
 from packer.options.headings import HEADINGS
-from packer.pipeline import packing
+from packer.pipeline.name_output import default_output
 from tests import naive
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -301,7 +301,7 @@ def test_the_command_and_the_function_write_the_same_bytes(source):
 
 
 def names_output(dataset: object, **options) -> str:
-    return str(packing.default_output(dataset, PackOptions(max_len=64, **options)))
+    return str(default_output(dataset, PackOptions(max_len=64, **options)))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,12 @@ from packer.stores.mirror import CHUNK, fetch, held, mirror, resident_bytes
 CONTENT = random.Random(3).randbytes(40 * CHUNK + 123)
 
 
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """No mirrors of other tests."""
+    monkeypatch.setattr(mirrors, "_mirrors", mirrors._Mirrors())
+
+
 @pytest.fixture
 def opened(bucket):
     path = bucket / "data.bin"

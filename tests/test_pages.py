@@ -16,8 +16,9 @@ from tests.page_data import write_page_data  # noqa: E402
 NOT_RUN = {
     "README.md": 2,
     "docs/how-to/input-formats.md": 1,
-    "docs/how-to/object-storage.md": 1,
+    "docs/how-to/object-storage.md": 3,
     "docs/how-to/several-machines.md": 2,
+    "docs/how-to/train-from-object-storage.md": 1,
     "docs/how-to/trainers/axolotl.md": 1,
     "docs/how-to/trainers/maxtext.md": 1,
     "docs/how-to/trainers/torchtitan.md": 2,
@@ -30,7 +31,14 @@ NOT_RUN = {
 NEED_DATA = {"README.md": 1, "docs/how-to/choose-max-len.md": 1}
 """Number of blocks that run with PACKER_TEST_DATA only."""
 
-REASONS = ("needs the Hub", "needs a GPU", "needs another trainer", "needs a cluster", "installs packages")
+REASONS = (
+    "needs the Hub",
+    "needs a GPU",
+    "needs another trainer",
+    "needs a cluster",
+    "needs a bucket",
+    "installs packages",
+)
 """What the reason of such a mark begins with."""
 
 CONTINUED = {"docs/tutorials/train.md": "docs/tutorials/first-pack.md"}

@@ -1,5 +1,6 @@
 """Tasks run on a Ray cluster: the bytes of one process, whatever dies."""
 
+import hashlib
 import json
 import os
 import signal
@@ -144,6 +145,20 @@ def goes_on_after_the_driver_was_killed(cluster, tmp_path):
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
 
 
+def writes_to_a_store(bucket, cluster, tmp_path):
+    source, options, out = as_files(tmp_path), options_of({"keep": ["score"]}), bucket / "set"
+    packer.pack(source, tmp_path / "expected", **options)
+    first = packer.pack(source, str(out), engine="ray", **options)
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.files()} == hashes(
+        tmp_path / "expected"
+    )
+    assert list(packer.verify(str(out), engine="ray")) == []
+    shard = out / first.shards[1].file
+    shard.write_bytes(shard.read_bytes()[::-1])
+    (fault,) = packer.verify(str(out), engine="ray")
+    assert fault == f"{shard.name} does not match its hash: it was changed after packing"
+
+
 SCENARIOS = {
     "decoded": partial(writes_the_bytes_of_one_process, as_files, {"keep": ["score"]}),
     "drawn": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "mixed"}),
@@ -158,10 +173,10 @@ SCENARIOS = {
 
 
 @pytest.mark.slow
-def test_a_cluster_writes_the_bytes_of_one_process_whatever_dies(tmp_path):
+def test_a_cluster_writes_the_bytes_of_one_process_whatever_dies(tmp_path, bucket):
     """One test for all, because a cluster takes long to start and only one process should have one."""
     with cluster_of_two() as cluster:
-        for name, scenario in SCENARIOS.items():
+        for name, scenario in {**SCENARIOS, "store": partial(writes_to_a_store, bucket)}.items():
             folder = tmp_path / name
             folder.mkdir()
             try:

@@ -11,7 +11,7 @@ import pytest
 
 import packer
 from packer.options import PackOptions
-from packer.pipeline.packing import default_output
+from packer.pipeline.name_output import default_output
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.test_cli import run
 from tests.test_pack import made_documents, save_arrow

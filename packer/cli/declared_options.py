@@ -12,6 +12,7 @@ import click
 from packer.errors import PackerError
 from packer.options import About, Option, options_of
 from packer.paths import expanded
+from packer.stores import RemotePath, is_remote
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -28,7 +29,14 @@ class UserPath(click.Path):
         super().__init__(exists=exists, dir_okay=dir_okay, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.Path`."""
+        """See `click.Path`; an address in object storage becomes a `RemotePath`."""
+        if is_remote(value):
+            try:
+                return RemotePath.of(str(value))
+            except PackerError as error:
+                self.fail(str(error), param, ctx)
+        if "://" in str(value):
+            self.fail(f"{value} is neither a local path nor an address like s3://bucket/folder", param, ctx)
         return super().convert(expanded(value), param, ctx)
 
 
@@ -50,6 +58,8 @@ class Content(UserPath):
         if isinstance(value, FileContent) or value in self.names:
             return str(value)
         path = super().convert(value, param, ctx)
+        if isinstance(path, RemotePath):
+            self.fail(f"{path} is in object storage: copy it to a local file", param, ctx)
         try:
             content: str = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:

@@ -17,16 +17,23 @@ from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import check_report_files, text_decoder, write_report_files
 from packer.cli.source_options import source_options, sources_and_weights
+from packer.errors import PackerError
 from packer.facts import REJECTED
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, ReportOptions
+from packer.stores import is_remote
 
 
 @command(resumes=True)
 @source_options
 @config_options
 @options(PackOptions)
-@options(OutputOptions, "output", default_words="DATASET-packed-MAX_LEN")
+@options(
+    OutputOptions,
+    "output",
+    default_words="DATASET-packed-MAX_LEN",
+    help="Folder to write, here or in object storage, as in s3://bucket/set.",
+)
 @options(OutputOptions, without=("output",))
 @options(EngineOptions)
 @options(ReportOptions)
@@ -53,6 +60,10 @@ def pack(
     pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
     check_report_files(report=report, with_text=with_text, tokenizer=values["tokenizer"])
     decode = text_decoder(with_text=with_text, tokenizer=values["tokenizer"])
+    if report is not None and is_remote(values["output"]):
+        raise PackerError(
+            f"--report {report} reads the rows, which are not here: run packer stats when they are packed"
+        )
     engine_options = EngineOptions(**values_of(EngineOptions, values))
     place = rank_of(engine_options.rank, engine_options.ranks)
     with progress_bars(silently=place is not None and place.rank > 0) as progress:
@@ -67,10 +78,12 @@ def pack(
             )
         seconds = time.perf_counter() - begun
         lines = []
-        if report is not None and not result.finished_elsewhere:
+        if report is not None and not result.finished_elsewhere and isinstance(result.output, Path):
             figures = pipeline.packed_figures(result.output, decode=decode, progress=progress)
             lines = write_report_files(figures, report=report)
     if result.finished_elsewhere:  # the rank that finished it prints the summary
+        if place is None:
+            click.echo(f"{result.output} was completed by another process at the same time")
         return
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
@@ -83,6 +96,7 @@ def pack(
     else:
         from packer.report import render_manifest_summary
 
-        rows = pipeline.packed_statistics(result.output)
+        # In object storage, reading all boundaries may take longer than packing them: `packer stats` does it.
+        rows = pipeline.packed_statistics(result.output) if isinstance(result.output, Path) else None
         summary = render_manifest_summary(result.manifest, rows=rows, output=str(result.output), seconds=seconds)
         click.echo("\n".join([summary, *lines]))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import PackerError
+from packer.stores import RemotePath
 
 if TYPE_CHECKING:
     from packer.stats import ReportFigures
@@ -24,6 +25,8 @@ def check_report_files(
     for option, path in (("--report", report), ("--plot", plot)):
         if path is None:
             continue
+        if isinstance(path, RemotePath):
+            raise PackerError(f"{option} {path} is in object storage: name a local file")
         if path.is_dir():
             raise PackerError(f"{option} {path} is a folder: name a file in it")
         if not os.access(path.parent, os.W_OK):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -19,6 +18,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.command_options import JsonOption, PlotOptions, ReportOptions, RowLengthsOption, StatsOptions
 from packer.paths import PathList, expanded
+from packer.stores import any_path
+from packer.system_errors import system_errors
 
 if TYPE_CHECKING:
     from packer.progress import Progress
@@ -52,15 +53,13 @@ def stats(
     It predicts as many rows as `pack` makes with the same options, also for mixtures, groups and pairs. Several row
     lengths are compared in a table, to choose one.
     """
-    from packer.shards.manifest import is_packed
-
     source, weights = sources_and_weights(dataset, sources)
     files = values_of(PlotOptions, values) | {"report": values["report"]}
     with_text, tokenizer = values["with_text"], values["tokenizer"]
     check_report_files(report=files["report"], plot=files["plot"], with_text=with_text, tokenizer=tokenizer)
     wants_files = files["report"] is not None or files["plot"] is not None
     with progress_bars() as progress:
-        if isinstance(source, str) and is_packed(Path(expanded(source))):
+        if isinstance(source, str) and _is_packed(source):
             decode = text_decoder(with_text=with_text, tokenizer=tokenizer)
             found = _of_packed(source, max_len, batch_size, decode, progress, wants_files=wants_files)
         else:
@@ -80,6 +79,19 @@ class _Found(NamedTuple):
     content: dict[str, object]
     text: str
     figures: ReportFigures | None
+
+
+def _is_packed(source: str) -> bool:
+    """Whether a source is a packed dataset.
+
+    Raises:
+        PackerError: the store cannot be read.
+    """
+    from packer.shards.manifest import is_packed
+
+    path = any_path(expanded(source))
+    with system_errors(path, resumes=False):
+        return is_packed(path)
 
 
 def _of_packed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,7 +13,8 @@ from packer.cli.declared_options import UserPath, options
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.progress_bars import progress_bars
 from packer.options import PackOptions
-from packer.options.command_options import JsonOption
+from packer.options.command_options import EngineOptions, JsonOption, OutputOptions
+from packer.stores import AnyPath
 
 
 @command()
@@ -27,8 +28,15 @@ from packer.options.command_options import JsonOption
     "path of a source that was packed from several.",
 )
 @options(PackOptions, "tokenizer", help="Tokenizer of a --source of text, if its name in the manifest is not enough.")
+@options(OutputOptions, "workers", help="Number of shards that are checked at a time.")
+@options(
+    EngineOptions,
+    "engine",
+    help="What checks the shards: threads of this machine, or a Ray cluster with the same storage.",
+)
+@options(EngineOptions, "ray_address")
 @options(JsonOption)
-def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_json: bool) -> None:
+def verify(packed: AnyPath, sources: tuple[str, ...], tokenizer: str | None, as_json: bool, **values: Any) -> None:
     """Check the hashes, structure and figures of a PACKED dataset and, with --source, every token of the source.
 
     The exit code is 3 if anything is wrong.
@@ -38,7 +46,7 @@ def verify(packed: Path, sources: tuple[str, ...], tokenizer: str | None, as_jso
 
     source = sources[0] if len(sources) == 1 else list(sources) or None
     with progress_bars() as progress:
-        faults = list(pipeline.verify(packed, source, tokenizer=tokenizer, progress=progress))
+        faults = list(pipeline.verify(packed, source, tokenizer=tokenizer, progress=progress, **values))
         manifest = None if faults else read_manifest(packed)
     if as_json:
         click.echo(json.dumps({"packed": str(packed), "source": source, "faults": faults}, indent=1))

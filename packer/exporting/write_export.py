@@ -21,7 +21,7 @@ from packer.options.choices import Compression
 from packer.output.claim_folder import claim
 from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
-from packer.paths import output_path
+from packer.paths import local_output
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile, hash_file
 from packer.shards.manifest import Manifest, ShardEntry
@@ -129,7 +129,7 @@ def export(
     dataset = load(packed)
     assert isinstance(dataset.path, Path)
     source = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
-    out = output_path(output if output is not None else source.parent / f"{source.name}-{to}")
+    out = local_output(output if output is not None else source.parent / f"{source.name}-{to}", "packer export")
     real = Path(os.path.realpath(out))
     if source.resolve() in (real, *real.parents):
         raise PackerError(f"{out} is inside the packed dataset: choose an --output beside it")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from packer.errors import PackerError
+from packer.stores import RemotePath
 
 Declaration = TypeVar("Declaration")
 
@@ -146,7 +147,7 @@ class Option:
             is_number = type(value) is int or (self.kind is float and type(value) is float)
             return is_number and self.limits.least <= value <= self.limits.most  # type: ignore[operator]
         if self.kind is Path:
-            return isinstance(value, (str, Path))
+            return isinstance(value, (str, Path, RemotePath))
         return type(value) is self.kind and (not self.is_choice or value in self.choices)
 
     def check(self, value: object) -> None:

@@ -19,6 +19,7 @@ from packer.output import replace_folder
 from packer.output.output_folder import REQUEST, UNREADABLE, OutputFolder, delete
 from packer.output.output_kind import LOCK, WORK, Kind
 from packer.output.request import Request, difference
+from packer.stores import AnyPath
 
 _WAIT = "wait for it, or choose another --output"
 _PREPARED_WITHIN = 10.0  # seconds; what another process that shares the folder needs to prepare it
@@ -146,7 +147,7 @@ def _lock_together(folder: OutputFolder, busy: str, request: Request) -> IO[str]
                 begun = _begun(folder)
                 if begun is not None:
                     if begun != request:
-                        raise _refused(folder, difference(begun, request))
+                        raise refused(folder.out, difference(begun, request))
                     stack.pop_all()
                     return lock
             except BlockingIOError:
@@ -173,12 +174,24 @@ def _begun(folder: OutputFolder) -> Request | None:
     """
     path = folder.work / REQUEST
     try:
-        content = json.loads(path.read_bytes())
-        check_fields(content, kinds_of(Request))
-        return Request.from_dict(content)
+        return begun_in(path.read_bytes(), path)
     except FileNotFoundError:
         return None
-    except (*UNREADABLE, IsADirectoryError) as error:
+    except IsADirectoryError as error:
+        raise _damaged(path) from error
+
+
+def begun_in(content: bytes, path: AnyPath) -> Request:
+    """Return the request that a file at this path holds.
+
+    Raises:
+        PackerError: it is damaged.
+    """
+    try:
+        found = json.loads(content)
+        check_fields(found, kinds_of(Request))
+        return Request.from_dict(found)
+    except UNREADABLE as error:
         raise _damaged(path) from error
 
 
@@ -191,7 +204,7 @@ def _begin_or_resume(folder: OutputFolder, request: Request, *, fresh: bool) -> 
             raise
         begun = None
     if begun is not None and begun != request and not fresh:
-        raise _refused(folder, difference(begun, request))
+        raise refused(folder.out, difference(begun, request))
     if begun != request:  # a missing request means an interrupted removal
         folder.clear()
     for left in folder.work.iterdir():
@@ -200,12 +213,12 @@ def _begin_or_resume(folder: OutputFolder, request: Request, *, fresh: bool) -> 
     folder.write_file(folder.work / REQUEST, json.dumps(request.to_dict()).encode())
 
 
-def _refused(folder: OutputFolder, other: str) -> PackerError:
+def refused(out: AnyPath, other: str) -> PackerError:
+    """Return the error for an unfinished output of another request, which differs in `other`."""
     return PackerError(
-        f"{folder.out} is an unfinished pack {other}: "
-        "repeat that command to finish it, or start afresh with --overwrite"
+        f"{out} is an unfinished pack {other}: repeat that command to finish it, or start afresh with --overwrite"
     )
 
 
-def _damaged(path: Path) -> PackerError:
+def _damaged(path: AnyPath) -> PackerError:
     return PackerError(f"{path} is damaged, so the unfinished output cannot be resumed: start afresh with --overwrite")

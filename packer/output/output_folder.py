@@ -32,7 +32,7 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError
 """Exceptions raised by reading damaged JSON."""
 
 _NESTED = re.compile(r"\d{5}")  # folders inside a scratch folder, one per source of a mixture
-_SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
+SHARD = re.compile(r"data-\d{5,}-of-\d{5,}\.arrow")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +85,10 @@ class OutputFolder:
                 path.unlink(missing_ok=True)
             raise
 
+    def is_complete(self) -> bool:
+        """Whether the record is written."""
+        return self.kind.is_complete(self.building)
+
     def write_file(self, path: Path, content: bytes, *, if_absent: bool = False) -> None:
         """Write a small file atomically; with `if_absent`, keep one that exists and is not damaged."""
         with self.temporary(path.name) as temporary:
@@ -106,6 +110,11 @@ class OutputFolder:
         if self.sync:
             replace_folder.sync_folder(folder)
 
+    def put(self, temporary: Path, name: str) -> None:
+        """Give a written file its place and name in the output."""
+        temporary.rename(self.building / name)
+        self.sync_folder(self.building)
+
     def finish(self, record: bytes, files: Mapping[str, bytes]) -> None:
         """Write small files, then the record, which makes the output complete."""
         for name, content in {**files, self.kind.record: record}.items():
@@ -113,7 +122,7 @@ class OutputFolder:
 
     def shards(self) -> list[Path]:
         """Return the paths of the shards in place."""
-        return [path for path in self.building.iterdir() if _SHARD.fullmatch(path.name)]
+        return [path for path in self.building.iterdir() if SHARD.fullmatch(path.name)]
 
     def clear(self) -> None:
         """Remove everything but the lock; the request first, so that an interrupted removal is never resumed."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.stores import AnyPath
+
 WORK = ".packer"
 """Folder inside an output until it is complete and in place."""
 
@@ -40,7 +42,7 @@ class Kind:
     in_place: bool = False
     """Whether an output that replaces nothing is built in its final folder, visible while unfinished."""
 
-    def is_complete(self, folder: Path) -> bool:
+    def is_complete(self, folder: AnyPath) -> bool:
         """Whether a folder has the record."""
         return (folder / self.record).is_file()
 

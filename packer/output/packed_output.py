@@ -10,6 +10,7 @@ A note, decoded source or shard that does not match its hash is made again.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,32 +58,49 @@ class PackedOutput(OutputFolder):
             entries=folder.scratch("committed"),
         )
 
+    @property
+    def signs(self) -> Path:
+        """Folder of the signs of life of the processes that write it."""
+        return self.work / "ranks"
+
+    @property
+    def disk(self) -> Path:
+        """Folder on the disk that fills while the dataset is written."""
+        return self.work
+
+    def disk_needed(self, rows: int, at_once: int) -> int:
+        """Return the bytes of the shards that are missing; see `UnfinishedPack.disk_needed`."""
+        return rows - sum(shard.stat().st_size for shard in self.shards())
+
+    def write_note(self, name: str, content: bytes, *, lasting: bool) -> None:
+        """Write a note; see `UnfinishedPack.write_note`. It is synced only if `lasting`."""
+        path = self.notes / name
+        if lasting:
+            self.write_file(path, content, if_absent=self.is_shared)
+            return
+        with self.temporary(name) as temporary:
+            temporary.write_bytes(content)
+            temporary.rename(path)
+
     def commit(self, temporary: Path, entry: ShardEntry) -> None:
         """Put a written shard in place: first its entry, then the shard itself."""
-        content = entry.to_dict()
-        self.write_file(self._entry(entry.file), json.dumps({**content, "checksum": checksum(content)}).encode())
-        temporary.rename(self.building / entry.file)
-        self.sync_folder(self.building)
+        self.write_file(self._entry(entry.file), entry_bytes(entry))
+        self.put(temporary, entry.file)
 
-    def committed(self, name: str) -> ShardEntry | None:
-        """Return the entry of a shard that is in place with the right size; None if there is no such shard."""
+    def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
+        """Return the entries of shards in place, by name; see `UnfinishedPack.committed`."""
+        return {name: entry for name in names if (entry := self._committed(name)) is not None}
+
+    def _committed(self, name: str) -> ShardEntry | None:
         try:
-            content: dict[str, Any] = json.loads(self._entry(name).read_bytes())
-            if content.pop("checksum") != checksum(content):
-                return None
-            check_fields(content, kinds_of(ShardEntry))
-            entry = ShardEntry.from_dict(content)
-            return entry if (self.building / name).stat().st_size == entry.bytes else None
-        except (*UNREADABLE, FileNotFoundError):
+            entry = entry_of(self._entry(name).read_bytes())
+            return entry if entry is not None and (self.building / name).stat().st_size == entry.bytes else None
+        except (FileNotFoundError, IsADirectoryError):
             return None
 
     def is_intact(self, entry: ShardEntry) -> bool:
         """Whether a shard in place matches its hash."""
         return hash_file(self.building / entry.file) == entry.xxh3_128
-
-    def committed_bytes(self) -> int:
-        """Return the total size of the shards in place."""
-        return sum(shard.stat().st_size for shard in self.shards())
 
     def forget_plan(self) -> None:
         """Remove the notes of the plan, and the shards made from it."""
@@ -93,3 +111,21 @@ class PackedOutput(OutputFolder):
 
     def _entry(self, name: str) -> Path:
         return self.entries / f"{name}.json"
+
+
+def entry_bytes(entry: ShardEntry) -> bytes:
+    """Return the content of the file of a committed shard: its entry, with a checksum."""
+    content = entry.to_dict()
+    return json.dumps({**content, "checksum": checksum(content)}).encode()
+
+
+def entry_of(content: bytes) -> ShardEntry | None:
+    """Return the entry that the file of a committed shard holds; None if it is damaged."""
+    try:
+        entry: dict[str, Any] = json.loads(content)
+        if entry.pop("checksum") != checksum(entry):
+            return None
+        check_fields(entry, kinds_of(ShardEntry))
+        return ShardEntry.from_dict(entry)
+    except UNREADABLE:
+        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +20,13 @@ from packer.plan import Segments
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
 from packer.sources import SourceOrder, TokenTable
+from packer.stores import AnyPath
 
 _CUT_TOGETHER = 1 << 17  # documents; even, so that pairs are not separated
 
 
 def compare_with_source(
-    folder: Path,
+    folder: AnyPath,
     manifest: Manifest,
     source: SourceOrder,
     progress: Progress,

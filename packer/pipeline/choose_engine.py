@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 from packer.engine import Engine, Threads
 from packer.errors import PackerError
 from packer.options.command_options import EngineOptions
-from packer.output.packed_output import PackedOutput
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import PathList
 from packer.pipeline.read_documents import SourceLike
-from packer.ranks import FOLDER, RankOf, Ranks, SignsOfLife, rank_of
+from packer.ranks import RankOf, Ranks, SignsOfLife, rank_of
 from packer.ray_engine import ray_engine
 from packer.shards.manifest import is_packed
+from packer.stores import AnyPath, is_remote
 
 
 def chosen_rank(
-    options: EngineOptions, source: SourceLike | Sequence[SourceLike], *, sync: bool, overwrite: bool
+    options: EngineOptions,
+    source: SourceLike | Sequence[SourceLike],
+    output: str | AnyPath | None,
+    *,
+    sync: bool,
+    overwrite: bool,
 ) -> RankOf | None:
-    """Return which rank this process is; None if it claims the output alone.
+    """Return which rank this process is; None if it claims the output alone, which nobody can in object storage.
 
     Args:
         options: options of the engine.
         source: source of the pack.
+        output: output of the pack.
         sync: whether files are synced.
         overwrite: whether an output may be replaced.
 
@@ -38,11 +45,11 @@ def chosen_rank(
     if place is not None and options.engine == "ray":
         raise PackerError("--engine ray and --ranks exclude each other: Ray divides the work itself")
     if place is None and options.engine == "threads":
-        return None
+        return RankOf(rank=0, ranks=1) if is_remote(output) else None
     name = "--ranks" if place is not None else "--engine ray"
     if overwrite and place is not None:
         raise PackerError(f"--overwrite cannot be used with {name}: remove the output first, or choose another")
-    if not sync:
+    if not sync and not is_remote(output):  # where nothing is synced
         raise PackerError(
             f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
         )
@@ -54,7 +61,7 @@ def chosen_rank(
 
 @contextmanager
 def chosen_engine(
-    claimed: PackedOutput, options: EngineOptions, place: RankOf | None, workers: int
+    claimed: UnfinishedPack, options: EngineOptions, place: RankOf | None, workers: int
 ) -> Iterator[Engine]:
     """Yield the engine that runs the tasks.
 
@@ -64,18 +71,16 @@ def chosen_engine(
         place: rank of this process; None if it claims the output alone.
         workers: number of threads, or of the cores of a Ray cluster that is started here.
     """
+    is_alone = options.ranks is None
+    signs = SignsOfLife(folder=claimed.signs, patience=options.rank_timeout, is_alone=is_alone)
+    is_complete = partial(is_packed, claimed.out)
     if options.engine == "ray":
-        with ray_engine(options.ray_address, workers) as on_ray:
+        showing = signs.shown(0, is_complete) if claimed.is_shared else nullcontext()
+        with showing, ray_engine(options.ray_address, workers) as on_ray:
             yield on_ray
     elif place is None:
         yield Threads(workers=workers)
     else:
-        ranked = Ranks(
-            rank=place.rank,
-            ranks=place.ranks,
-            workers=workers,
-            signs=SignsOfLife(folder=claimed.work / FOLDER, patience=options.rank_timeout),
-            is_complete=partial(is_packed, claimed.out),
-        )
+        ranked = Ranks(rank=place.rank, ranks=place.ranks, workers=workers, signs=signs, is_complete=is_complete)
         with ranked.present():
             yield ranked

@@ -9,9 +9,10 @@ from pathlib import Path
 from packer.errors import PackerError
 from packer.facts import SourceIdentity
 from packer.options import PackOptions, byte_size
-from packer.output.packed_output import PackedOutput
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.shards.row_format import RowFormat
 from packer.sources import OpenDocuments, Source
+from packer.stores import AnyPath, RemotePath
 
 _WORTH_LOGGING = 0.25  # share of the free space
 _CERTAIN_SHARE = 0.8  # share of a size estimated from a sample that is needed for certain
@@ -19,8 +20,14 @@ _CERTAIN_SHARE = 0.8  # share of a size estimated from a sample that is needed f
 log = logging.getLogger(__name__)
 
 
-def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOptions) -> None:
+def check_decoding(claimed: UnfinishedPack, source: OpenDocuments, options: PackOptions, workers: int) -> None:
     """Log the disk space that decoding needs and the free space, if it is a quarter of that or more.
+
+    Args:
+        claimed: unfinished output.
+        source: source to decode.
+        options: options of the pack.
+        workers: number of shards that this process writes at a time.
 
     Raises:
         PackerError: the decoded source, or the decoded source and the rows, do not fit.
@@ -40,11 +47,12 @@ def check_decoding(claimed: PackedOutput, source: OpenDocuments, options: PackOp
             byte_size(free),
         )
     # In a mixture, or if long documents are truncated or dropped, the size of the rows is not known before decoding.
-    kept = rows if options.long in ("split", "error") and not options.weights else 0
+    kept = claimed.disk_needed(rows, workers * options.shard_size)
+    kept = kept if options.long in ("split", "error") and not options.weights else 0
     if (spill.bytes + kept) * (_CERTAIN_SHARE if spill.sampled else 1) > free:
         raise PackerError(
-            f"{claimed.out}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
-            f"{byte_size(rows)}, {byte_size(free)} are free: free some space, or choose an --output with more"
+            f"{_place(claimed)}: the decoded source needs {about} {byte_size(spill.bytes)} and the rows about "
+            f"{byte_size(rows)}, {byte_size(free)} are free: free some space, or choose {_other(claimed)} with more"
         )
 
 
@@ -71,32 +79,35 @@ def check_tokenizing(folder: Path, source: Source, out: Path) -> None:
         )
 
 
-def check_writing(claimed: PackedOutput, rows: int) -> None:
+def check_writing(claimed: UnfinishedPack, rows: int, options: PackOptions, workers: int) -> None:
     """Check that the rows still to be written fit.
 
     Args:
         claimed: unfinished output.
         rows: bytes of all rows, committed shards included.
+        options: options of the pack.
+        workers: number of shards that this process writes at a time.
 
     Raises:
         PackerError: they do not fit.
     """
-    needed = rows - claimed.committed_bytes()
+    needed = claimed.disk_needed(rows, workers * options.shard_size)
     free = _free(claimed)
     if needed > free:
         raise PackerError(
-            f"{claimed.out}: the rows to be written need {byte_size(needed)}, {byte_size(free)} are free: "
-            "free some space and repeat the same command, or choose an --output with more"
+            f"{_place(claimed)}: the rows to be written need {byte_size(needed)}, {byte_size(free)} are free: "
+            f"free some space and repeat the same command, or choose {_other(claimed)} with more"
         )
 
 
-def check_mixture(claimed: PackedOutput, identity: SourceIdentity, options: PackOptions) -> None:
+def check_mixture(claimed: UnfinishedPack, identity: SourceIdentity, options: PackOptions, workers: int) -> None:
     """Check that the rows of a mixture can fit before they are planned, because a mixture may repeat its documents.
 
     Args:
         claimed: unfinished output.
         identity: identity of the source; only a mixture is checked.
         options: options of the pack.
+        workers: number of shards that this process writes at a time.
 
     Raises:
         PackerError: they cannot fit.
@@ -104,8 +115,17 @@ def check_mixture(claimed: PackedOutput, identity: SourceIdentity, options: Pack
     if options.untrained == "drop":  # the size of the rows is not known yet
         return
     kept = sum(part.taken.tokens_kept for part in identity.mixture)
-    check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes)
+    check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes, options, workers)
 
 
-def _free(claimed: PackedOutput) -> int:
-    return shutil.disk_usage(claimed.work).free
+def _free(claimed: UnfinishedPack) -> int:
+    return shutil.disk_usage(claimed.disk).free
+
+
+def _place(claimed: UnfinishedPack) -> AnyPath:
+    """Return what is too small: the output, or the folder of temporary files."""
+    return claimed.disk.parent if isinstance(claimed.out, RemotePath) else claimed.out
+
+
+def _other(claimed: UnfinishedPack) -> str:
+    return "a TMPDIR" if isinstance(claimed.out, RemotePath) else "an --output"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard
 from packer.shards.row_format import PADDING
 from packer.sources import SourceOrder
+from packer.stores import AnyPath
 
 BUCKET = 1 << 19
 """Approximate number of segments in a bucket: 12 MB of records, and as much again to sort them."""
@@ -77,7 +77,7 @@ class SegmentBuckets:
 
 
 @contextmanager
-def read_segments(folder: Path, manifest: Manifest, source: SourceOrder) -> Iterator[SegmentBuckets]:
+def read_segments(folder: AnyPath, manifest: Manifest, source: SourceOrder) -> Iterator[SegmentBuckets]:
     """Read the segments of all rows.
 
     If there is more than one bucket, segments are distributed in a temporary file of 24 bytes per segment, or 32 with
@@ -100,7 +100,7 @@ def read_segments(folder: Path, manifest: Manifest, source: SourceOrder) -> Iter
 class _Rows:
     """Mapped rows of a packed dataset; the arguments are those of `read_segments`."""
 
-    def __init__(self, folder: Path, manifest: Manifest, source: SourceOrder) -> None:
+    def __init__(self, folder: AnyPath, manifest: Manifest, source: SourceOrder) -> None:
         tables = [open_shard(folder, entry, manifest) for entry in manifest.shards]
         for table, entry in zip(tables, manifest.shards, strict=True):
             if not table.schema.equals(tables[0].schema):  # all values are read with the types of the first shard

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import xxhash
 
@@ -14,18 +13,18 @@ from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.facts import REJECTED, SourceIdentity, Totals
-from packer.notes import Note, NotesInFolder
+from packer.notes import Note, Notes, notes_in
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
-from packer.output.claim_folder import claim
-from packer.output.packed_output import PACKED, PackedOutput
-from packer.output.replace_folder import restore
+from packer.output.claim_pack import claim_pack, finish_interrupted, refuse_replacing, way_to_replace
 from packer.output.request import Request, difference, names_and_sizes
-from packer.paths import PathList, expanded, output_path
+from packer.output.unfinished_pack import UnfinishedPack
+from packer.paths import expanded, output_path
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
+from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
@@ -39,9 +38,7 @@ from packer.shards.manifest import MANIFEST, Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import files_beside, kept_shards
 from packer.sources import OpenDocuments
-from packer.sources.formats import FORMATS, ending_of
-from packer.sources.hugging_face import SAVED
-from packer.stores import any_path, is_remote
+from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
 log = logging.getLogger(__name__)
@@ -54,7 +51,7 @@ class PackResult:
     manifest: Manifest
     """Manifest of the packed dataset."""
 
-    output: Path
+    output: AnyPath
     """Folder of the packed dataset."""
 
     found_complete: bool
@@ -69,7 +66,7 @@ class PackResult:
 
 def pack(
     source: SourceLike | Sequence[SourceLike],
-    output: str | Path | None = None,
+    output: str | AnyPath | None = None,
     *,
     options: PackOptions,
     workers: int | None = None,
@@ -94,7 +91,7 @@ def pack(
         PackerError: anything that the user can fix, in one line.
     """
     # Find out who does the work.
-    place = chosen_rank(engine_options, source, sync=sync, overwrite=overwrite)
+    place = chosen_rank(engine_options, source, output, sync=sync, overwrite=overwrite)
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
@@ -110,80 +107,32 @@ def pack(
 
     with system_errors(out, resumes=True):
         # Return a complete dataset.
-        restore(out, PACKED)
+        finish_interrupted(out)
         if is_packed(out):
             if not overwrite:
                 return _find_complete(out, opened, request, progress)
+            refuse_replacing(out)
             read_manifest(out)  # only a dataset with a valid manifest is replaced
 
-        # Claim the folder, and start or resume the pack in it.
-        workers = workers or available_workers()
+        # Claim the output, and start or resume the pack in it.
+        workers, shared = workers or available_workers(), place is not None
+        patience = engine_options.rank_timeout
         try:
-            with claim(out, PACKED, request, sync=sync, overwrite=overwrite, shared=place is not None) as folder:
-                claimed = PackedOutput.of(folder)
-                with chosen_engine(claimed, engine_options, place, workers) as engine:
-                    manifest = _pack_into(claimed, opened, watch, options, engine, progress, overwrite=overwrite)
+            with (
+                claim_pack(out, request, sync=sync, overwrite=overwrite, shared=shared, patience=patience) as claimed,
+                chosen_engine(claimed, engine_options, place, workers) as engine,
+            ):
+                manifest = _pack_into(claimed, opened, watch, options, engine, progress, overwrite=overwrite)
         except Exception:
             # The rank that completes the output removes what the others may just be looking for.
-            if place is None or not is_packed(out):
+            written = _written_by_another(out, request) if shared else None
+            if written is None:
                 raise
-            manifest = read_manifest(out)
-            return PackResult(manifest=manifest, output=out, found_complete=False, finished_elsewhere=True)
+            return PackResult(manifest=written, output=out, found_complete=False, finished_elsewhere=True)
     return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
-def default_output(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> Path:
-    """Name the output after the source: rows.jsonl.gz -> rows-packed-4096."""
-    return name_after(source, options, f"packed-{options.max_len}")
-
-
-def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, suffix: str) -> Path:
-    """Name an output after the source and, if there is one, its split: rows.jsonl.gz, "tokenized" -> rows-tokenized.
-
-    It lies beside the source, but not in the folder of a saved dataset.
-
-    Raises:
-        PackerError: the source is a mixture, several paths, a glob or a dataset in memory.
-    """
-    if isinstance(source, (list, tuple)):
-        raise PackerError("a mixture has no name: name the output with --output")
-    if isinstance(source, PathList):
-        raise PackerError(f"{source} have no common name: name the output with --output")
-    if not isinstance(source, str | Path):
-        raise PackerError("a dataset in memory has no name: name the output with output=...")
-    if is_remote(source):
-        return Path(name_after(any_path(source).name, options, suffix).name)  # in the current folder
-    path = Path(source)
-    if any(letter in str(source) for letter in "*?["):
-        raise PackerError(f"{source} is a glob: name the output with --output")
-    if path.name in ("", ".."):
-        path = path.resolve()
-    name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
-    folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
-    others = [folder / f"{name}{ending}" for each in FORMATS.values() for ending in each.all_endings]
-    others = [other for other in (folder / name, *others) if other.name != path.name]
-    if os.path.isfile(path) and any(map(os.path.exists, others)):  # noqa: PTH113 (a name may be too long)
-        name = path.name  # its output is not that of rows.parquet beside rows.jsonl
-    # The folder of a saved dataset is read as a whole, and an output in it would be, too.
-    while any(os.path.exists(folder / each) for each in SAVED):  # noqa: PTH110
-        folder = folder.resolve().parent
-    split = f"-{options.split}" if options.split else ""
-    return folder / f"{name}{split}-{suffix}"
-
-
-def refuse_inside(source: SourceLike | Sequence[SourceLike], out: Path) -> None:
-    """Raise a PackerError for an output inside a source, which the repeated command would read as source files."""
-    if isinstance(source, (list, tuple, PathList)):
-        for each in source.paths if isinstance(source, PathList) else source:
-            refuse_inside(each, out)
-        return
-    if not isinstance(source, str | Path) or is_remote(source) or not Path(source).is_dir():
-        return
-    if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
-        raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
-
-
-def _find_complete(out: Path, opened: OpenDocuments, request: Request, progress: Progress) -> PackResult:
+def _find_complete(out: AnyPath, opened: OpenDocuments, request: Request, progress: Progress) -> PackResult:
     """Return a complete dataset if it has this request and its files are intact.
 
     The source is compared by file names, sizes and lengths. If the times of its files do not prove that it is
@@ -193,10 +142,8 @@ def _find_complete(out: Path, opened: OpenDocuments, request: Request, progress:
         PackerError: the dataset is damaged, or has other options or another source.
     """
     manifest = read_manifest(out)
-    files, texts = names_and_sizes(manifest.source.files), manifest.source.texts
-    found = Request(options=manifest.options.to_dict(), files=files, texts=texts)
-    requested = request.without_times
-    remedy = "choose another --output, or replace it with --overwrite"
+    found, requested = _request_in(manifest), request.without_times
+    remedy = f"choose another --output, or {way_to_replace(out)}"
     is_same = found == requested
     if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
         is_same = opened.survey(progress).identity == manifest.source
@@ -215,8 +162,22 @@ def _find_complete(out: Path, opened: OpenDocuments, request: Request, progress:
     return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
 
 
+def _written_by_another(out: AnyPath, request: Request) -> Manifest | None:
+    """Return the manifest that another process has written for this request; None if there is none."""
+    with contextlib.suppress(OSError, PackerError):  # the first error is the one to report
+        if is_packed(out) and _request_in(manifest := read_manifest(out)) == request.without_times:
+            return manifest
+    return None
+
+
+def _request_in(manifest: Manifest) -> Request:
+    """Return the request that a manifest answers, without the times of files."""
+    files, texts = names_and_sizes(manifest.source.files), manifest.source.texts
+    return Request(options=manifest.options.to_dict(), files=files, texts=texts)
+
+
 def _pack_into(
-    claimed: PackedOutput,
+    claimed: UnfinishedPack,
     opened: OpenDocuments,
     watch: Watch,
     options: PackOptions,
@@ -229,18 +190,18 @@ def _pack_into(
     # Decode the files that cannot be mapped.
     mapped = opened
     if not opened.mapped:
-        check_decoding(claimed, opened, options)
+        check_decoding(claimed, opened, options, engine.workers)
         mapped = opened.spill(claimed.spill, progress, engine=engine)
         watch.check()
         watch = watch.of_mapped(mapped)
 
     # Check every document, and that an interrupted run had the same source.
-    notes = NotesInFolder(claimed)
+    notes = notes_in(claimed)
     is_grouped, is_in_order = options.group_by is not None, not makes_own_rows(options)
     documents = read_documents(mapped, progress, hold_lengths=is_grouped, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
-    check_mixture(claimed, documents.identity, options)
+    check_mixture(claimed, documents.identity, options, engine.workers)
     warn_of_padding(mapped)
 
     # Plan the rows.
@@ -249,7 +210,7 @@ def _pack_into(
     warn_of_split_chats(documents.identity, planned.totals, options)
 
     # Write the shards that are missing.
-    check_writing(claimed, planned.totals.packs * planned.row_format.row_bytes)
+    check_writing(claimed, planned.totals.packs * planned.row_format.row_bytes, options, engine.workers)
     maker = ShardMaker(
         mapped=planned.mapped,
         shards=planned.shards,
@@ -274,7 +235,7 @@ def _pack_into(
     shards = kept_shards(entries)
     files = files_beside(documents.identity, shards)
     hashes = {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()}
-    for _ in engine.assigned([0], lambda _: is_packed(claimed.building)):
+    for _ in engine.assigned([0], lambda last: last if claimed.is_complete() else ()):
         if options.on_error == "skip":
             totals = with_rejected(totals, mapped.sources, documents.origins.takes if documents.origins else None)
             hashes[REJECTED] = write_rejected_list(claimed, mapped.sources)
@@ -290,7 +251,7 @@ def _pack_into(
     raise FinishedElsewhere
 
 
-def _refuse_changed(claimed: PackedOutput, notes: NotesInFolder, identity: SourceIdentity, *, overwrite: bool) -> None:
+def _refuse_changed(claimed: UnfinishedPack, notes: Notes, identity: SourceIdentity, *, overwrite: bool) -> None:
     """Note the identity of the source; if an interrupted run noted another, raise a PackerError or discard its plan."""
     noted = notes.load("source")
     if noted is not None and noted.facts != identity.to_dict():

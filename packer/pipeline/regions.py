@@ -30,8 +30,11 @@ class Regions:
 
     def notes_of(self, region: int) -> Iterator[Note]:
         """Yield the notes of a region, in order."""
-        for number in range(region * self.size, min((region + 1) * self.size, self.count)):
-            yield load(self.notes, f"{self.stage}-{number}")
+        numbers = range(region * self.size, min((region + 1) * self.size, self.count))
+        names = [f"{self.stage}-{number}" for number in numbers]
+        for name, note in zip(names, self.notes.load_all(names), strict=True):
+            assert note is not None, name
+            yield note
 
 
 def load(notes: Notes, name: str) -> Note:

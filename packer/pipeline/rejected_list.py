@@ -6,19 +6,20 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import zip_longest
-from pathlib import Path
 
 from packer.errors import SourceError
 from packer.facts import REJECTED, Totals
 from packer.output.output_folder import OutputFolder
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.plan.mixture_shares import Take
 from packer.shards.files import HashingFile
 from packer.shards.rejected_records import read_rejected
 from packer.sources import Source
 from packer.sources.rejections import count_rejected, rejected_records
+from packer.stores import AnyPath
 
 
-def write_rejected_list(folder: OutputFolder, sources: Mapping[str, Source]) -> str:
+def write_rejected_list(folder: OutputFolder | UnfinishedPack, sources: Mapping[str, Source]) -> str:
     """Write rejected.jsonl, with a line for each rejected record of decoded sources, in the order of these.
 
     Args:
@@ -34,8 +35,7 @@ def write_rejected_list(folder: OutputFolder, sources: Mapping[str, Source]) -> 
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
             if folder.sync:
                 file.sync()
-        temporary.rename(folder.building / REJECTED)
-    folder.sync_folder(folder.building)
+        folder.put(temporary, REJECTED)
     return file.hexdigest()
 
 
@@ -68,7 +68,7 @@ def refuse_all_rejected(sources: Mapping[str, Source], documents: int, tokens: i
     )
 
 
-def list_faults(folder: Path, sources: Mapping[str, Source]) -> Iterator[str]:
+def list_faults(folder: AnyPath, sources: Mapping[str, Source]) -> Iterator[str]:
     """Yield a sentence for the first difference between rejected.jsonl and the records that sources reject now.
 
     Names of files may differ, as in a comparison of sources, and so may messages, which libraries write.

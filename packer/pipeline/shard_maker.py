@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -17,7 +17,7 @@ from packer.executors import run_tasks
 from packer.facts.rejection import REMEDY
 from packer.gather import held_spans
 from packer.labels import NO_LOSS
-from packer.output.packed_output import PackedOutput
+from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline.segment_reader import MappedDocuments, lists_of
 from packer.pipeline.watch_source import Watch
 from packer.plan.pieces import Located, ShardRows
@@ -159,7 +159,7 @@ class ShardMaker:
 class ShardTask:
     """Writes and commits any shard by itself. Can be pickled: any process can write a shard, even a second time."""
 
-    claimed: PackedOutput
+    claimed: UnfinishedPack
     """Unfinished output."""
 
     maker: ShardMaker
@@ -192,7 +192,7 @@ class ShardTask:
 
 
 def write_shards(
-    claimed: PackedOutput, maker: ShardMaker, watch: Watch, engine: Engine, progress: Progress
+    claimed: UnfinishedPack, maker: ShardMaker, watch: Watch, engine: Engine, progress: Progress
 ) -> list[ShardEntry]:
     """Write the shards that an interrupted run has not written; return the entries of all shards.
 
@@ -219,13 +219,12 @@ def write_shards(
     def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
         return task(shard, lambda batches: counted(batches, go_on))
 
-    def is_written(shard: int) -> bool:
-        entry = claimed.committed(names[shard]) if engine.is_shared else None
-        if entry is not None:
-            entries[entry.file] = entry
-        return names[shard] in entries
+    def written(asked: Sequence[int]) -> list[int]:
+        if engine.is_shared:
+            entries.update(claimed.committed([names[shard] for shard in asked if names[shard] not in entries]))
+        return [shard for shard in asked if names[shard] in entries]
 
-    for missing in engine.assigned(range(len(shard_rows)), is_written):
+    for missing in engine.assigned(range(len(shard_rows)), written):
         for entry in engine.run(task, missing, write):
             entries[entry.file] = entry
             if not engine.is_local:
@@ -234,9 +233,11 @@ def write_shards(
     return [entries[name] for name in names]
 
 
-def _intact_shards(claimed: PackedOutput, names: list[str], workers: int, progress: Progress) -> dict[str, ShardEntry]:
+def _intact_shards(
+    claimed: UnfinishedPack, names: list[str], workers: int, progress: Progress
+) -> dict[str, ShardEntry]:
     """Return the entries of shards that were committed before and still match their hash, by name."""
-    committed = [entry for name in names if (entry := claimed.committed(name)) is not None]
+    committed = [*claimed.committed(names).values()]
     done, total = 0, sum(entry.bytes for entry in committed)
     intact = {}
 

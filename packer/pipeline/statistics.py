@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,8 @@ from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.stats import DatasetStats, PackedStats, RowArrays, dataset_stats, packed_stats
+from packer.stores import AnyPath, any_path
+from packer.system_errors import system_errors
 
 
 def dataset_statistics(
@@ -70,23 +71,24 @@ def tokens_of_segments(segments: Segments) -> NDArray[np.int64]:
     return np.bincount(segments.locate(segments.numbers())[2], minlength=segments.max_len + 1)
 
 
-def packed_statistics(packed: str | Path) -> PackedStats:
+def packed_statistics(packed: str | AnyPath) -> PackedStats:
     """Describe a packed dataset from its manifest and the segment boundaries of its rows, without reading tokens.
 
     Raises:
         PackerError: the folder is not a packed dataset, or a shard was changed.
     """
-    folder = Path(expanded(packed))
-    manifest = read_manifest(folder)
-    return packed_stats(
-        documents=manifest.totals.documents_packed,
-        lower_bound=manifest.totals.lower_bound,
-        max_len=manifest.max_len,
-        rows=row_arrays(folder, manifest),
-    )
+    folder = any_path(expanded(packed))
+    with system_errors(folder, resumes=False):
+        manifest = read_manifest(folder)
+        return packed_stats(
+            documents=manifest.totals.documents_packed,
+            lower_bound=manifest.totals.lower_bound,
+            max_len=manifest.max_len,
+            rows=row_arrays(folder, manifest),
+        )
 
 
-def row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
+def row_arrays(folder: AnyPath, manifest: Manifest) -> Iterator[RowArrays]:
     """Yield the boundaries of one record batch after the other."""
     for batch in row_batches(folder, manifest):
         yield RowArrays(
@@ -97,7 +99,7 @@ def row_arrays(folder: Path, manifest: Manifest) -> Iterator[RowArrays]:
         )
 
 
-def row_batches(folder: Path, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+def row_batches(folder: AnyPath, manifest: Manifest) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of all shards in order, checked."""
     for entry in manifest.shards:
         for batch in open_shard(folder, entry, manifest).to_batches():

@@ -21,11 +21,11 @@ from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
 from packer.output.request import Request, difference
 from packer.output.tokenize_report import TokenizedShard, TokenizeReport
-from packer.paths import PathList, expanded, output_path, tokenizer_name
+from packer.paths import PathList, expanded, local_output, tokenizer_name
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_tokenizing
+from packer.pipeline.name_output import name_after, refuse_inside
 from packer.pipeline.open_inputs import open_with, request_of
-from packer.pipeline.packing import name_after, refuse_inside
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
@@ -97,9 +97,9 @@ def tokenize(
     if options.tokenizer is None:
         raise PackerError("nothing to tokenize with: give a tokenizer with --tokenizer")
     source = expanded(source)
+    out = local_output(output if output is not None else name_after(source, options, "tokenized"), "packer tokenize")
     opened = open_with(source, options, turns_of_chats=True)
     watch = Watch.of(opened)
-    out = output_path(output if output is not None else name_after(source, options, "tokenized"))
     refuse_inside(source, out)
     skips = {"on_error": options.on_error} if options.on_error != "error" else {}
     request = request_of(opened, {"keep": list(options.keep), **skips}).without_times
@@ -201,6 +201,7 @@ def _write(
         ),
     )
     for piece, name in zip(pieces, names, strict=True):
+        assert isinstance(piece.stream, Path)
         if folder.sync:
             with piece.stream.open("rb") as file:
                 os.fsync(file.fileno())
@@ -213,7 +214,7 @@ def _take_back(building: Path, spill: Path, pieces: list[Piece], names: list[str
     """Undo the last step of a killed run: move streams back to `spill`, and delete files of another source."""
     for piece, name in zip(pieces, names, strict=True):
         if piece.note_path.exists() and (building / name).is_file():
-            (building / name).replace(piece.stream)
+            (building / name).replace(str(piece.stream))
     ours = {path for piece in pieces for path in piece.files}
     for left in {path for path in building.iterdir() if path.is_file()} | (set(spill.iterdir()) - ours):
         left.unlink()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from packer.engine import Engine, Threads
 from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.executors import available_workers
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
 from packer.options import PackOptions
+from packer.options.choices import EngineName
 from packer.paths import PathList, expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.open_inputs import with_texts
@@ -17,18 +21,24 @@ from packer.pipeline.read_documents import SourceLike, one_source, open_sources
 from packer.pipeline.recounting import identity_faults
 from packer.pipeline.rejected_list import list_faults
 from packer.progress import Progress, silent
+from packer.ray_engine import ray_engine
 from packer.shards.check_shards import verify_packed
 from packer.shards.figures import differences
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments, Source
+from packer.stores import AnyPath, any_path
+from packer.system_errors import system_errors
 
 
 def verify(
-    packed: str | Path,
+    packed: str | AnyPath,
     source: SourceLike | Sequence[SourceLike] | None = None,
     *,
     tokenizer: str | None = None,
+    workers: int | None = None,
+    engine: EngineName = "threads",
+    ray_address: str | None = None,
     progress: Progress = silent,
 ) -> Iterator[str]:
     """Yield a sentence for each fault of a packed dataset; yield nothing if it is verified.
@@ -46,16 +56,20 @@ def verify(
         source: source that was packed, or a list: of all sources of a mixture, or else of the paths of one source, in
             order. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
+        workers: shards that are checked at a time; by default the cores this process may use.
+        engine: "threads", or "ray" to have the shards checked by a Ray cluster.
+        ray_address: address of the cluster; None for one of this machine alone.
         progress: callback, called with "verify" in bytes of the shards and "compare" in tokens.
 
     Raises:
         PackerError: the packed dataset or the source cannot be read.
     """
-    folder, source = Path(expanded(packed)), expanded(source)
+    folder, source = any_path(expanded(packed)), expanded(source)
     faults = 0
-    for fault in verify_packed(folder, progress):
-        faults += 1
-        yield fault
+    with system_errors(folder, resumes=False), _engine(engine, ray_address, workers or available_workers()) as checking:
+        for fault in verify_packed(folder, progress, checking):
+            faults += 1
+            yield fault
     if source is None or faults:
         return
     manifest = read_manifest(folder)
@@ -85,7 +99,20 @@ def verify(
         raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
 
-def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, progress: Progress) -> Iterator[str]:
+def _engine(name: EngineName, ray_address: str | None, workers: int) -> AbstractContextManager[Engine]:
+    """Return a context with the engine that checks the shards.
+
+    Raises:
+        PackerError: there is an address for no cluster.
+    """
+    if name == "ray":
+        return ray_engine(ray_address, workers)
+    if ray_address is not None:
+        raise PackerError(f"--ray-address {ray_address} is for --engine ray")
+    return nullcontext(Threads(workers=workers))
+
+
+def compare_opened(folder: AnyPath, manifest: Manifest, opened: OpenDocuments, progress: Progress) -> Iterator[str]:
     """Yield a sentence for each difference between the rows and an open source, or a mixture of as many as packed."""
     packed = manifest.source
     parts: tuple[SourceIdentity | MixturePart, ...] = packed.mixture or (packed,)
@@ -110,7 +137,7 @@ def compare_opened(folder: Path, manifest: Manifest, opened: OpenDocuments, prog
             yield from list_faults(folder, opened.sources)
 
 
-def _refuse_reordered(folder: Path, manifest: Manifest, opened: OpenDocuments) -> None:
+def _refuse_reordered(folder: AnyPath, manifest: Manifest, opened: OpenDocuments) -> None:
     """Raise a PackerError if the files are those that were packed, in another order."""
     names = [file.name for file in manifest.source.files]
     found = [input_.file.name for input_ in opened.inputs]
@@ -131,7 +158,7 @@ def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:
     return None
 
 
-def _options(folder: Path, manifest: Manifest, tokenizer: str | None) -> PackOptions:
+def _options(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
     """Return the options of the pack, with the path or Hub id of the tokenizer.
 
     Raises:

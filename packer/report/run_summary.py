@@ -1,7 +1,6 @@
 """Summaries that commands print when they are done: of packing, tokenizing and exporting."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from packer.facts import REJECTED, TextIdentity, Totals
@@ -11,6 +10,7 @@ from packer.report.dataset_report import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, number, percent, render_table
 from packer.shards.manifest import Manifest
 from packer.stats import PackedStats
+from packer.stores import any_path
 from packer.text.text_columns import TEMPLATE_KWARGS, TOOLS
 
 Fact = list[str]
@@ -169,7 +169,7 @@ def _rejected_facts(rejected: Mapping[str, int] | None) -> list[Fact]:
 
 
 def _rejected_lines(rejected: Mapping[str, int] | None, output: str) -> list[str]:
-    return [f"Rejected records are listed in {Path(output) / REJECTED}"] if rejected else []
+    return [f"Rejected records are listed in {any_path(output) / REJECTED}"] if rejected else []
 
 
 def _row_facts(manifest: Manifest, rows: PackedStats | None) -> list[Fact]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.column_names import TOKEN_COLUMNS
+from packer.engine import Engine, Threads
 from packer.errors import PackerError
 from packer.facts import REJECTED
 from packer.gather import count_trained
@@ -27,13 +29,22 @@ from packer.shards.row_format import PADDING
 from packer.shards.sharing import sharing_fault
 from packer.shards.structure import rows_fault
 from packer.shards.writer import Counts
+from packer.stores import AnyPath, RemotePath
+from packer.stores.folder_sizes import folder_sizes
+from packer.stores.temporary_files import local_copy
 
 
-def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
+def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads()) -> Iterator[str]:  # noqa: B008
     """Yield a sentence for each fault of a packed dataset; report progress in bytes of the shards.
+
+    Args:
+        folder: the dataset. A shard in object storage is copied to a temporary file while it is checked.
+        progress: callback, called as `progress("verify", done, total)`.
+        engine: runs the checks of the shards.
 
     Raises:
         PackerError: the manifest is missing or cannot be read.
+        OSError: the store cannot be read.
     """
     manifest = read_manifest(folder)
     text = (folder / MANIFEST).read_bytes()
@@ -51,33 +62,98 @@ def verify_packed(folder: Path, progress: Progress) -> Iterator[str]:
         elif name == REJECTED:
             yield from rejected_faults(folder, manifest)
     named = {entry.file for entry in manifest.shards}
-    for path in sorted(path for name in ("*.arrow", SHARDS, REJECTED) for path in folder.glob(name)):
-        if path.name not in named and path.name not in manifest.files:
-            yield f"{path.name} is not listed in the manifest"
+    for name in _names_in(folder):
+        if name not in named and name not in manifest.files:
+            yield f"{name} is not listed in the manifest"
     yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)
-    items, faults = np.zeros(manifest.max_len + 1, np.int64), 0
-    for entry in manifest.shards:
-        try:
-            for fault in _verify_shard(folder, entry, manifest, items):
-                faults += 1
-                yield fault
-        except PackerError as error:
-            faults += 1
-            yield str(error)
-        done += entry.bytes
+    items, has_faults = np.zeros(manifest.max_len + 1, np.int64), False
+    waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
+    following = 0
+    for checked in engine.run(ShardCheck(folder=folder, manifest=manifest), range(len(manifest.shards))):
+        items += checked.items
+        done += manifest.shards[checked.shard].bytes
         progress("verify", done, total)
-    if not faults:
+        waiting[checked.shard] = checked.faults
+        has_faults = has_faults or bool(checked.faults)
+        while following in waiting:
+            yield from waiting.pop(following)
+            following += 1
+    if not has_faults:
         yield from totals_faults(manifest, items)
 
 
-def _verify_shard(folder: Path, entry: ShardEntry, manifest: Manifest, out_items: NDArray[np.int64]) -> Iterator[str]:
-    """Yield a sentence for each fault of a shard, and add its segments (pairs as one) of each extent to `out_items`."""
-    path = folder / entry.file
+def _names_in(folder: AnyPath) -> list[str]:
+    """Return the names of the files in a folder that must be listed in its manifest, sorted."""
+    if isinstance(folder, RemotePath):
+        names = [name for name in folder_sizes(folder) if name.endswith(".arrow") or name in (SHARDS, REJECTED)]
+    else:
+        names = [path.name for pattern in ("*.arrow", SHARDS, REJECTED) for path in folder.glob(pattern)]
+    return sorted(names)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckedShard:
+    """What the check of a shard found."""
+
+    shard: int
+    """Number of the shard."""
+
+    faults: tuple[str, ...]
+    """A sentence for each fault."""
+
+    items: NDArray[np.int64]
+    """Shape (max_len + 1,): segments of each extent; the two segments of a preference pair count as one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardCheck:
+    """Checks any shard by itself. Can be pickled."""
+
+    folder: AnyPath
+    """The dataset."""
+
+    manifest: Manifest
+    """Its manifest."""
+
+    def __call__(self, shard: int) -> CheckedShard:
+        """Check a shard; raises an OSError if the store cannot be read."""
+        items, faults = np.zeros(self.manifest.max_len + 1, np.int64), []
+        try:
+            for fault in self._faults(self.manifest.shards[shard], items):
+                faults.append(fault)
+        except PackerError as error:
+            faults.append(str(error))
+        return CheckedShard(shard=shard, faults=tuple(faults), items=items)
+
+    def _faults(self, entry: ShardEntry, out_items: NDArray[np.int64]) -> Iterator[str]:
+        path = self.folder / entry.file
+        if not isinstance(path, RemotePath):
+            yield from _verify_shard(self.folder, entry, self.manifest, out_items)
+        elif not path.is_file():
+            yield f"{entry.file} is missing"
+        else:
+            with local_copy(path) as copy:
+                yield from _verify_shard(self.folder, entry, self.manifest, out_items, copy)
+
+
+def _verify_shard(
+    folder: AnyPath, entry: ShardEntry, manifest: Manifest, out_items: NDArray[np.int64], copy: Path | None = None
+) -> Iterator[str]:
+    """Yield a sentence for each fault of a shard, and add its segments (pairs as one) of each extent to `out_items`.
+
+    Args:
+        folder: the dataset.
+        entry: entry of the shard.
+        manifest: manifest of the dataset.
+        out_items: (max_len + 1,) counts of segments, to which those of the shard are added.
+        copy: local copy of the shard, to be read in its place.
+    """
+    path = copy or folder / entry.file
     if path.is_file() and path.stat().st_size == entry.bytes and hash_file(path) != entry.xxh3_128:
         yield f"{entry.file} does not match its hash: it was changed after packing"
         return  # the rows may hold anything
-    table = open_shard(folder, entry, manifest)
+    table = open_shard(folder, entry, manifest, copy)
     found, row = Counts(), 0
     for batch in table.to_batches():
         fault = batch_fault(batch, manifest)

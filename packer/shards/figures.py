@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from packer.options import PackOptions
 from packer.shards.files import hash_file
 from packer.shards.manifest import Manifest, ShardEntry
 from packer.shards.shard_table import column_of, files_beside
+from packer.stores import AnyPath
 
 
 def differences(totals: Totals, counted: Mapping[str, object], origin: str) -> Iterator[str]:
@@ -43,7 +43,7 @@ def _formatted(value: object) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) else str(value)[:60]
 
 
-def manifest_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     """Yield a sentence for each contradiction within a manifest, or with the files for `datasets` beside it."""
     totals, shards = manifest.totals, manifest.shards
     rows, tokens, trained = (_total(shards, name) for name in ("rows", "tokens", "trained"))

@@ -8,6 +8,8 @@ from typing import Any
 
 import xxhash
 
+from packer.stores import AnyPath, RemotePath
+
 _HASHED_TOGETHER = 16 << 20  # bytes
 
 
@@ -48,7 +50,17 @@ class HashingFile:
         return self._hash.hexdigest()
 
 
-def hash_file(path: Path) -> str:
+def matches(path: AnyPath, digest: str) -> bool:
+    """Whether a file exists and matches its xxh3-128.
+
+    An object in a store only has to exist: it appeared whole, and the store checks what it holds.
+    """
+    if isinstance(path, RemotePath):
+        return path.is_file()
+    return path.is_file() and hash_file(path) == digest
+
+
+def hash_file(path: AnyPath) -> str:
     """Return the xxh3-128 of a file, hexadecimal."""
     hashed = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:

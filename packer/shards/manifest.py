@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from packer.facts import REJECTED, Facts, SourceIdentity, Totals, kinds_of
@@ -15,6 +14,7 @@ from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields, whole
 from packer.options import PackOptions, byte_size
 from packer.shards.option_kinds import OPTIONS
 from packer.shards.row_format import RowFormat
+from packer.stores import AnyPath, RemotePath
 
 MANIFEST = "manifest.json"
 
@@ -296,6 +296,7 @@ def datasets_files(source: SourceIdentity, shard_files: list[str]) -> dict[str, 
     return {"dataset_info.json": b"{}\n", "state.json": (json.dumps(state, indent=1) + "\n").encode()}
 
 
-def is_packed(folder: Path) -> bool:
+def is_packed(folder: AnyPath) -> bool:
     """Whether a folder has a manifest, intact or not; `read_manifest` checks it."""
-    return os.path.lexists(folder / MANIFEST)
+    path = folder / MANIFEST
+    return path.is_file() if isinstance(path, RemotePath) else os.path.lexists(path)

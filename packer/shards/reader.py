@@ -23,13 +23,16 @@ from packer.shards.manifest import (
 )
 from packer.shards.shard_table import ShardTable
 from packer.shards.structure import rows_fault
+from packer.stores import AnyPath, RemotePath
+from packer.stores.map_whole import map_whole
+from packer.stores.requests import StoreError
 from packer.system_errors import shortage
 
 _RESTORE = "restore it, or pack again to another folder"
 _REMEDY = f"changed after packing; {_RESTORE}"
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: AnyPath) -> Manifest:
     """Read the manifest of a packed dataset.
 
     Raises:
@@ -60,12 +63,13 @@ def read_manifest(folder: Path) -> Manifest:
     table = None if digest is None else _read_table(folder / SHARDS, digest)
     with _damage_named(path):
         manifest = Manifest.from_dict(content, table)
-    _refuse_irregular(folder, (all_shard_names(len(manifest.shards)), manifest.files))
+    if isinstance(folder, Path):
+        _refuse_irregular(folder, (all_shard_names(len(manifest.shards)), manifest.files))
     return manifest
 
 
 @contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def _damage_named(path: AnyPath) -> Iterator[None]:
     """Turn the errors of `Manifest.from_dict` into a PackerError that names the file."""
     try:
         yield
@@ -75,7 +79,7 @@ def _damage_named(path: Path) -> Iterator[None]:
         raise PackerError(f"{path} is damaged ({error}): {_RESTORE}") from error
 
 
-def _read_table(path: Path, digest: str) -> ShardTable:
+def _read_table(path: AnyPath, digest: str) -> ShardTable:
     """Read the entries of very many shards from the file beside the manifest.
 
     Raises:
@@ -115,12 +119,14 @@ def _refuse_irregular(folder: Path, listed: Iterable[Iterable[str]]) -> None:
                 _is_regular_file(folder / name)
 
 
-def _is_regular_file(path: Path) -> bool:
+def _is_regular_file(path: AnyPath) -> bool:
     """Whether a regular file exists; links may point anywhere and pipes may never end, so these are refused.
 
     Raises:
         PackerError: the path leads to something other than a regular file, or cannot be read.
     """
+    if isinstance(path, RemotePath):
+        return path.is_file()
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -137,17 +143,20 @@ def _is_regular_file(path: Path) -> bool:
     return True
 
 
-def check_size(folder: Path, entry: ShardEntry) -> Path:
+def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
     """Check that a shard has the size that the manifest states; return its path.
 
     Raises:
         PackerError: the file is missing, cannot be read or has another size.
+        StoreError: the store cannot be read, which says nothing about the data.
     """
     path = folder / entry.file
     try:
         size = path.stat().st_size
     except FileNotFoundError as error:
         raise PackerError(f"{path} is missing, the manifest lists it: {_REMEDY}") from error
+    except StoreError:
+        raise
     except OSError as error:
         raise PackerError(f"{path} cannot be read: {error.strerror or error}") from error
     if size != entry.bytes:
@@ -155,18 +164,25 @@ def check_size(folder: Path, entry: ShardEntry) -> Path:
     return path
 
 
-def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
+def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Path | None = None) -> pa.Table:
     """Map a shard and check its structure against the manifest; no token is read.
+
+    Args:
+        folder: the dataset.
+        entry: entry of the shard.
+        manifest: manifest of the dataset.
+        copy: local copy of the shard, to be mapped in its place.
 
     Raises:
         PackerError: the file is missing, or its size, rows or columns contradict the manifest.
     """
     path = check_size(folder, entry)
     try:
-        with pa.memory_map(str(path)) as mapped:
-            table = pa.ipc.open_stream(mapped).read_all()
+        table = pa.ipc.open_stream(map_whole(copy or path)).read_all()
         names = table.column_names
         table.validate()
+    except StoreError:
+        raise
     except MemoryError as error:  # memory is short, or a damaged length asks for too much
         raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8
@@ -189,7 +205,7 @@ def open_shard(folder: Path, entry: ShardEntry, manifest: Manifest) -> pa.Table:
     return table
 
 
-def check_batch(batch: pa.RecordBatch, path: Path, manifest: Manifest) -> None:
+def check_batch(batch: pa.RecordBatch, path: AnyPath, manifest: Manifest) -> None:
     """Check the structure of a record batch of `open_shard` before its values are read; reads no tokens.
 
     Raises:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 from packer.errors import PackerError
 from packer.facts import REJECTED, RejectedRecord, kinds_of
 from packer.facts.kinds import check_fields
 from packer.shards.manifest import Manifest
+from packer.stores import AnyPath
 
 
-def read_rejected(folder: Path) -> Iterator[RejectedRecord]:
+def read_rejected(folder: AnyPath) -> Iterator[RejectedRecord]:
     """Yield the rejected records of an output.
 
     Raises:
@@ -29,7 +29,7 @@ def read_rejected(folder: Path) -> Iterator[RejectedRecord]:
             yield RejectedRecord.from_dict(content)
 
 
-def rejected_faults(folder: Path, manifest: Manifest) -> Iterator[str]:
+def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     """Yield a sentence for each reason that the list and the totals of the manifest count differently.
 
     A mixture counts a document once per copy, and need not take it at all, so that its counts are not compared.

@@ -6,18 +6,30 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.shards.files import hash_file
+from packer.shards.files import matches
 from packer.shards.manifest import checksum
 from packer.sources.decoded_streams import appearing
 from packer.sources.documents import Columns, Input
 from packer.sources.ipc import open_ipc
 from packer.sources.mapped_lists import MappedLists
+from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
+
+_NO_NOTE = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
+"""Exceptions raised by reading a note that is missing or damaged. A store that cannot be read is another matter."""
 
 _PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
 _PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
@@ -33,7 +45,7 @@ class Piece:
     input: Input
     """The piece, which can be read like any input."""
 
-    stream: Path
+    stream: AnyPath
     """Path of the stream."""
 
     columns: Columns
@@ -47,24 +59,22 @@ class Piece:
         try:
             note = self._read_note()
             return bool(note["made_from"] == self.made_from and note["bytes"] == self.stream.stat().st_size)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except _NO_NOTE:
             return False
 
     def has_note(self) -> bool:
         """Whether the stream exists, with a note for the same input; even while its types are changed."""
         try:
             return bool(self._read_note()["made_from"] == self.made_from) and self.stream.is_file()
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except _NO_NOTE:
             return False
 
     def is_intact(self) -> bool:
         """Whether the stream, and the list of rejected documents if there is one, exist and match their hashes."""
-        if not (self.is_written() and self.stream.is_file() and hash_file(self.stream) == self.digest()):
+        if not (self.is_written() and matches(self.stream, self.digest())):
             return False
         rejected = self.rejected()
-        return rejected is None or (
-            self.rejected_path.is_file() and hash_file(self.rejected_path) == rejected["xxh3_128"]
-        )
+        return rejected is None or matches(self.rejected_path, rejected["xxh3_128"])
 
     def write_note(self, counts: dict[str, int], digest: str, rejected: Mapping[str, Any] | None) -> None:
         """Mark the stream as complete, with its hash and what was counted while it was written.
@@ -102,17 +112,17 @@ class Piece:
         return opened
 
     @property
-    def rejected_path(self) -> Path:
+    def rejected_path(self) -> AnyPath:
         """Path of the list of rejected documents."""
         return self.stream.with_suffix(".rejected")
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[AnyPath, ...]:
         """Paths of all files of the piece."""
         return self.stream, self.note_path, self.rejected_path
 
     @property
-    def note_path(self) -> Path:
+    def note_path(self) -> AnyPath:
         """Path of the note."""
         return self.stream.with_suffix(".json")
 
@@ -123,7 +133,7 @@ class Piece:
         return note
 
 
-def cut_source(source: Source, folder: Path) -> list[Piece]:
+def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
     source = source.records
     size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from packer.column_names import ROLES
@@ -13,6 +13,7 @@ from packer.gather import list_lengths
 from packer.sources.decode_pool import DecodePool
 from packer.sources.decoded_pieces import cut_source
 from packer.sources.documents import DecodedSize, DocumentError, Input, columns_of_side, reading
+from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
@@ -35,7 +36,7 @@ class SpillSize:
     """Whether the estimate rests on the first blocks of some files; if not, it is an upper bound."""
 
 
-def spill_size(source: Source, folder: Path) -> SpillSize:
+def spill_size(source: Source, folder: AnyPath) -> SpillSize:
     """Estimate what `Source.spill` is going to write into `folder`."""
     source = source.records
     pieces = cut_source(source, folder)

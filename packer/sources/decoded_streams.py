@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -19,18 +20,26 @@ from packer.shards.files import HashingFile
 from packer.sources.column_values import join_with, widen
 from packer.sources.documents import Batch, Columns, DocumentError, value_message
 from packer.sources.lengths import runs, values_of
+from packer.stores import AnyPath, RemotePath
+from packer.stores.temporary_files import local_copy, temporary_file
 
 COLUMNS = Columns("input_ids", "labels")
 """Columns of a stream, except for preference pairs; labels only if the source has them."""
 
 
 def write_stream(
-    path: Path, batches: Iterable[Batch], columns: Columns, *, has_labels: bool, stored: Columns = COLUMNS
+    path: AnyPath,
+    batches: Iterable[Batch],
+    columns: Columns,
+    *,
+    has_labels: bool,
+    stored: Columns = COLUMNS,
+    sync: bool = False,
 ) -> str:
     """Write the checked batches of an input as a stream, which takes its name when it is complete.
 
     Extra columns get types that hold all of their values. `columns` has the names for messages, `stored` those of the
-    stream. The stream is not synced: it need not survive a crash of the system.
+    stream. Unless `sync`, the stream need not survive a crash of the system.
 
     Returns:
         Hash of the stream: xxh3-128, hexadecimal.
@@ -39,7 +48,7 @@ def write_stream(
         DocumentError: a value does not fit int32, or no type holds all values of an extra column.
         PackerError: the file cannot be written.
     """
-    with appearing(path) as temporary:
+    with appearing(path, sync=sync) as temporary:
         parts = _Parts(temporary, columns, stored.wanted(has_labels=has_labels)[: 1 + has_labels])
         try:
             for batch in batches:
@@ -134,13 +143,13 @@ class _Parts:
         return pa.schema([*self._tokens, *kinds.items()])
 
 
-def stream_types(path: Path) -> dict[str, pa.DataType]:
+def stream_types(path: AnyPath) -> dict[str, pa.DataType]:
     """Return the types of the columns of a stream, by name."""
-    with pa.memory_map(str(path)) as file:
+    with path.open("rb") as file:
         return {field.name: field.type for field in pa.ipc.open_stream(file).schema}
 
 
-def rewrite(files: Sequence[Path], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
+def rewrite(files: Sequence[AnyPath], path: Path, kinds: Mapping[str, pa.DataType]) -> str:
     """Write the documents of several streams as one, with the extra columns converted to these types.
 
     Returns:
@@ -151,7 +160,9 @@ def rewrite(files: Sequence[Path], path: Path, kinds: Mapping[str, pa.DataType])
     """
     row = 0
     with closing(HashingFile(path)) as file, ExitStack() as stack:
-        streams = [pa.ipc.open_stream(stack.enter_context(pa.memory_map(str(part)))) for part in files]
+        copies = [stack.enter_context(local_copy(part)) for part in files]
+        maps = [stack.enter_context(pa.memory_map(str(copy))) for copy in copies]
+        streams = [pa.ipc.open_stream(each) for each in maps]
         schema = pa.schema([(field.name, kinds.get(field.name, field.type)) for field in streams[0].schema])
         with pa.ipc.new_stream(file, schema) as writer:
             for batch in chain.from_iterable(streams):
@@ -181,12 +192,25 @@ def _int32_lists(lists: pa.Array, column: str, first_row: int, *, label: bool) -
 
 
 @contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, which is renamed to `path` at the end."""
+def appearing(path: AnyPath, *, sync: bool = False) -> Iterator[Path]:
+    """Yield a temporary path to write to, which is renamed to `path` at the end, or uploaded to it.
+
+    Args:
+        path: file to write.
+        sync: fsync a local file.
+    """
+    if isinstance(path, RemotePath):
+        with temporary_file(path.name) as temporary:
+            yield temporary
+            path.upload(temporary)
+        return
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        if sync:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         raise PackerError(

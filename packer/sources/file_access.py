@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from packer.sources.ipc_headers import Headers, fetch_headers
 from packer.stores import AnyPath, RemotePath
-from packer.stores.mirror import fetch, fetch_later, mirror
+from packer.stores.map_whole import map_whole
+from packer.stores.mirror import fetch_later, mirror
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -24,8 +25,7 @@ def map_file(path: AnyPath) -> pa.Buffer:
     if isinstance(path, RemotePath):
         found = path.pinned()
         return _with_headers(found, found.stat().etag)[0]
-    with pa.memory_map(str(path)) as file:  # closing frees the file descriptor; the buffer keeps the mapping
-        return file.read_buffer()
+    return map_whole(path)
 
 
 def map_parts(path: RemotePath, parts: NDArray[np.int64]) -> pa.Buffer:
@@ -55,16 +55,6 @@ def headers_of(path: RemotePath) -> Headers:
     """Return what the headers of the messages of an object say that is an Arrow stream or file."""
     found = path.pinned()
     return _with_headers(found, found.stat().etag)[1]
-
-
-def map_whole(path: AnyPath) -> pa.Buffer:
-    """Map a file into memory; an object is read as a whole, and leaves memory with the buffer."""
-    if not isinstance(path, RemotePath):
-        return map_file(path)
-    found = path.pinned()
-    buffer = pa.py_buffer(mirror(found, found.stat().st_size))
-    fetch([buffer.address], [buffer.size])
-    return buffer
 
 
 def open_stream(path: AnyPath) -> pa.NativeFile:

@@ -23,10 +23,11 @@ from packer.sources.documents import (
     SourceFile,
     reading,
 )
-from packer.sources.file_access import headers_of, map_file, map_whole
+from packer.sources.file_access import headers_of, map_file
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.record_batches import FileState, MappedFile, ends_of, is_ipc_file, schema_of
 from packer.stores import AnyPath, RemotePath
+from packer.stores.map_whole import map_whole
 from packer.stores.mirror import fetch
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ from packer.sources.documents import Input
 from packer.sources.draw_mixture import DrawnMixture, draw_mixture, overall_progress, prefix_errors
 from packer.sources.source import Source
 from packer.sources.source_order import MixtureOrder
+from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class Mixture:
         """Whether all documents can be addressed in memory."""
         return all(part.mapped for part in self.parts)
 
-    def spill_size(self, folder: Path) -> SpillSize:
+    def spill_size(self, folder: AnyPath) -> SpillSize:
         """Estimate how much `spill` will write to `folder`."""
         sizes = [part.spill_size(each) for part, each in zip(self.parts, self._folders(folder), strict=True)]
         return SpillSize(
@@ -89,7 +89,7 @@ class Mixture:
 
     def spill(
         self,
-        folder: Path,
+        folder: AnyPath,
         progress: Progress = silent,
         *,
         engine: Engine = Threads(),  # noqa: B008 (immutable)
@@ -110,7 +110,9 @@ class Mixture:
         """Return the documents that are taken, in the order of the sources; this reads every source once."""
         return MixtureOrder(self.survey())
 
-    def _decoded(self, folder: Path, progress: Progress, engine: Engine, kinds: Mapping[str, pa.DataType]) -> Mixture:
+    def _decoded(
+        self, folder: AnyPath, progress: Progress, engine: Engine, kinds: Mapping[str, pa.DataType]
+    ) -> Mixture:
         parts = list(self.parts)
         in_turn = overall_progress(progress, [part for part in parts if not part.mapped])
         for number, (part, each) in enumerate(zip(self.parts, self._folders(folder), strict=True)):
@@ -119,7 +121,7 @@ class Mixture:
                     parts[number] = part.spill(each, next(in_turn), engine=engine, kinds=kinds)
         return replace(self, parts=tuple(parts))
 
-    def _folders(self, folder: Path) -> list[Path]:
+    def _folders(self, folder: AnyPath) -> list[AnyPath]:
         return [folder / f"{number:05d}" for number in range(len(self.parts))]
 
 

@@ -8,7 +8,6 @@ order: SourceOrder        the same documents in the order of the files, for comp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from packer.engine import Engine, Threads
 from packer.facts import MixturePart, SourceIdentity
 from packer.progress import Progress, silent
 from packer.sources.documents import Input, TokenTable
+from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.sources.decoded_size import SpillSize
@@ -45,12 +45,12 @@ class OpenDocuments(Protocol):
     def mapped(self) -> bool:
         """Whether all documents can be addressed in memory, so that `spill` has nothing to do."""
 
-    def spill_size(self, folder: Path) -> SpillSize:
+    def spill_size(self, folder: AnyPath) -> SpillSize:
         """Estimate how much `spill` will write to `folder`."""
 
     def spill(
         self,
-        folder: Path,
+        folder: AnyPath,
         progress: Progress = silent,
         *,
         engine: Engine = Threads(),  # noqa: B008 (immutable)

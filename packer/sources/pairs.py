@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from packer.sources.source import Source, indices_need_mapping
 from packer.sources.spill import spill_inputs
 from packer.sources.survey import SourceSurvey, source_identity
 from packer.sources.value_column import ValueColumn
+from packer.stores import AnyPath
 
 _ROLES_TOGETHER = 1 << 16
 
@@ -112,7 +112,7 @@ class Pairs(Source):
 
     def spill(
         self,
-        folder: Path,
+        folder: AnyPath,
         progress: Progress = silent,
         *,
         engine: Engine = Threads(),  # noqa: B008 (immutable)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from packer.sources.decoded_streams import appearing
 from packer.sources.documents import Batch, Input
 from packer.sources.lines import filled_line_numbers
 from packer.sources.places import Places, RowPlaces
+from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.plan.mixture_shares import Take
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class RejectedPart:
     """Rejected documents of a piece of an input that has been decoded."""
 
-    path: Path
+    path: AnyPath
     """File with a line for each of them."""
 
     file: str

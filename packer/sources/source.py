@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from packer.sources.source_order import OwnOrder
 from packer.sources.spill import spill_inputs
 from packer.sources.survey import SourceSurvey, survey_source
 from packer.sources.value_column import ValueColumn
+from packer.stores import AnyPath
 
 _STEP = 1 << 20  # documents of a table under an indices mapping
 
@@ -183,13 +183,13 @@ class Source:
             number -= rows
         return f"document {document}"
 
-    def spill_size(self, folder: Path) -> SpillSize:
+    def spill_size(self, folder: AnyPath) -> SpillSize:
         """Estimate how much `spill` will write to `folder`."""
         return spill_size(self, folder)
 
     def spill(
         self,
-        folder: Path,
+        folder: AnyPath,
         progress: Progress = silent,
         *,
         engine: Engine = Threads(),  # noqa: B008 (immutable)

@@ -15,12 +15,12 @@ share the work, streams are synced instead, and are used as they are.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -41,6 +41,8 @@ from packer.sources.decoded_streams import appearing, rewrite, stream_types, wri
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.rejections import Rejections, rejected_file, rejections_of
+from packer.stores import AnyPath
+from packer.stores.requests import in_parallel
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
@@ -62,7 +64,7 @@ class Spilled(NamedTuple):
 
 
 def spill_inputs(
-    source: Source, folder: Path, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
+    source: Source, folder: AnyPath, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
 ) -> Spilled:
     """Replace every input that is not mapped by mapped streams in `folder`; see `Source.spill`."""
     pieces = decode_inputs(source, folder, progress, engine, kinds=kinds)
@@ -72,22 +74,27 @@ def spill_inputs(
 
 
 def decode_inputs(
-    source: Source, folder: Path, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
+    source: Source, folder: AnyPath, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
 ) -> list[Piece]:
     """Decode every input that is not mapped into streams in `folder`; see `Source.spill`. Return the streams."""
     pieces = cut_source(source, folder)
     decoding = _Decoding(pieces, source, progress, sync=engine.is_shared or not engine.is_local)
     if engine.is_shared:
-        for numbers in engine.assigned(range(len(pieces)), lambda number: pieces[number].has_note()):
+        for numbers in engine.assigned(range(len(pieces)), partial(_decoded, pieces)):
             decoding.run(numbers, engine.workers)
         mark = _mark(folder, kinds)
-        for _ in engine.assigned([0], lambda _: mark.is_file() and mark.read_text() == _digests(pieces)):
+
+        def has_mark(numbers: Sequence[int]) -> Sequence[int]:
+            return numbers if mark.is_file() and mark.read_text() == _digests(pieces) else ()
+
+        for _ in engine.assigned([0], has_mark):
             decoding.unify_types(kinds)
             with appearing(mark) as temporary:
                 temporary.write_text(_digests(pieces))
     else:
-        for path in folder.glob(".*"):  # temporary files of a process that died
-            path.unlink(missing_ok=True)
+        if isinstance(folder, Path):
+            for path in folder.glob(".*"):  # temporary files of a process that died
+                path.unlink(missing_ok=True)
         if engine.is_local:
             decoding.run(range(len(pieces)), engine.workers)
         else:
@@ -106,18 +113,24 @@ def open_pieces(source: Source, pieces: list[Piece], columns: Columns | None = N
 
 def count_documents(pieces: list[Piece]) -> dict[str, int]:
     """Return the numbers of "straddling" and "untrained" documents of a source."""
-    counts = [piece.counts() for piece in pieces]
+    counts = in_parallel(Piece.counts, pieces)
     return {name: sum(count[name] for count in counts) for name in _COUNTED}
 
 
-def _mark(folder: Path, kinds: Mapping[str, pa.DataType]) -> Path:
+def _mark(folder: AnyPath, kinds: Mapping[str, pa.DataType]) -> AnyPath:
     """Return the path of the file that says that extra columns have one type, which also holds these."""
     names = json.dumps({name: str(kind) for name, kind in sorted(kinds.items())})
     return folder / f"{xxhash.xxh3_64_hexdigest(names.encode())}.unified"
 
 
 def _digests(pieces: Sequence[Piece]) -> str:
-    return "\n".join(piece.digest() for piece in pieces)
+    return "\n".join(in_parallel(Piece.digest, pieces))
+
+
+def _decoded(pieces: Sequence[Piece], numbers: Sequence[int]) -> list[int]:
+    """Return which of these pieces have been decoded."""
+    found = in_parallel(Piece.has_note, [pieces[number] for number in numbers])
+    return [number for number, has_note in zip(numbers, found, strict=True) if has_note]
 
 
 def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:
@@ -145,7 +158,7 @@ class _DecodeTask:
     source: Source
     """The source."""
 
-    folder: Path
+    folder: AnyPath
     """Folder of the streams."""
 
     def __call__(self, number: int) -> int:
@@ -187,7 +200,7 @@ class _Decoding:
                     future.cancel()
                 raise
 
-    def run_elsewhere(self, folder: Path, engine: Engine) -> None:
+    def run_elsewhere(self, folder: AnyPath, engine: Engine) -> None:
         """Decode all pieces by other processes, which reuse what is intact."""
         for number in engine.run(_DecodeTask(self._source, folder), range(len(self._pieces))):
             piece = self._pieces[number]
@@ -249,10 +262,9 @@ class _Decoding:
                 with closing(batches), rejected_file(piece, skips=self._source.skips, sync=self._sync) as rejected:
                     stream, stored = piece.stream, piece.columns
                     listing = rejected.pass_on(batches)
-                    digest = write_stream(stream, listing, columns, has_labels=has_labels, stored=stored)
-                if self._sync:
-                    with piece.stream.open("rb") as file:
-                        os.fsync(file.fileno())
+                    digest = write_stream(
+                        stream, listing, columns, has_labels=has_labels, stored=stored, sync=self._sync
+                    )
                 piece.write_note(counts, digest, rejected.note)
                 self._report(number, piece.input.file.bytes, self._documents[number])
         except BaseException as error:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import tee
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from packer.sources.rejections import Rejections, joined_sides, rejections_of
 from packer.sources.source import Source
 from packer.sources.spill import count_documents, decode_inputs, open_pieces
 from packer.sources.survey import SourceSurvey, source_identity
+from packer.stores import AnyPath
 from packer.text import Encoded
 
 COLUMNS_OF_PAIRS = tuple(name for role in ROLES for name in columns_of_side(role)[:2])
@@ -64,7 +64,7 @@ class TextPairs(Pairs):
 
     def spill(
         self,
-        folder: Path,
+        folder: AnyPath,
         progress: Progress = silent,
         *,
         engine: Engine = Threads(),  # noqa: B008 (immutable)

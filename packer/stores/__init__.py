@@ -6,7 +6,10 @@ hub_path.py      `HubPath`, which reads files of the Hugging Face Hub
 listing.py       folders whose content was listed once
 remote_file.py   objects as files that can be read and sought
 requests.py      requests to a store, repeated if they fail, with one line for an error
+map_whole.py     map whole files, local or in object storage
 mirror.py        `Mirror`, memory of the size of an object that holds the parts that were fetched
+folder_sizes.py  sizes of all objects in a folder, by few requests
+temporary_files.py  files to be uploaded, and copies of objects
 """
 
 from packer.stores.remote_path import AnyPath, RemotePath, any_path, is_remote

@@ -1,0 +1,70 @@
+"""Name outputs after their sources, and refuse outputs inside a source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.paths import PathList
+from packer.pipeline.read_documents import SourceLike
+from packer.sources.formats import FORMATS, ending_of
+from packer.sources.hugging_face import SAVED
+from packer.stores import AnyPath, RemotePath, any_path, is_remote
+
+
+def default_output(source: SourceLike | Sequence[SourceLike], options: PackOptions) -> Path:
+    """Name the output after the source: rows.jsonl.gz -> rows-packed-4096."""
+    return name_after(source, options, f"packed-{options.max_len}")
+
+
+def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, suffix: str) -> Path:
+    """Name an output after the source and, if there is one, its split: rows.jsonl.gz, "tokenized" -> rows-tokenized.
+
+    It lies beside the source, but not in the folder of a saved dataset.
+
+    Raises:
+        PackerError: the source is a mixture, several paths, a glob or a dataset in memory.
+    """
+    if isinstance(source, (list, tuple)):
+        raise PackerError("a mixture has no name: name the output with --output")
+    if isinstance(source, PathList):
+        raise PackerError(f"{source} have no common name: name the output with --output")
+    if not isinstance(source, str | Path):
+        raise PackerError("a dataset in memory has no name: name the output with output=...")
+    if is_remote(source):
+        return Path(name_after(any_path(source).name, options, suffix).name)  # in the current folder
+    path = Path(source)
+    if any(letter in str(source) for letter in "*?["):
+        raise PackerError(f"{source} is a glob: name the output with --output")
+    if path.name in ("", ".."):
+        path = path.resolve()
+    name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
+    folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
+    others = [folder / f"{name}{ending}" for each in FORMATS.values() for ending in each.all_endings]
+    others = [other for other in (folder / name, *others) if other.name != path.name]
+    if os.path.isfile(path) and any(map(os.path.exists, others)):  # noqa: PTH113 (a name may be too long)
+        name = path.name  # its output is not that of rows.parquet beside rows.jsonl
+    # The folder of a saved dataset is read as a whole, and an output in it would be, too.
+    while any(os.path.exists(folder / each) for each in SAVED):  # noqa: PTH110
+        folder = folder.resolve().parent
+    split = f"-{options.split}" if options.split else ""
+    return folder / f"{name}{split}-{suffix}"
+
+
+def refuse_inside(source: SourceLike | Sequence[SourceLike], out: AnyPath) -> None:
+    """Raise a PackerError for an output inside a source, which the repeated command would read as source files."""
+    if isinstance(source, (list, tuple, PathList)):
+        for each in source.paths if isinstance(source, PathList) else source:
+            refuse_inside(each, out)
+        return
+    if isinstance(out, RemotePath):
+        if is_remote(source) and f"{out}/".startswith(f"{any_path(str(source))}/"):
+            raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
+        return
+    if not isinstance(source, str | Path) or is_remote(source) or not Path(source).is_dir():
+        return
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
+        raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")

@@ -1,0 +1,406 @@
+"""Packing into object storage: the bytes of a local pack, whoever writes them and whatever goes wrong."""
+
+import errno
+import hashlib
+import json
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_pack import hashes, made_documents, save_arrow
+from test_ranks import CASES, options_of, run_ranks
+
+import packer
+from packer import ranks as ranks_module
+from packer.cli import cli
+from packer.errors import PackerError, SourceError
+from packer.notes import Note, notes_in
+from packer.output.stored_pack import StoredPack
+from packer.ranks import SignsOfLife
+from packer.shards.files import HashingFile
+from packer.stores import RemotePath
+from packer.stores.temporary_files import temporary_folder
+
+OPTIONS = {"max_len": 64, "shard_size": "12KB", "algorithm": "mixed"}
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    monkeypatch.setattr(ranks_module, "INTERVAL", 0.05)
+    monkeypatch.setattr("packer.stores.requests._FIRST_PAUSE", 0.01)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Three files that must be decoded."""
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    for number in range(2):
+        lines = [json.dumps({"input_ids": tokens}) for tokens in made_documents(75, seed=number)]
+        (folder / f"{number}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture
+def expected(source, tmp_path):
+    """Hashes of what a local pack makes of it."""
+    packer.pack(source, tmp_path / "expected", **OPTIONS)
+    return hashes(tmp_path / "expected")
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Function after which this process is like one of another machine: it has no local file of the one before."""
+
+    def move():
+        monkeypatch.setattr(tempfile, "tempdir", tempfile.mkdtemp(dir=tmp_path))
+
+    return move
+
+
+def stored(folder):
+    """Hashes of all objects of a dataset, by name; comparable to `hashes` of a local one."""
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.files()}
+
+
+class Killed(BaseException):
+    """In place of a kill."""
+
+
+def kill(monkeypatch, stage, *, after=False):
+    """Make this process end when it writes an object of a stage; nothing is tidied up, and no last word said."""
+
+    def killing(write):
+        def wrapped(path, *arguments, **options):
+            if stage in str(path) and not after:
+                raise Killed
+            write(path, *arguments, **options)
+            if stage in str(path):
+                raise Killed
+
+        return wrapped
+
+    for name in ("upload", "write_bytes"):
+        monkeypatch.setattr(RemotePath, name, killing(getattr(RemotePath, name)))
+    monkeypatch.setattr(SignsOfLife, "end", lambda self, word: self._ended.set())
+
+
+@pytest.mark.parametrize("name", ["decoded", "by patterns", "in order", "mixture", "groups"])
+def test_a_store_gets_the_bytes_of_a_local_pack(tmp_path, bucket, name):
+    make, extra = CASES[name]
+    source, options = make(tmp_path), {**options_of(extra), "shard_size": "20KB"}
+    expected = packer.pack(source, tmp_path / "expected", **options)
+    assert packer.pack(source, str(bucket / "set"), workers=2, **options) == expected
+    assert stored(bucket / "set") == hashes(tmp_path / "expected")
+    assert [path.name for path in temporary_folder().iterdir()] == ["lock"]
+
+
+INSTANTS = {
+    "after the request": ("request.json", True),
+    "with a stream without its note": ("00001-00000.json", False),
+    "before the mark of all streams": (".unified", False),
+    "after a note": ("/drawn-", True),
+    "with an entry without its shard": ("set/data-00002", False),
+    "before the manifest": ("manifest.json", False),
+    "after the manifest": ("manifest.json", True),
+}
+
+
+@pytest.mark.parametrize("instant", INSTANTS)
+def test_a_killed_process_is_replaced_by_one_on_another_machine(
+    source, bucket, expected, elsewhere, monkeypatch, instant
+):
+    stage, after = INSTANTS[instant]
+    out = bucket / "set"
+    with monkeypatch.context() as struck:
+        kill(struck, stage, after=after)
+        with pytest.raises(Killed):
+            packer.pack(source, str(out), **OPTIONS)
+    shards = {path.name for path in out.iterdir() if path.name.startswith("data-")}
+    elsewhere()
+    written, upload = set(), RemotePath.upload
+    monkeypatch.setattr(RemotePath, "upload", lambda self, file: (written.add(self.name), upload(self, file)))
+    packer.pack(source, str(out), **OPTIONS)
+    assert stored(out) == expected
+    assert not shards & written  # what is there is not written again
+
+
+def test_every_second_request_may_fail(bucket, tmp_path, store_server):
+    source = save_arrow(tmp_path / "rows.arrow", made_documents(100))
+    packer.pack(source, tmp_path / "expected", **OPTIONS)
+    store_server.faults(status=503, every=2)
+    packer.pack(source, str(bucket / "set"), **OPTIONS)
+    store_server.faults()
+    assert stored(bucket / "set") == hashes(tmp_path / "expected")
+
+
+def test_ranks_share_the_work_and_replace_those_that_never_come(source, bucket, expected):
+    results = run_ranks(source, str(bucket / "all"), 3, options=OPTIONS, timeout=5)
+    assert results[0] == results[1] == results[2]
+    assert stored(bucket / "all") == expected
+    run_ranks(source, str(bucket / "some"), 4, only=[1, 3], options=OPTIONS, timeout=0.4)
+    assert stored(bucket / "some") == expected
+
+
+def test_ranks_that_a_slow_store_makes_look_dead_do_no_harm(source, bucket, expected, store_server):
+    store_server.faults(seconds=0.3, every=15)
+    results = run_ranks(source, str(bucket / "set"), 2, options=OPTIONS, timeout=0.2)
+    store_server.faults()
+    assert results[0] == results[1]
+    assert stored(bucket / "set") == expected
+
+
+def test_two_processes_that_know_nothing_of_each_other_do_no_harm_and_are_told(source, bucket, expected, caplog):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(packer.pack(source, str(bucket / "set"), **OPTIONS)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] == found[1]
+    assert stored(bucket / "set") == expected
+    assert any(
+        "another process works on the same output, too, and does the same work" in line for line in caplog.messages
+    )
+
+
+def test_an_error_in_the_source_ends_all_ranks_and_leaves_nothing(source, bucket):
+    (source / "2.jsonl").write_text('{"input_ids": [1, -5]}\n')
+    results = run_ranks(source, str(bucket / "set"), 2, options=OPTIONS)
+    assert {type(result) for result in results} == {SourceError}
+    assert all("2.jsonl line 1): 'input_ids' holds -5" in str(result) for result in results)
+    assert not bucket.files()
+
+
+def refusal(*arguments, **options):
+    with pytest.raises(PackerError) as told:
+        packer.pack(*arguments, **{**OPTIONS, **options})
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def begin(source, out, monkeypatch):
+    """Leave an unfinished pack behind."""
+    with monkeypatch.context() as struck:
+        kill(struck, "/data-00001", after=True)
+        with pytest.raises(Killed):
+            packer.pack(source, str(out), **OPTIONS)
+
+
+def test_an_unfinished_pack_of_another_request_is_refused_or_replaced(source, bucket, expected, monkeypatch):
+    out = bucket / "set"
+    begin(source, out, monkeypatch)
+    assert refusal(source, str(out), seed=5) == (
+        f"{out} is an unfinished pack with seed 0, not 5: repeat that command to finish it, or start afresh with "
+        "overwrite"
+    )
+    other = packer.pack(source, str(out), **{**OPTIONS, "seed": 5}, overwrite=True)
+    assert other.options.seed == 5
+    assert not (out / ".packer").exists()
+    assert not list(packer.verify(str(out)))
+
+
+def test_a_pack_that_shows_signs_of_life_is_not_replaced(source, bucket, monkeypatch):
+    out = bucket / "set"
+    begin(source, out, monkeypatch)
+    signs = SignsOfLife(folder=out / ".packer" / "ranks", patience=9)
+    with signs.shown(3, lambda: False):
+        assert refusal(source, str(out), seed=5, overwrite=True) == (
+            f"{out} is being written by another packer: wait for it, or choose another output"
+        )
+
+
+def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source, bucket, tmp_path, monkeypatch):
+    """A process that was taken for dead comes back after another command has begun anew."""
+    out, options, commit, begun = bucket / "set", {**OPTIONS, "seed": 5}, StoredPack.commit, []
+    expected = packer.pack(source, tmp_path / "expected", **options)
+
+    def sleeping(self, file, entry):
+        if not begun:
+            begun.append(True)
+            StoredPack(out=out, request=b"").clear()
+            begun.append(packer.pack(source, str(out), **options))
+        commit(self, file, entry)
+
+    monkeypatch.setattr(StoredPack, "commit", sleeping)
+    told = refusal(source, str(out), workers=1)
+    assert told == f"{out} was finished, removed or begun anew by another packer: choose another output"
+    assert begun == [True, expected]
+    (out / ".packer").remove_all()
+    assert stored(out) == hashes(tmp_path / "expected")
+
+
+def test_a_complete_dataset_is_found_and_never_replaced(source, bucket, expected, monkeypatch):
+    out = bucket / "set"
+    packer.pack(source, str(out), **OPTIONS)
+    (out / ".packer" / "ranks" / "1").write_bytes(b"a sign of one that came late")
+    packer.pack(source, str(out), **OPTIONS)
+    assert stored(out) == expected
+    assert refusal(source, str(out), seed=5) == (
+        f"{out} is complete, packed with seed 0, not 5: choose another output, or remove it first "
+        f"(`aws s3 rm --recursive {out}/`)"
+    )
+    assert refusal(source, str(out), overwrite=True) == (
+        f"{out} is complete, and nothing in object storage is replaced in one step, so that readers would meet a "
+        f"mixture of both: choose another output, or remove it first (`aws s3 rm --recursive {out}/`)"
+    )
+    assert stored(out) == expected
+
+
+def test_what_is_no_dataset_is_left_alone(source, bucket):
+    (bucket / "set" / "notes.txt").write_bytes(b"mine")
+    assert refusal(source, str(bucket / "set")) == (
+        f"{bucket}/set exists and is not a packed dataset: choose another output"
+    )
+    assert len(bucket.files()) == 1
+
+
+def test_a_full_disk_for_temporary_files_is_one_line_and_the_pack_resumes(source, bucket, expected, monkeypatch):
+    write = HashingFile.write
+
+    def fails(self, data):
+        if self.bytes > 4000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, data)
+
+    with monkeypatch.context() as full:
+        full.setattr(HashingFile, "write", fails)
+        told = refusal(source, str(bucket / "set"))
+    assert told == (
+        f"{tempfile.gettempdir()}: No space left on device: temporary files of what lies in object storage are written "
+        "there; free some space, or name another folder with TMPDIR, and repeat the same command"
+    )
+    packer.pack(source, str(bucket / "set"), **OPTIONS)
+    assert stored(bucket / "set") == expected
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_credentials_that_end_in_the_middle_are_one_line_and_the_pack_resumes(
+    source, bucket, expected, store_server, status
+):
+    store_server.faults(status=status, after=30, methods=["GET", "PUT"])
+    told = refusal(source, str(bucket / "set"))
+    store_server.faults()
+    assert told.startswith(f"{bucket}/set/")
+    assert {400: "ExpiredToken: The provided token has expired.", 403: "access denied"}[status] in told
+    assert told.endswith("repeat the same command: it goes on where it stopped") or "that is mended: it goes on" in told
+    packer.pack(source, str(bucket / "set"), **OPTIONS)
+    assert stored(bucket / "set") == expected
+
+
+def test_a_bucket_that_is_missing_is_one_line(source, bucket):
+    told = refusal(source, "s3://no-such-bucket/set")
+    assert told.startswith("s3://no-such-bucket/set: there is no such bucket: ")
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tmp_path):
+    out = f"{bucket}/set"
+    done = run("pack", source, "-o", out, "--max-len", 64, "--no-sync")
+    assert done.output.endswith(f"Written to {out}\n")
+    again = run("pack", source, "-o", out, "--max-len", 64)
+    assert f"{out} is complete, packed with the same options from the same source: nothing to do" in again.output
+    assert run("verify", out, "--source", source).output.startswith(f"{out} is verified: hashes, structure and every")
+    assert run("stats", out).exit_code == 0
+    for words, message in (
+        (("tokenize", source, "-o", f"{out}-x", "--tokenizer", "x"), "packer tokenize writes to local folders"),
+        (("export", packed, "-o", f"{out}-x", "--to", "parquet"), "packer export writes to local folders"),
+        (
+            ("pack", source, "-o", f"{out}-x", "--max-len", 64, "--report", tmp_path / "a.html"),
+            "run packer stats when",
+        ),
+        (("stats", source, "--report", f"{out}-x"), "name a local file"),
+    ):
+        refused = run(*words)
+        assert (refused.exit_code, len(refused.output.splitlines())) == (1, 1)
+        assert message in refused.output
+
+
+def test_faults_of_a_stored_dataset_are_found(source, bucket, expected, tmp_path):
+    out = bucket / "set"
+    packer.pack(source, str(out), **OPTIONS)
+    assert list(packer.verify(str(out), workers=2)) == []
+    second, third, last = (out / f"data-0000{number}-of-00006.arrow" for number in (1, 2, 5))
+    content = bytearray(second.read_bytes())
+    content[len(content) // 2] ^= 1
+    second.write_bytes(bytes(content))
+    third.unlink()
+    last.write_bytes(last.read_bytes()[:-1])
+    (out / "data-00009-of-00006.arrow").write_bytes(b"")
+    (out / "state.json").unlink()
+    assert list(packer.verify(str(out))) == [
+        "state.json is missing",
+        "data-00009-of-00006.arrow is not listed in the manifest",
+        "data-00001-of-00006.arrow does not match its hash: it was changed after packing",
+        "data-00002-of-00006.arrow is missing",
+        f"{last} has {len(last.read_bytes()):,} bytes, the manifest says {len(last.read_bytes()) + 1:,}: changed after "
+        "packing; restore it, or pack again to another folder",
+    ]
+    assert [path.name for path in temporary_folder().iterdir() if "data" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("s3://", "s3:// is no address in object storage"), ("ftp://x", "ftp://x is neither a local path nor an address")],
+)
+def test_wrong_addresses_are_refused(source, out, message):
+    refused = run("pack", source, "-o", out, "--max-len", 64)
+    assert refused.exit_code == 2
+    assert message in refused.output
+    with pytest.raises(PackerError, match=r"no address in object storage|packer writes to folders, s3://"):
+        packer.pack(source, out, **OPTIONS)
+
+
+def test_notes_are_the_same_in_a_store(bucket):
+    claimed = StoredPack(out=bucket / "set", request=b"{}")
+    notes = notes_in(claimed)
+    made = {
+        "small-0": Note(facts={"rows": 1}),
+        "small-10": Note(facts={"rows": 2}, arrays={"left": np.arange(5)}),
+        "large-1-3": Note(facts={"rows": 3}, arrays={"left": np.arange(10_000), "none": np.zeros(0, np.int32)}),
+        "large-1-4": Note(facts={"names": ["x" * 1000] * 50}, arrays={"left": np.arange(10_000)}),
+        "solved": Note(facts={}),
+    }
+    for name, note in made.items():
+        notes.save(name, note)
+    for note, found in zip(made.values(), notes.load_all(list(made)), strict=True):
+        assert found.facts == note.facts
+        assert {name: array.tolist() for name, array in found.arrays.items()} == {
+            name: array.tolist() for name, array in note.arrays.items()
+        }
+    assert notes.facts_of("small", range(12)) == {0: {"rows": 1}, 10: {"rows": 2}}
+    assert notes.facts_of("large-1", range(9)) == {3: {"rows": 3}, 4: made["large-1-4"].facts}
+    assert notes.facts_of("none", range(3)) == {}
+    notes.save("solved", Note(facts={"other": 1}), lasting=True)
+    assert notes.load("solved").facts == {}
+    (claimed.notes / "solved").write_bytes(b"damaged")
+    assert notes.load("solved") is None
+    notes.save("solved", Note(facts={"other": 1}), lasting=True)
+    assert notes.load("solved").facts == {"other": 1}
+
+
+def test_a_store_that_fails_is_no_fault_of_the_dataset(source, bucket, store_server):
+    packer.pack(source, str(bucket / "set"), **OPTIONS)
+    store_server.faults(status=403, after=8)
+    with pytest.raises(PackerError, match="access denied"):
+        list(packer.verify(str(bucket / "set")))
+
+
+def test_processes_that_were_killed_leave_no_temporary_files_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "packer-left"
+    left.mkdir()
+    (left / "lock").touch()
+    (left / "data").touch()
+    (tmp_path / "packer-other").mkdir()  # not made by packer: it has no lock
+    folder = temporary_folder()
+    assert folder.parent == tmp_path
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name, "packer-other"}
