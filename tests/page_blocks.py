@@ -163,7 +163,7 @@ def same_output(expected: str, printed: str, *, numbers: bool) -> bool:
 
 
 def _without_seconds(text: str) -> str:
-    return re.sub(r"\b\d+\.\d+ s\b", "N s", text)
+    return re.sub(r"\b(\d+ min )?\d+(\.\d+)? s\b", "N s", text)
 
 
 def _run_bash(example: Example) -> None:

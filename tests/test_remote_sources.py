@@ -236,14 +236,14 @@ def test_tokens_are_read_once_and_nothing_stays_in_memory(bucket, tmp_path):
 
 def test_an_object_that_changes_is_an_error(streams, tmp_path, monkeypatch):
     local, remote = streams
-    claimed = packing.PackedOutput.of
+    read = packing.read_documents
 
-    def change(folder):
+    def change(*arguments, **named):
         write_stream(local / "en" / "0.arrow", 7)
         (remote / "en" / "0.arrow").upload(local / "en" / "0.arrow")
-        return claimed(folder)
+        return read(*arguments, **named)
 
-    monkeypatch.setattr(packing.PackedOutput, "of", change)
+    monkeypatch.setattr(packing, "read_documents", change)
     with pytest.raises(SourceError, match=r"the object was changed while it was read; repeat the command"):
         pack(f"{remote}/en", tmp_path / "out")
     assert not (tmp_path / "out").exists()
