@@ -6,6 +6,7 @@
 Every round runs one process with one worker, one with two, and 1, 2 and 3 ranks with one worker each. Ranks are
 processes of this machine; their time ends with the last of them. Memory is the largest peak of RssAnon of a process.
 The first round compiles the kernels, and is not counted. Every output is compared with the first, hash by hash.
+What cannot be run here, the plan of 1e9 documents and more and what it costs, is in bench_scale_plan.py.
 """
 
 from __future__ import annotations

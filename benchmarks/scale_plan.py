@@ -1,7 +1,7 @@
 """The plan of a corpus that is too large for this machine: the real code on documents of made-up lengths.
 
 The driver does everything that it does in a pack: it marks blocks, deals them to partitions, looks at the note of every
-task and makes the last step. Of the tasks, some hundred run, and their notes stand in for those of all others.
+task and makes the last step. Of the tasks of a stage, the first ones run; their notes stand in for those of the others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
 from packer.engine import Result, Threads, Watched
-from packer.notes import Note, Notes, read_note
+from packer.notes import Note, Notes, NotesInMemory, read_note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
-from packer.pipeline.partitioning import REGION, plan_partitions
+from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.surveying import Survey, survey
 from packer.plan import Segments
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker
@@ -34,9 +35,6 @@ MEDIAN, SIGMA, LONGEST = 245, 1.0, 20_000
 
 ROW_BYTES = 8
 """Bytes of a token in a shard: input_ids and labels."""
-
-RUN = REGION
-"""Tasks of a stage that run: as many as a task of the next stage reads the notes of."""
 
 _QUANTILES = 1 << 16
 _GROUP = 1 << 6  # documents that are added to blocks together where there are too many to make them all
@@ -74,29 +72,35 @@ class MadeUpReader:
 
 
 class StandIns(Notes):
-    """Notes in a folder; those of the first RUN tasks of a stage stand in for all others."""
+    """Notes in a folder; those of the first tasks of a stage stand in for all others."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, most: int, *, rereads: bool = True) -> None:
+        self._folder, self._most = folder, most
+        self._read = read_note if rereads else cache(read_note)
         self.bytes: dict[str, list[int]] = defaultdict(list)
         self.pieces: dict[str, list[int]] = defaultdict(list)
+        self.left: dict[str, list[int]] = defaultdict(list)
 
     def load(self, name: str) -> Note | None:
         """Read the note that stands in for this one."""
         stage, _, number = name.rpartition("-")
-        return read_note(self._folder / (f"{stage}-{int(number) % RUN}" if number.isdecimal() else name))
+        return self._read(self._folder / (f"{stage}-{int(number) % self._most}" if number.isdecimal() else name))
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
         """Write a note, and count its bytes and the segments that it has in rows."""
         stage, content = name.rpartition("-")[0], note.to_bytes()
         self.bytes[stage].append(len(content))
         self.pieces[stage].append(len(note.arrays.get("pieces", ())))
+        self.left[stage].append(note.arrays["left"].nbytes if "left" in note.arrays else 0)
         (self._folder / name).write_bytes(content)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstTasks(Threads):
-    """An engine that runs the first RUN tasks of a stage, and then looks at the notes of all."""
+    """An engine that runs the first tasks of a stage, and then looks at the notes of all."""
+
+    most: int
+    """Tasks of a stage that run."""
 
     ran: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
@@ -105,14 +109,14 @@ class FirstTasks(Threads):
         self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
     ) -> Iterator[Result]:
         """Run tasks in threads, and measure them."""
-        begun, stage = time.perf_counter(), getattr(task, "stage", "")
+        begun, stage = time.process_time(), getattr(task, "stage", "")
         yield from super().run(task, numbers)
         self.ran[stage] += len(numbers)
-        self.seconds[stage] += time.perf_counter() - begun
+        self.seconds[stage] += time.process_time() - begun
 
     def assigned(self, tasks: Sequence[int], done: Callable[..., Any]) -> Iterator[list[int]]:
         """Yield the first tasks; the notes of all are then looked at, as a rank looks at those of others."""
-        begun = [task for task in tasks if task < RUN]
+        begun = [task for task in tasks if task < self.most]
         if begun:
             yield begun
         assert not list(super().assigned(tasks, done))
@@ -144,24 +148,24 @@ class PlanFigures:
     """Rows above the lower bound."""
 
     survey_seconds: float
-    """Seconds to look through all lengths, without reading them."""
+    """CPU seconds to look through all lengths, without reading them."""
 
     survey_ran: float
     """Share of the documents that were."""
 
     task_seconds: float
-    """Seconds of all tasks of the plan, on one core."""
+    """CPU seconds of all tasks of the plan."""
 
     tasks: int
     tasks_ran: int
     driver_seconds: float
-    """Seconds of the driver beside the tasks, with the notes of all of them."""
+    """CPU seconds of the driver beside the tasks, with the notes of all of them."""
 
     note_bytes: int
     """Size of all notes."""
 
-    driver_note_bytes: int
-    """Size of the notes whose arrays the last step reads."""
+    last_bytes: int
+    """Bytes of the leftovers that the last step packs as a whole."""
 
     memory: int
     """Largest RssAnon of the driver while it planned, in bytes, beside what it took before."""
@@ -170,20 +174,19 @@ class PlanFigures:
 def made_up_survey(
     reader: MadeUpReader, options: PackOptions, *, rows_per_shard: int, most: int, threads: int
 ) -> tuple[Survey, float]:
-    """Survey the documents; return the survey, and the seconds that it takes.
+    """Survey the documents; return the survey, and the CPU seconds that it takes.
 
     Of more than `most` documents, the first ones are surveyed. Histogram and counts of the others are multiples, and
     their blocks are marked in groups of documents.
     """
-    begun = time.perf_counter()
+    begun = time.process_time()
     if reader.documents <= most:
         found = survey(reader, options, rows_per_shard=rows_per_shard, threads=threads)
-        return found, time.perf_counter() - begun
+        return found, time.process_time() - begun
     few = MadeUpReader(documents=most, options=options, quantiles=reader.quantiles)
     found = survey(few, options, rows_per_shard=rows_per_shard, threads=threads)
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     times = -(-reader.documents // most)
-    assert times * most == reader.documents, "documents are a multiple of those that are surveyed"
     account = found.account
     for _ in range(times - 1):
         account += found.account
@@ -203,10 +206,33 @@ def made_up_survey(
     return all_of_them, seconds * times
 
 
-def plan_at_scale(documents: int, *, max_len: int, shard_size: int, threads: int, most_surveyed: int) -> PlanFigures:
-    """Plan once with the code of `packer pack`."""
+def plan_at_scale(
+    documents: int,
+    *,
+    max_len: int,
+    shard_size: int,
+    threads: int,
+    most_surveyed: int,
+    most_tasks: int,
+    rereads: bool = True,
+) -> PlanFigures:
+    """Plan once with the code of `packer pack`.
+
+    Args:
+        documents: number of documents.
+        max_len: length of a row.
+        shard_size: bytes of a shard.
+        threads: tasks at a time.
+        most_surveyed: documents whose lengths are looked at; of more, a multiple of these.
+        most_tasks: tasks that run, if a stage has more.
+        rereads: read a note from its file each time that it is asked for, as packing does; otherwise once.
+    """
     options = PackOptions(max_len=max_len, shard_size=shard_size, algorithm="mixed")
     rows_per_shard = shard_size // (ROW_BYTES * max_len)
+    assert documents % min(documents, most_surveyed) == 0
+    few = MadeUpReader(documents=1_000_000, options=options)  # compiles the kernels
+    surveyed = survey(few, options, rows_per_shard=100, threads=1)
+    plan_partitions(few, surveyed, options, rows_per_shard=100, notes=NotesInMemory())
     reader = MadeUpReader(documents=documents, options=options)
     with PeakMemory() as before:
         pass
@@ -214,15 +240,19 @@ def plan_at_scale(documents: int, *, max_len: int, shard_size: int, threads: int
         surveyed, survey_seconds = made_up_survey(
             reader, options, rows_per_shard=rows_per_shard, most=most_surveyed, threads=threads
         )
-        notes, engine, begun = StandIns(Path(folder)), FirstTasks(workers=threads), time.perf_counter()
+        notes, engine = (
+            StandIns(Path(folder), most_tasks, rereads=rereads),
+            FirstTasks(workers=threads, most=most_tasks),
+        )
+        begun = time.process_time()
         plan = plan_partitions(reader, surveyed, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
-        seconds = time.perf_counter() - begun
+        seconds = time.process_time() - begun
         shards = len(plan.shard_rows)
     partitions, cut = len(plan.own_rows), plan.job.partitions
     counts = Counter(name.rpartition("-")[0] for name in plan.pool) | {f"drawn-{partitions}": partitions}
     times = {stage: count / engine.ran[stage] for stage, count in counts.items()}
-    sample = range(min(RUN, partitions))
-    last = max(stage for stage in counts if "-level" in stage) if partitions > 1 else next(iter(counts))
+    sample = range(min(most_tasks, partitions))
+    last = max((stage for stage in counts if "-level" in stage), default=f"drawn-{partitions}")
     return PlanFigures(
         documents=documents,
         tokens=surveyed.account.tokens,
@@ -237,11 +267,11 @@ def plan_at_scale(documents: int, *, max_len: int, shard_size: int, threads: int
         above=plan.packs - plan.lower_bound,
         survey_seconds=survey_seconds,
         survey_ran=min(1.0, most_surveyed / documents),
-        task_seconds=sum(engine.seconds[stage] * times[stage] for stage in counts) * threads,
+        task_seconds=sum(engine.seconds[stage] * times[stage] for stage in counts),
         tasks=sum(counts.values()),
         tasks_ran=engine.ran.total(),
         driver_seconds=seconds - sum(engine.seconds.values()),
         note_bytes=round(sum(sum(notes.bytes[stage]) * times[stage] for stage in counts)),
-        driver_note_bytes=round(sum(notes.bytes[last]) * times[last]),
+        last_bytes=round(sum(notes.left[last]) * times[last]),
         memory=peak.bytes - before.bytes,
     )

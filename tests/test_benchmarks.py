@@ -1,4 +1,4 @@
-"""The benchmarks that train run to the end on a machine without a GPU, and write what they say they write."""
+"""Benchmarks run to the end, those that train on a machine without a GPU, and write what they say they write."""
 
 import csv
 import json
@@ -46,3 +46,28 @@ def test_bench_convergence_trains_padded_and_flattened_alike(tmp_path):
     assert all(most < 1e-10 for most in differences.values())
     assert (tmp_path / "convergence.svg").read_text().startswith("<?xml")
     assert (tmp_path / "convergence.csv").read_text().startswith("way,seed,curve,documents,loss\n")
+
+
+def test_bench_scale_plan_marks_what_was_extrapolated():
+    output = run("bench_scale_plan", "plan", 1e3, 1e7, "--surveyed", 1e6, "--tasks", 3, "--shard-size", "128MB")
+    columns = {line[:26].strip(): line[26:].split("  ") for line in output.splitlines()[3:]}
+    cells = {name: [cell.strip() for cell in each if cell.strip()] for name, each in columns.items()}
+    assert cells["shards"][0].isdecimal()
+    assert cells["shards"][1].endswith("*")
+    assert cells["survey, CPU seconds"][1].endswith("*")
+    ran, planned = (int(cells[name][1].replace(",", "")) for name in ("that ran", "tasks"))
+    assert ran < planned / 10
+    assert int(cells["blocks of a partition"][1]) > 150
+
+
+def test_bench_scale_plan_counts_requests_and_prices_them():
+    one, other = (
+        run("bench_scale_plan", "costs", 1e9, "--surveyed", 1e6, "--shard-size", "64MB", "--get-price", price)
+        for price in (0, 4)
+    )
+    counts, priced = ({line[:26].strip(): line[26:].strip() for line in each.splitlines()} for each in (one, other))
+    gets = sum(
+        float(counts[name].split()[0]) for name in counts if name.startswith("GET") and counts[name].endswith(" M")
+    )
+    difference = int(priced["price of requests"][1:].replace(",", "")) - int(counts["price of requests"][1:])
+    assert abs(difference - gets * 1e6 * 4 / 1000) < 100

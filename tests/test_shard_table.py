@@ -287,7 +287,13 @@ def test_the_manifest_of_100_000_shards_is_small_and_its_folder_is_checked(tmp_p
     assert len(found.shards) == 100_000
     assert found.shards[99_999] == replace(entries[-1], file="data-99999-of-100000.arrow")
     assert column_of(found.shards, "rows").sum() == np.sum([entry.rows for entry in entries])
+    dataset = packer.load(many)
+    assert len(dataset) == column_of(found.shards, "rows").sum()
+    last = sum(entry.rows for entry in manifest.shards[:4]) - 1
+    assert dataset[-1]["doc_ids"].tolist() == packer.load(folder)[last]["doc_ids"].tolist()
     (many / "data-77777-of-100000.arrow").unlink()
+    with pytest.raises(PackerError, match=r"data-77777-of-100000.arrow is missing, the manifest lists it"):
+        packer.load(many)
     (many / "data-77777-of-100000.arrow").symlink_to(tmp_path)
     with pytest.raises(PackerError, match=r"data-77777-of-100000.arrow is a symbolic link"):
         read_manifest(many)

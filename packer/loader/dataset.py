@@ -22,7 +22,7 @@ from packer.loader.remote_shards import CacheOptions, RemoteShards
 from packer.paths import expanded
 from packer.progress import silent
 from packer.shards.manifest import Manifest
-from packer.shards.reader import check_size, read_manifest
+from packer.shards.reader import check_sizes, read_manifest
 from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath, any_path
@@ -103,8 +103,7 @@ class PackedDataset:
             for number in range(len(self.manifest.shards)):
                 self._shard(number)
         else:
-            for entry in self.manifest.shards:
-                check_size(folder, entry)
+            check_sizes(folder, self.manifest.shards)
 
     @property
     def column_names(self) -> list[str]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from packer.shards.manifest import (
     all_shard_names,
     table_digest,
 )
-from packer.shards.shard_table import ShardTable
+from packer.shards.shard_table import ShardTable, column_of
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
 from packer.stores.map_whole import map_whole
@@ -141,6 +141,23 @@ def _is_regular_file(path: AnyPath) -> bool:
     if not stat.S_ISREG(mode):
         raise PackerError(f"{path} is not a regular file: {_REMEDY}")
     return True
+
+
+def check_sizes(folder: Path, shards: Sequence[ShardEntry]) -> None:
+    """Check that all shards have the sizes that the manifest states, by listing their folder once.
+
+    Raises:
+        PackerError: a file is missing, cannot be read or has another size.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".arrow")}
+    except OSError as error:
+        raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
+    expected = column_of(shards, "bytes").tolist()
+    for number, (name, size) in enumerate(zip(all_shard_names(len(shards)), expected, strict=True)):
+        if sizes.get(name) != size:
+            check_size(folder, shards[number])
 
 
 def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
