@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.engine import Engine
-from packer.output.packed_output import PackedOutput
+from packer.output.packed_output import PackedOutput, names_in
 from packer.output.stored_pack import StoredPack
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.progress import Progress, silent
@@ -142,6 +142,11 @@ class NotesInFolder(Notes):
     def load(self, name: str) -> Note | None:
         """Return a note, or None."""
         return read_note(self._folder / name)
+
+    def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        """Return the facts of the notes that exist, by number; the folder is listed once."""
+        there = names_in(self._folder)
+        return super().facts_of(stage, [number for number in numbers if f"{stage}-{number}" in there])
 
     def save(self, name: str, note: Note, *, lasting: bool = False) -> None:
         """Store a note. It is synced only if `lasting`: other notes are made again if a crash damages them.

@@ -19,13 +19,13 @@ import pytest
 
 import packer
 from packer.executors import Stopped, run_tasks
-from packer.notes import NotesInFolder
+from packer.notes import Note, NotesInFolder
 from packer.output import claim_folder, replace_folder
 from packer.output.claim_folder import claim
 from packer.output.output_folder import OutputFolder
 from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.request import Request
-from packer.shards.manifest import is_packed
+from packer.shards.manifest import ShardEntry, is_packed, shard_name
 from tests.test_pack import hashes, made_documents, save_arrow
 
 pack_module = importlib.import_module("packer.pipeline.packing")
@@ -547,6 +547,29 @@ def test_after_an_error_tasks_that_have_not_begun_are_cancelled():
     with pytest.raises(packer.PackerError, match="task 0"):
         list(run_tasks(task, range(100), 1))
     assert len(begun) < 10
+
+
+def test_looking_for_very_many_files_opens_only_those_that_are_there(tmp_path, monkeypatch):
+    """A rank that waits looks again and again, perhaps over a network."""
+    request = Request(options={}, files=(), texts={})
+    with claim(tmp_path / "out", PACKED, request, sync=False, overwrite=False) as folder:
+        claimed = PackedOutput.of(folder)
+        notes = NotesInFolder(claimed)
+        notes.save("stage-7", Note(facts={"rows": 3}))
+        (claimed.work / "shard").write_bytes(b"12345")
+        counts = {"rows": 1, "tokens": 1, "trained": 0, "untrained_segments": 0}
+        entry = ShardEntry(file=shard_name(8, 50_000), bytes=5, xxh3_128="0" * 32, **counts)
+        claimed.commit(claimed.work / "shard", entry)
+        opened = []
+        usual = Path.open
+        monkeypatch.setattr(
+            Path, "open", lambda path, *how, **more: opened.append(path.name) or usual(path, *how, **more)
+        )
+        assert notes.facts_of("stage", range(50_000)) == {7: {"rows": 3}}
+        assert claimed.committed([shard_name(number, 50_000) for number in range(50_000)]) == {entry.file: entry}
+        assert opened == ["stage-7", f"{entry.file}.json"]
+        shutil.rmtree(claimed.work)
+        assert notes.facts_of("stage", range(9)) == claimed.committed([entry.file]) == {}
 
 
 def test_few_tasks_wait_however_many_there_are():

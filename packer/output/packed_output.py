@@ -10,6 +10,7 @@ A note, decoded source or shard that does not match its hash is made again.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,9 @@ class PackedOutput(OutputFolder):
 
     def committed(self, names: Sequence[str]) -> dict[str, ShardEntry]:
         """Return the entries of shards in place, by name; see `UnfinishedPack.committed`."""
-        return {name: entry for name in names if (entry := self._committed(name)) is not None}
+        there = names_in(self.entries)
+        begun = [name for name in names if f"{name}.json" in there]
+        return {name: entry for name in begun if (entry := self._committed(name)) is not None}
 
     def _committed(self, name: str) -> ShardEntry | None:
         try:
@@ -111,6 +114,17 @@ class PackedOutput(OutputFolder):
 
     def _entry(self, name: str) -> Path:
         return self.entries / f"{name}.json"
+
+
+def names_in(folder: Path) -> frozenset[str]:
+    """Return the names of all files in a folder, so that one listing says which of very many there are.
+
+    There are none in a missing folder: another process has completed the output, and removed it.
+    """
+    try:
+        return frozenset(os.listdir(folder))  # noqa: PTH208 (names)
+    except FileNotFoundError:
+        return frozenset()
 
 
 def entry_bytes(entry: ShardEntry) -> bytes:
