@@ -1,5 +1,6 @@
 """Rows of a packed dataset, and folders that cannot be loaded."""
 
+import gc
 import json
 import pickle
 import subprocess
@@ -141,6 +142,18 @@ def test_of_many_shards_sizes_are_checked_at_once_and_the_rest_when_they_are_rea
     assert refusal(out).startswith(f"{last} has {len(content) - 8:,} bytes, the manifest says {len(content):,}")
     last.unlink()
     assert refusal(out).startswith(f"{last} is missing, the manifest lists it")
+
+
+def test_the_maps_of_a_dataset_end_with_it(packed):
+    dataset = packer.load(packed)
+    assert maps_of(packed)
+    gc.disable()
+    try:
+        before = maps_of(packed)
+        del dataset
+        assert maps_of(packed) < before
+    finally:
+        gc.enable()
 
 
 def test_the_dataset_pickles_as_its_path(packed, dataset, tmp_path, monkeypatch):

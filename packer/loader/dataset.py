@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader.open_shards import ColumnViews, OpenShard, Row
+from packer.loader.open_shards import ColumnViews, OpenOne, OpenShard, OpenShards, Row
 from packer.loader.remote_shards import CacheOptions, RemoteShards
 from packer.paths import expanded
 from packer.progress import silent
@@ -82,28 +81,27 @@ class PackedDataset:
         else:
             if verify:
                 _verify(self.path)
-            self._set_manifest(read_manifest(self.path))
-            self._check_shards(self.path)
+            self._open_local(self.path)
+
+    def _open_local(self, path: Path) -> None:
+        manifest = read_manifest(path)
+        self._set_manifest(manifest, lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
+        if len(manifest.shards) <= MOST_OPEN:
+            for number in range(len(manifest.shards)):
+                self._shards.open(number)
+        else:
+            check_sizes(path, manifest.shards)
 
     def _open_remote(self, path: RemotePath, options: CacheOptions, key: str | None = None) -> None:
         self._remote = RemoteShards(path, options, key=key)
-        self._set_manifest(self._remote.manifest)
+        self._set_manifest(self._remote.manifest, self._remote.open, MOST_HELD)
 
-    def _set_manifest(self, manifest: Manifest) -> None:
+    def _set_manifest(self, manifest: Manifest, open_one: OpenOne, most: int) -> None:
         self.manifest = manifest
         self.max_len = self.manifest.max_len
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
-        self._opened: dict[int, OpenShard] = {}  # in the order in which they were opened
-        self._pid = os.getpid()
-        self._needed: tuple[int, ...] | None = None  # shards of the windows of the last batch
-
-    def _check_shards(self, folder: Path) -> None:
-        if len(self.manifest.shards) <= MOST_OPEN:
-            for number in range(len(self.manifest.shards)):
-                self._shard(number)
-        else:
-            check_sizes(folder, self.manifest.shards)
+        self._shards = OpenShards(open_one, most)
 
     @property
     def column_names(self) -> list[str]:
@@ -141,18 +139,14 @@ class PackedDataset:
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         shard = bisect_right(self._first_rows, row) - 1
-        return (self._opened.get(shard) or self._shard(shard)).row(row - self._first_rows[shard])
+        return (self._shards.opened.get(shard) or self._shards.open(shard)).row(row - self._first_rows[shard])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Return the rows of a batch; torch's DataLoader calls this. Without indices, return one row of padding.
 
         `BatchSampler` yields empty batches when the last rows of an epoch are fewer than the batches of a step.
         """
-        needed = getattr(indices, "shards", None)
-        if needed is not None and needed != self._needed:
-            self._needed = needed
-            for shard in [shard for shard in self._opened if shard not in needed]:
-                self._opened.pop(shard).close()
+        self._shards.keep(getattr(indices, "shards", None))
         rows = EpochList(self[index] for index in indices) or EpochList([self._padding_row()])
         rows.epoch = getattr(indices, "epoch", None)
         return rows
@@ -193,7 +187,7 @@ class PackedDataset:
         Row i of a record batch has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
         """
         for number in range(len(self.manifest.shards)):
-            shard = self._shard(number)
+            shard = self._shards.open(number)
             for batch in range(shard.batches):
                 views = shard.view(batch)
                 yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
@@ -207,7 +201,7 @@ class PackedDataset:
         """
         found = []
         for number, first_row in enumerate(self._first_rows[:-1]):
-            shard = self._shard(number)
+            shard = self._shards.open(number)
             for batch in range(shard.batches):
                 views = shard.view(batch)
                 is_wanted = views.segments["doc_ids"] == doc_id
@@ -218,36 +212,10 @@ class PackedDataset:
                 first_row += len(views.offsets) - 1
         return found
 
-    def _shard(self, number: int) -> OpenShard:
-        """Return a shard, mapped; of too many, the one that was mapped first is closed."""
-        shard = self._opened.get(number)
-        if shard is None:
-            while len(self._opened) >= MOST_OPEN:
-                self._opened.pop(next(iter(self._opened))).close()
-            shard = self._opened[number] = self._open(number)
-        return shard
-
-    def _open(self, number: int) -> OpenShard:
-        if self._remote is None:
-            assert isinstance(self.path, Path)
-            return OpenShard(self.path, self.manifest.shards[number], self.manifest)
-        if self._pid != os.getpid():  # locks of another process
-            self._opened, self._pid = {}, os.getpid()
-        while len(self._opened) >= MOST_HELD and self._close_one():
-            pass
-        return self._remote.open(number, give_up_one=self._close_one)
-
-    def _close_one(self) -> bool:
-        """Close the shard that was opened first and is not needed for the present batches; False if there is none."""
-        for number in self._opened:
-            if number not in (self._needed or ()):
-                self._opened.pop(number).close()
-                return True
-        return False
-
     def _any_views(self) -> ColumnViews:
         """Return the columns of some record batch, preferably of a shard that is open."""
-        return (next(iter(self._opened.values()), None) or self._shard(0)).view(0)
+        opened = next(iter(self._shards.opened), 0)
+        return self._shards.open(opened).view(0)
 
     def _padding_row(self) -> Row:
         views = self._any_views()

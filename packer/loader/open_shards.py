@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -109,6 +112,61 @@ class OpenShard:
         batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
         check_batch(batch, self._path, self._manifest)
         return _views_of(batch)
+
+
+OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]
+
+
+class OpenShards:
+    """Shards of a dataset that are open, a limited number at a time. Several threads may read rows.
+
+    Args:
+        open_one: opens a shard by its number. It is also given a function that closes a shard that is not kept, and
+            returns whether there was one. It does not refer to the dataset, which then ends with its last reference.
+        most: number of shards that stay open. If others are opened, those that were opened first are closed, except for
+            shards that are kept.
+    """
+
+    def __init__(self, open_one: OpenOne, most: int) -> None:
+        self.opened: dict[int, OpenShard] = {}
+        self._open_one = open_one
+        self._most = most
+        self._kept: Sequence[int] | None = None
+        self._start()
+
+    def open(self, number: int) -> OpenShard:
+        """Return a shard; open it if it is not open."""
+        if self._pid != os.getpid():  # after a fork, locks are those of another process
+            self.opened = {}
+            self._start()
+        with self._opening:
+            shard = self.opened.get(number)
+            if shard is None:
+                while len(self.opened) >= self._most and self.close_one():
+                    pass
+                shard = self.opened[number] = self._open_one(number, self.close_one)
+        return shard
+
+    def keep(self, shards: Sequence[int] | None) -> None:
+        """Keep these shards open, and close all others; with None, do nothing."""
+        if shards is None or shards == self._kept:
+            return
+        with self._opening:
+            self._kept = shards
+            for number in [number for number in self.opened if number not in shards]:
+                self.opened.pop(number).close()
+
+    def close_one(self) -> bool:
+        """Close the shard that was opened first and is not kept; return whether there was one."""
+        with self._opening:
+            number = next((number for number in self.opened if number not in (self._kept or ())), None)
+            if number is not None:
+                self.opened.pop(number).close()
+        return number is not None
+
+    def _start(self) -> None:
+        self._opening = threading.RLock()
+        self._pid = os.getpid()
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:

@@ -85,7 +85,7 @@ class RemoteShards:
         self._wanted: tuple[Sequence[int], Sequence[int]] = (), ()
         self._pid = os.getpid()
 
-    def open(self, number: int, *, give_up_one: Callable[[], bool]) -> OpenShard:
+    def open(self, number: int, give_up_one: Callable[[], bool]) -> OpenShard:
         """Map a shard; fetch it if it is not in the cache.
 
         Args:
