@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from packer.algorithms import jit
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -25,6 +27,9 @@ def _kernel_cache() -> Path:
 
 # before anything imports Numba
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_kernel_cache()))
+
+# kernels run compiled in the process of the tests, however small the arrays; commands in other processes decide
+jit.PLAIN_SECONDS = 0
 
 # the first example of a property pays for compiling its kernels
 settings.register_profile("packer", deadline=None)

@@ -1,20 +1,34 @@
-"""What holds for every kernel: few arguments, and random streams that nothing else draws from."""
+"""What holds for every kernel: few arguments, random streams of its own, and compiled only if there is much to do."""
 
 import ast
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+import packer
 from packer import random_purposes
+from packer.algorithms import jit
+from packer.algorithms.jit import jit_if_large
+from tests.test_pack import hashes, made_documents, save_arrow
 
 PACKAGE = Path(__file__).parent.parent / "packer"
 
 MOST_ARGUMENTS = 8
+DECORATORS = {"jit", "jit_if_large", "jit_if_many_tokens"}
 
 
 def kernels():
-    """(file, name, number of arguments) of every function that is compiled by `jit`."""
+    """(file, name, number of arguments) of every function that is compiled."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and "jit" in map(ast.unparse, node.decorator_list):
+            if isinstance(node, ast.FunctionDef) and {"jit", "jit_if_large", "jit_if_many_tokens"} & set(
+                map(ast.unparse, node.decorator_list)
+            ):
                 arguments = node.args
                 number = sum(map(len, (arguments.posonlyargs, arguments.args, arguments.kwonlyargs)))
                 yield path.relative_to(PACKAGE).as_posix(), node.name, number
@@ -47,3 +61,96 @@ def test_purposes_are_listed_in_one_module():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("stream_key", "key_of"):
                 purpose = ast.unparse(node.args[1])
                 assert purpose in listed or purpose == "purpose", f"{path.name}: {ast.unparse(node)}"
+
+
+# ---- compiled only if there is much to do ----
+
+
+def add_one(out):
+    """A kernel for tests."""
+    for i in range(len(out)):
+        out[i] += 1
+
+
+@pytest.fixture
+def no_numba_yet(monkeypatch):
+    """As in a process that has compiled nothing."""
+    monkeypatch.setattr(jit, "_is_prepared", lambda: False)
+    monkeypatch.setattr(jit, "_plain_seconds", 0.0)
+    monkeypatch.setattr(jit, "PLAIN_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("no_numba_yet")
+def test_a_kernel_is_compiled_when_its_arrays_are_large():
+    kernel = jit_if_large(add_one)
+    small, large = np.zeros(jit.SMALL, np.int64), np.zeros(jit.SMALL + 1, np.int64)
+    kernel(small)
+    assert kernel._compiled is None
+    kernel(large)
+    assert len(kernel.compiled.signatures) == 1
+    assert small.all()
+    assert large.all()
+
+
+@pytest.mark.usefixtures("no_numba_yet")
+def test_a_kernel_is_compiled_when_plain_calls_took_long_or_numba_is_there(monkeypatch):
+    for name, value in (("_plain_seconds", 0.3), ("_is_prepared", lambda: True)):
+        kernel = jit_if_large(add_one)
+        kernel(np.zeros(3, np.int64))
+        assert kernel._compiled is None
+        assert jit._plain_seconds > 0
+        with monkeypatch.context() as changed:
+            changed.setattr(jit, name, value)
+            kernel(np.zeros(3, np.int64))
+        assert len(kernel.compiled.signatures) == 1
+
+
+COMMANDS = """
+import json, sys
+from packer.algorithms import jit
+from packer.cli import cli
+jit.PLAIN_SECONDS = 10  # three commands on a busy machine
+for command in json.loads(sys.argv[1]):
+    cli(command, standalone_mode=False)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "bfd", "wrapped"])
+def test_a_small_set_is_packed_without_numba_to_the_same_bytes(tmp_path, algorithm):
+    source, out = save_arrow(tmp_path / "rows.arrow", made_documents(900)), tmp_path / "out"
+    options = ["--max-len", "256", "--shard-size", "60KB", "--algorithm", algorithm]
+    commands = [
+        ["pack", str(source), "-o", str(out), *options],
+        ["verify", str(out), "--source", str(source)],
+        ["stats", str(source), *options[:2]],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMMANDS, json.dumps(commands)],
+        capture_output=True, text=True, check=True, cwd=PACKAGE.parent,
+    )  # fmt: skip
+    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    heavy = {"numba", "llvmlite", "torch", "transformers", "tokenizers", "datasets", "pandas", "ray", "highspy"}
+    assert not imported & {*heavy, "pyarrow.parquet", "packer.loader"}
+    packer.pack(source, tmp_path / "compiled", max_len=256, shard_size="60KB", algorithm=algorithm)
+    assert hashes(out) == hashes(tmp_path / "compiled")
+
+
+GATHERED = """
+import numpy as np, pyarrow as pa
+from packer.algorithms import jit
+from packer.gather import Spans, TokenColumn, gather
+jit.PLAIN_SECONDS = 0
+one = np.array([1])
+out = np.zeros(2, np.int32)
+column = TokenColumn.from_arrow([pa.array([[7], [8, 9]], pa.list_(pa.int32()))])
+assert gather(column.addresses, Spans(one, one * 0, one * 2, one * 0), 0, out) == -1
+assert out.tolist() == [8, 9]
+"""
+
+
+def test_no_kernel_is_compiled_for_a_type_that_tokens_do_not_have(tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", GATHERED], env=environment, check=True, cwd=PACKAGE.parent)
+    compiled = {path.name.split("-")[0].partition(".")[2] for path in tmp_path.rglob("*.nbc")}
+    assert compiled == {"_gather_int32", "_find_values", "_locate", "_copy_int32"}

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.open_packs import best_fit, new_links, open_packs, segment_limit, to_patterns
 from packer.algorithms.patterns import Patterns
 
@@ -18,7 +18,7 @@ def best_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None =
     return to_patterns(*_best_fit(histogram, limit))
 
 
-@jit
+@jit_if_large
 def _best_fit(histogram: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The groups (groups, 4) and links (links, 3) of best fit."""
     capacity = len(histogram) - 1

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.open_packs import (
     CHAIN,
     COUNT,
@@ -42,7 +42,7 @@ def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) ->
     return to_patterns(*_exact_fill(histogram, limit, BACKTRACKS))
 
 
-@jit
+@jit_if_large
 def _exact_fill(
     histogram: NDArray[np.int64], limit: int, backtracks: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -62,7 +62,7 @@ def _exact_fill(
     return filled.groups[: filled.used], filled.links.rows[: filled.links.used]
 
 
-@jit
+@jit_if_large
 def packs_left(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> int:
     """Count the packs of the pattern found[:size], in descending order, for which segments are left."""
     packs: int = left[found[0]]
@@ -73,7 +73,7 @@ def packs_left(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> 
     return packs
 
 
-@jit
+@jit_if_large
 def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_left: NDArray[np.int64]) -> Filled:
     """Add packs of the pattern found[:size] as a new group, and take their segments from `out_left`."""
     groups, used, links = out
@@ -92,7 +92,7 @@ def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_
     return Filled(groups, used + 1, links)
 
 
-@jit
+@jit_if_large
 def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
     """Return the longest length up to `length` of which a segment is left, or 0.
 
@@ -111,7 +111,7 @@ def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: 
     return longest
 
 
-@jit
+@jit_if_large
 def _search(
     out_below: NDArray[np.int64],
     left: NDArray[np.int64],

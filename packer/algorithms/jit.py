@@ -1,22 +1,37 @@
-"""How every kernel of the package is compiled."""
+"""How every kernel of the package runs: compiled by Numba, or as plain Python while there is little to do.
 
+Importing Numba takes half a second, and compiling a kernel up to several. A small source is packed sooner without: a
+kernel marked `jit_if_large` runs as the Python function that it is, until the process needs Numba once, because arrays
+are large or the time of plain calls exceeds a limit. Both ways compute the same; the tests of kernels run both.
+"""
+
+from __future__ import annotations
+
+import functools
 import resource
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import numba
-from numba.core import event
+import numpy as np
 
 from packer.progress import STATUS
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
+SMALL, FEW_TOKENS = 1 << 13, 1 << 17
+"""Most values in the arrays of a plain call: in general, and of a kernel that does little for each of its values."""
+
+PLAIN_SECONDS = 0.3
+"""Processor time that a process spends in plain calls before kernels are compiled; tests set it to 0."""
+
 _ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
 
 
 def jit(kernel: Kernel) -> Kernel:
-    """Compile a kernel with Numba: cached on disk, the GIL released; the type stays that of the Python function.
+    """Compile a kernel with Numba on first use: cached on disk, the GIL released.
 
     Where no cache folder can be written (the package's, the user's, NUMBA_CACHE_DIR), it is compiled in every process.
 
@@ -24,50 +39,168 @@ def jit(kernel: Kernel) -> Kernel:
     file does. `tests/conftest.py` keeps the caches of different sources apart; elsewhere, delete `__pycache__`
     after a change to a kernel.
     """
-    try:
-        return cast(Kernel, numba.njit(cache=True, nogil=True)(kernel))
-    except RuntimeError:
-        return cast(Kernel, numba.njit(nogil=True)(kernel))
+    return cast(Kernel, _Compiled(kernel))
 
 
-class _CompileNotice(event.Listener):
-    """Reports the first compilation of a process; a kernel that is in the cache is not compiled."""
+def jit_if_large(kernel: Kernel) -> Kernel:
+    """Like `jit`, but run the Python function while there is little to do.
 
-    def __init__(self) -> None:
-        self._is_given = False
-
-    def on_start(self, event: object) -> None:
-        """Report it, once."""
-        if not self._is_given:
-            self._is_given = True
-            STATUS.info("compiling kernels, once")
-
-    def on_end(self, event: object) -> None:
-        """Do nothing."""
-
-
-event.register("numba:compile", _CompileNotice())  # type: ignore[no-untyped-call]
-
-
-class _AddressSpaceCheck(event.Listener):
-    """Raises MemoryError before LLVM runs out of address space, which would abort the process.
-
-    The lock is taken for every kernel that is compiled or loaded from the cache. Where `ulimit -v` sets no limit,
-    nothing is looked at. Other threads may take what is left in the meantime, so the limit has to be generous.
+    For kernels of whole numbers whose work is in proportion to the sizes of their arrays, and for helpers.
     """
-
-    def on_start(self, event: object) -> None:
-        """Compare what is left with what a kernel may need."""
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit == resource.RLIM_INFINITY:
-            return
-        pages = int(Path("/proc/self/statm").read_bytes().split()[0])
-        left = limit - pages * resource.getpagesize()
-        if left < _ADDRESS_SPACE:
-            raise MemoryError(f"{left >> 20} MiB of address space left for a kernel")
-
-    def on_end(self, event: object) -> None:
-        """Do nothing."""
+    return cast(Kernel, _CompiledIfLarge(kernel, SMALL))
 
 
-event.register("numba:compiler_lock", _AddressSpaceCheck())  # type: ignore[no-untyped-call]
+def jit_if_many_tokens(kernel: Kernel) -> Kernel:
+    """Like `jit_if_large`, for kernels that copy or count tokens."""
+    return cast(Kernel, _CompiledIfLarge(kernel, FEW_TOKENS))
+
+
+def before_compiling(prepare: Callable[[], None]) -> Callable[[], None]:
+    """Call a function once, before the first kernel is compiled; it may import Numba."""
+    _preparations.append(prepare)
+    return prepare
+
+
+_preparations: list[Callable[[], None]] = []
+_preparing = threading.RLock()
+
+
+class _Compiled:
+    """A kernel that is compiled on first use. Kernels that call it find the compiled one by `_numba_type_`."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._compiled: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the compiled kernel; inside a kernel that runs as plain Python, the Python function."""
+        if _plain.active:
+            return self.function(*arguments)
+        return self.compiled(*arguments)
+
+    @property
+    def compiled(self) -> Any:
+        """Numba's dispatcher; with NUMBA_DISABLE_JIT, the Python function."""
+        if self._compiled is None:
+            with _preparing:
+                self._compiled = self._compiled or self._new_dispatcher()
+        return self._compiled
+
+    def _new_dispatcher(self) -> Any:
+        numba = _prepared_numba()
+        try:
+            return numba.njit(cache=True, nogil=True)(self.function)
+        except RuntimeError:  # no folder for the cache
+            return numba.njit(nogil=True)(self.function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        from numba.core import types
+
+        return types.Dispatcher(self.compiled)
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__
+
+
+class _Plain(threading.local):
+    """Whether this thread is in a call that runs as plain Python."""
+
+    active = False
+
+
+_plain = _Plain()
+_plain_seconds = 0.0  # of this process
+
+
+class _CompiledIfLarge(_Compiled):
+    """A kernel that runs as plain Python while there is little to do."""
+
+    def __init__(self, function: Callable[..., object], most_values: int) -> None:
+        super().__init__(function)
+        self._most_values = most_values
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the kernel in one of the two ways."""
+        global _plain_seconds
+        if _plain.active:
+            return self.function(*arguments)
+        if _is_prepared() or _plain_seconds >= PLAIN_SECONDS or _values(arguments) > self._most_values:
+            return self.compiled(*arguments)
+        began = time.thread_time()
+        _plain.active = True
+        try:
+            with np.errstate(over="ignore"):  # hashes wrap around
+                return self.function(*arguments)
+        finally:
+            _plain.active = False
+            _plain_seconds += time.thread_time() - began
+
+
+def _values(arguments: tuple[Any, ...]) -> int:
+    """Count the values of all arrays, also of those in named tuples."""
+    return sum(
+        argument.size if isinstance(argument, np.ndarray) else _values(argument) if isinstance(argument, tuple) else 0
+        for argument in arguments
+    )
+
+
+def _is_prepared() -> bool:
+    """Whether a kernel was compiled, or is about to be."""
+    return _prepared_numba.cache_info().currsize > 0
+
+
+@functools.cache
+def _prepared_numba() -> Any:
+    """Import Numba, with what the package adds to it."""
+    import numba
+    from numba.core import event
+
+    class CompileNotice(event.Listener):
+        """Reports the first compilation of a process; a kernel that is in the cache is not compiled."""
+
+        def __init__(self) -> None:
+            self._is_given = False
+
+        def on_start(self, event: object) -> None:
+            """Report it, once."""
+            if not self._is_given:
+                self._is_given = True
+                STATUS.info("compiling kernels, once")
+
+        def on_end(self, event: object) -> None:
+            """Do nothing."""
+
+    class AddressSpaceCheck(event.Listener):
+        """Raises MemoryError before LLVM runs out of address space, which would abort the process.
+
+        The lock is taken for every kernel that is compiled or loaded from the cache.
+        """
+
+        def on_start(self, event: object) -> None:
+            """Compare what is left with what a kernel may need."""
+            _check_address_space()
+
+        def on_end(self, event: object) -> None:
+            """Do nothing."""
+
+    event.register("numba:compile", CompileNotice())  # type: ignore[no-untyped-call]
+    event.register("numba:compiler_lock", AddressSpaceCheck())  # type: ignore[no-untyped-call]
+    for prepare in _preparations:
+        prepare()
+    return numba
+
+
+def _check_address_space() -> None:
+    """Raise MemoryError if little address space is left; where `ulimit -v` sets no limit, nothing is looked at.
+
+    Other threads may take what is left in the meantime, so the limit has to be generous.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+    left = limit - pages * resource.getpagesize()
+    if left < _ADDRESS_SPACE:
+        raise MemoryError(f"{left >> 20} MiB of address space left for a kernel")

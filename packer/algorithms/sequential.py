@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_large
 
 
 class OpenRow(NamedTuple):
@@ -124,7 +124,7 @@ def _room_for(rows: int, cuts: int) -> _Found:
     )
 
 
-@jit
+@jit_if_large
 def _walk(
     lengths: NDArray[np.int32], max_len: int, limit: int, least: int, open_row: OpenRow, out: _Found
 ) -> tuple[int, int, int, tuple[int, int]]:

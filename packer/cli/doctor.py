@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shutil
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,8 @@ def doctor(as_json: bool) -> None:
 
 def _versions(names: Any) -> dict[str, str | None]:
     """Versions of distributions by name; None for one that is missing."""
+    from importlib import metadata
+
     versions: dict[str, str | None] = {}
     for name in names:
         try:
@@ -75,7 +76,7 @@ def _kernel_cache() -> dict[str, Any]:
     from packer.plan import row_kernels
 
     kernel: Any = row_kernels.fill_rows
-    folder = kernel.stats.cache_path
+    folder = kernel.compiled.stats.cache_path
     package = Path(row_kernels.__file__).parent.parent
     root = Path(folder) if folder is not None else None
     if root is not None and package in root.parents:  # beside every module

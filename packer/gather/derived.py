@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_many_tokens
 
 
 class RowLayout(NamedTuple):
@@ -19,7 +19,7 @@ class RowLayout(NamedTuple):
     ends: NDArray[np.int64]  # (rows,) end of the last extent, counted from the start of the row
 
 
-@jit
+@jit_if_many_tokens
 def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
     """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
 
@@ -38,7 +38,7 @@ def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32
             out[i] = value
 
 
-@jit
+@jit_if_many_tokens
 def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
     """Exclude the head of every segment from loss: its first token, and tokens repeated from the previous piece.
 
@@ -56,7 +56,7 @@ def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss:
             out[i] = no_loss
 
 
-@jit
+@jit_if_many_tokens
 def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
     """Count the trained tokens and the untrained segments.
 
@@ -80,7 +80,7 @@ def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels:
     return tokens, without
 
 
-@jit
+@jit_if_many_tokens
 def any_trained(
     places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
 ) -> None:
@@ -100,7 +100,7 @@ def any_trained(
         out[s] = found
 
 
-@jit
+@jit_if_many_tokens
 def restart_positions(places: NDArray[np.int64], ends: NDArray[np.int64], max_len: int, out: NDArray[np.int32]) -> None:
     """Number the tokens of every segment from 0, and likewise the padding of every row.
 

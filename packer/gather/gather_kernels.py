@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_large, jit_if_many_tokens
 from packer.gather.memory import array_at, copy_bytes, prefetch
-from packer.gather.token_column import Addresses
+from packer.gather.token_column import VALUE_TYPES, Addresses
 
 
 class Spans(NamedTuple):
@@ -33,7 +33,7 @@ _LARGEST = np.iinfo(np.int32).max
 _AHEAD = 2  # segments to prefetch ahead of the copy
 
 
-@jit
+@jit_if_large
 def _locate(column: Addresses, number: int) -> tuple[int, int]:
     """Locate a list by number: returns (chunk, index of its first value in the chunk)."""
     chunk, end = np.int64(0), np.int64(len(column.values))  # np.searchsorted takes a second to compile
@@ -51,7 +51,7 @@ def _locate(column: Addresses, number: int) -> tuple[int, int]:
     return chunk, index * column.list_sizes[chunk]
 
 
-@jit
+@jit_if_many_tokens
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
     """Copy `values` to `out` as int32; returns whether each is a token id or equal to `allowed`."""
     wrong = False
@@ -62,7 +62,7 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
     return not wrong
 
 
-@jit
+@jit_if_many_tokens
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     """Variant of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
@@ -77,9 +77,10 @@ def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     return not wrong
 
 
-@jit
 def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]) -> int:
     """Copy spans of token ids or labels.
+
+    Each type of values has a kernel of its own, because most columns have one type and compiling takes long.
 
     Example: column [[7, 8, 9], [5]], lists [1, 0], starts [0, 1], lengths [1, 2], places [0, 1] -> out [5, 8, 9].
 
@@ -90,46 +91,69 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
         out: flat int32 array, C-contiguous.
 
     Returns:
-        The first span with a value that is neither in 0 to 2**31 - 1 nor `allowed`, or -1. Only the spans before it
-        are copied.
+        The first span with a value that is neither in 0 to 2**31 - 1 nor `allowed`, or -1. The spans before it are
+        copied.
     """
-    lists, starts, lengths, places = spans
-    segments = len(lists)
-    codes = np.empty(segments, np.int64)
-    found = np.empty(segments, np.uint64)  # computed first, so that the cache misses of several segments overlap
-    for s in range(segments):
+    first_wrong = -1
+    for code in np.flatnonzero(np.bincount(column.value_codes)).tolist():
+        if code == 0:
+            wrong = _gather_int32(column, spans, allowed, out)
+        else:
+            wrong = _gather_cast(column, spans, code, np.empty(0, VALUE_TYPES[code]), allowed, out)
+        if wrong >= 0 and not 0 <= first_wrong < wrong:
+            first_wrong = int(wrong)
+    return first_wrong
+
+
+@jit_if_many_tokens
+def _find_values(column: Addresses, spans: Spans, code: int, out: NDArray[np.uint64]) -> None:
+    """Write the address of the first value of each span; 0 for a span of another type.
+
+    All are found before anything is copied, so that the cache misses of several segments overlap.
+    """
+    lists, starts, _, _ = spans
+    for s in range(len(lists)):
         chunk, first = _locate(column, lists[s])
-        codes[s] = column.value_codes[chunk]
-        found[s] = column.values[chunk] + np.uint64((first + starts[s]) * column.value_bytes[chunk])
+        out[s] = 0
+        if column.value_codes[chunk] == code:
+            out[s] = column.values[chunk] + np.uint64((first + starts[s]) * column.value_bytes[chunk])
+
+
+@jit_if_many_tokens
+def _gather_int32(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]) -> int:
+    """Copy the spans whose values are int32."""
+    _, _, lengths, places = spans
+    segments = len(lengths)
+    found = np.empty(segments, np.uint64)
+    _find_values(column, spans, 0, found)
     for s in range(segments):
         if s + _AHEAD < segments:
             prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
-        count = lengths[s]
-        values = found[s]
-        code = codes[s]
-        place = out[places[s] : places[s] + count]
-        if code == 0:
-            right = _copy_int32(values, place, allowed)
-        elif code == 1:
-            right = _copy_cast(array_at(values, count, np.int64), place, allowed)
-        elif code == 2:
-            right = _copy_cast(array_at(values, count, np.uint16), place, allowed)
-        elif code == 3:
-            right = _copy_cast(array_at(values, count, np.uint32), place, allowed)
-        elif code == 4:
-            right = _copy_cast(array_at(values, count, np.int16), place, allowed)
-        elif code == 5:
-            right = _copy_cast(array_at(values, count, np.uint8), place, allowed)
-        elif code == 6:
-            right = _copy_cast(array_at(values, count, np.int8), place, allowed)
-        else:
-            right = _copy_cast(array_at(values, count, np.uint64), place, allowed)
-        if not right:
+        if found[s] != 0 and not _copy_int32(found[s], out[places[s] : places[s] + lengths[s]], allowed):
             return s
     return -1
 
 
-@jit
+@jit_if_many_tokens
+def _gather_cast(
+    column: Addresses, spans: Spans, code: int, like: NDArray[Any], allowed: int, out: NDArray[np.int32]
+) -> int:
+    """Copy the spans whose values have another type, that of the empty array `like` and of `code`."""
+    _, _, lengths, places = spans
+    segments = len(lengths)
+    found = np.empty(segments, np.uint64)
+    _find_values(column, spans, code, found)
+    for s in range(segments):
+        if s + _AHEAD < segments:
+            prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
+        if found[s] != 0:
+            values = array_at(found[s], lengths[s], like.dtype)
+            if not _copy_cast(values, out[places[s] : places[s] + lengths[s]], allowed):
+                return s
+    return -1
+
+
+@jit_if_many_tokens
 def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.uint8]) -> None:
     """Copy spans of values of any type unchanged and unchecked.
 
@@ -147,7 +171,7 @@ def gather_bytes(column: Addresses, spans: Spans, width: int, out: NDArray[np.ui
             copy_bytes(out.ctypes.data + width * places[s], source, width * lengths[s])
 
 
-@jit
+@jit_if_large
 def value_ranges(
     column: Addresses,
     lists: NDArray[np.int64],
@@ -172,7 +196,7 @@ def value_ranges(
         sizes[s] = lengths[s] * column.value_bytes[chunk]
 
 
-@jit
+@jit_if_large
 def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
     """Write the lengths of lists; the offsets of the column must have been checked.
 

@@ -6,11 +6,9 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
-from numba.core import cgutils, types
-from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
+
+from packer.algorithms.jit import before_compiling
 
 _FETCHED = 512  # bytes to prefetch; the hardware prefetcher continues from there
 _LINE = 64  # bytes of a cache line
@@ -27,61 +25,61 @@ def copy_bytes(destination: int, source: int, count: int) -> None:
     ctypes.memmove(int(destination), int(source), int(count))
 
 
-@intrinsic
-def _as_pointer(typing_context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.uint64), generate
-
-
-_pointer: Any = _as_pointer  # called without the typing context that its signature has
-
-
-@overload(array_at)
-def _array_at(address: Any, count: Any, dtype: Any) -> Any:
-    def implementation(address: Any, count: Any, dtype: Any) -> Any:
-        return carray(_pointer(np.uint64(address)), count, dtype)
-
-    return implementation
-
-
-_memcpy = types.ExternalFunction("memcpy", types.voidptr(types.voidptr, types.voidptr, types.uintp))
-
-
-@overload(copy_bytes)
-def _copy_bytes(destination: Any, source: Any, count: Any) -> Any:
-    def implementation(destination: Any, source: Any, count: Any) -> Any:
-        _memcpy(_pointer(np.uint64(destination)), _pointer(np.uint64(source)), np.uint64(count))
-
-    return implementation
-
-
-@intrinsic
-def _prefetch_line(typing_context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(32)
-        takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
-        find: Any = cgutils.get_or_insert_function  # untyped
-        prefetch = find(builder.module, takes, "llvm.prefetch.p0")
-        read, keep, data = word(0), word(3), word(1)
-        builder.call(prefetch, [builder.inttoptr(arguments[0], cgutils.voidptr_t), read, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(types.uint64), generate
-
-
 def prefetch(address: int, count: int) -> None:
     """Prefetch the first cache lines of `count` bytes; addresses that are not mapped are ignored."""
 
 
-_fetch_line: Any = _prefetch_line
+@before_compiling
+def _teach_numba() -> None:
+    """Overload the functions above for compiled code."""
+    from llvmlite import ir
+    from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic, overload
 
+    @intrinsic
+    def as_pointer(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
-@overload(prefetch)
-def _prefetch(address: Any, count: Any) -> Any:
-    def implementation(address: Any, count: Any) -> Any:
-        for ahead in range(0, min(np.int64(count), _FETCHED), _LINE):
-            _fetch_line(np.uint64(address) + np.uint64(ahead))
+        return types.voidptr(types.uint64), generate
 
-    return implementation
+    pointer: Any = as_pointer  # called without the typing context that its signature has
+    memcpy = types.ExternalFunction("memcpy", types.voidptr(types.voidptr, types.voidptr, types.uintp))
+
+    @overload(array_at)
+    def _array_at(address: Any, count: Any, dtype: Any) -> Any:
+        def implementation(address: Any, count: Any, dtype: Any) -> Any:
+            return carray(pointer(np.uint64(address)), count, dtype)
+
+        return implementation
+
+    @overload(copy_bytes)
+    def _copy_bytes(destination: Any, source: Any, count: Any) -> Any:
+        def implementation(destination: Any, source: Any, count: Any) -> Any:
+            memcpy(pointer(np.uint64(destination)), pointer(np.uint64(source)), np.uint64(count))
+
+        return implementation
+
+    @intrinsic
+    def prefetch_line(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            word = ir.IntType(32)
+            takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
+            find: Any = cgutils.get_or_insert_function  # untyped
+            call = find(builder.module, takes, "llvm.prefetch.p0")
+            read, keep, data = word(0), word(3), word(1)
+            builder.call(call, [builder.inttoptr(arguments[0], cgutils.voidptr_t), read, keep, data])
+            return context.get_dummy_value()
+
+        return types.void(types.uint64), generate
+
+    fetch_line: Any = prefetch_line
+
+    @overload(prefetch)
+    def _prefetch(address: Any, count: Any) -> Any:
+        def implementation(address: Any, count: Any) -> Any:
+            for ahead in range(0, min(np.int64(count), _FETCHED), _LINE):
+                fetch_line(np.uint64(address) + np.uint64(ahead))
+
+        return implementation

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy, numpy_dtype
 from packer.gather.memory import array_at
 
-# Integer types that tokens may have on disk. The `value_code` of a chunk is an index into this tuple, and
-# `gather_kernels.py` has a branch for each.
+# Integer types that tokens may have on disk. The `value_code` of a chunk is an index into this tuple.
 VALUE_TYPES: tuple[type[np.integer], ...] = (
     np.int32,
     np.int64,

@@ -11,15 +11,21 @@
 - `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
 - `collect_figures`, `sample_rows`: collect everything that a report shows
 - `verifying`: compares rows with their source (`against_source`) and counts the totals again (`recounting`)
+
+Importing this package imports none of them.
 """
 
-from packer.pipeline.collect_figures import dataset_figures, packed_figures
-from packer.pipeline.comparing import compare
-from packer.pipeline.measure_row_lengths import row_length_statistics
-from packer.pipeline.packing import PackResult, pack
-from packer.pipeline.statistics import dataset_statistics, packed_statistics
-from packer.pipeline.tokenizing import TokenizeResult, tokenize
-from packer.pipeline.verifying import verify
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packer.pipeline.collect_figures import dataset_figures, packed_figures
+    from packer.pipeline.comparing import compare
+    from packer.pipeline.measure_row_lengths import row_length_statistics
+    from packer.pipeline.packing import PackResult, pack
+    from packer.pipeline.statistics import dataset_statistics, packed_statistics
+    from packer.pipeline.tokenizing import TokenizeResult, tokenize
+    from packer.pipeline.verifying import verify
 
 __all__ = [
     "PackResult",
@@ -34,3 +40,24 @@ __all__ = [
     "tokenize",
     "verify",
 ]
+
+_HOMES = {
+    "PackResult": "packing",
+    "TokenizeResult": "tokenizing",
+    "compare": "comparing",
+    "dataset_figures": "collect_figures",
+    "dataset_statistics": "statistics",
+    "pack": "packing",
+    "packed_figures": "collect_figures",
+    "packed_statistics": "statistics",
+    "row_length_statistics": "measure_row_lengths",
+    "tokenize": "tokenizing",
+    "verify": "verifying",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a function on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'packer.pipeline' has no attribute {name!r}")
+    return getattr(import_module(f"packer.pipeline.{_HOMES[name]}"), name)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_large
 
 BLOCK = 1 << 16
 """Documents that are processed together."""
@@ -34,7 +34,7 @@ class SplitDocuments(NamedTuple):
     head_starts: NDArray[np.int32]  # (heads,) first token of each head
 
 
-@jit
+@jit_if_large
 def extent_of(tokens: int, align: int) -> Any:
     """Return the extent of a segment: its tokens, rounded up to a multiple of `align`."""
     if align == 1:  # a division takes as long as the rest of a pass over lengths
@@ -42,13 +42,13 @@ def extent_of(tokens: int, align: int) -> Any:
     return (np.int64(tokens) + align - 1) // align * align
 
 
-@jit
+@jit_if_large
 def heads_of_length(length: int, max_len: int, stride: int) -> Any:
     """Return the number of heads of a split document: of 9 tokens with max_len 4, 2 at stride 4 and 5 at stride 1."""
     return (np.int64(length) - max_len + stride - 1) // stride if length > max_len else np.int64(0)
 
 
-@jit
+@jit_if_large
 def survey(
     lengths: NDArray[np.int32],
     first_block: int,
@@ -94,7 +94,7 @@ def survey(
     return long_documents, long_tokens, empty
 
 
-@jit
+@jit_if_large
 def fill_pieces(
     lengths: NDArray[np.int32],
     block_heads: NDArray[np.int64],
@@ -130,7 +130,7 @@ def fill_pieces(
             cut += 1
 
 
-@jit
+@jit_if_large
 def piece_extents(
     tails: NDArray[np.int32],
     head_documents: NDArray[np.int64],
@@ -150,7 +150,7 @@ def piece_extents(
         piece += 1
 
 
-@jit
+@jit_if_large
 def number_pieces(tails: NDArray[np.int32], head_documents: NDArray[np.int64], out: NDArray[np.uint32]) -> None:
     """Write the numbers of all segments in source order: the heads of a document, then its tail."""
     piece = 0
@@ -165,7 +165,7 @@ def number_pieces(tails: NDArray[np.int32], head_documents: NDArray[np.int64], o
             piece += 1
 
 
-@jit
+@jit_if_large
 def choose_cuts(
     lengths: NDArray[np.int32],
     offsets: NDArray[np.int64],

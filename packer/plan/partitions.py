@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_large
 from packer.plan.permute import permute, permuted, stream_key
 from packer.random_purposes import BLOCKS
 
@@ -85,13 +85,14 @@ class BlockMarker:
         while done < len(places):
             if self._count == self._most:
                 self._merge()
+            most = min(self._most, self._count + len(places) - done + 1)  # blocks that there can be after this
             self._count, self._open_place, step = _mark(
                 places[done:],
                 self._target,
                 self._open_place,
                 self._count,
-                self._starts,
-                self._places,
+                self._starts[: most + 1],
+                self._places[:most],
                 self._documents,
                 documents_each,
             )
@@ -116,7 +117,7 @@ class BlockMarker:
         self._merged *= 2
 
 
-@jit
+@jit_if_large
 def _mark(
     places: NDArray[np.int64],
     target: int,
@@ -204,7 +205,7 @@ def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions
     return Partitions(blocks=blocks, partitions=partitions, seed=seed, order=order, cuts=cuts)
 
 
-@jit
+@jit_if_large
 def _deal_blocks(partitions: int, seed: np.uint64, out: NDArray[np.int64]) -> None:
     """Write the partition of each block: a permutation of all partitions for every run of as many blocks."""
     turns = np.empty(partitions, np.int64)
@@ -216,7 +217,7 @@ def _deal_blocks(partitions: int, seed: np.uint64, out: NDArray[np.int64]) -> No
             out[block] = turns[block - first]
 
 
-@jit
+@jit_if_large
 def _find_parts(partition: int, partitions: int, seed: np.uint64, out: NDArray[np.int64]) -> None:
     """Write the part that a partition gets of each run of as many parts as there are partitions, past the end too."""
     for run in range(len(out)):

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_large
 from packer.plan.permute import permute, stream_key
 from packer.random_purposes import EQUAL_LENGTHS, SEGMENTS_IN_ROW
 
 
-@jit
+@jit_if_large
 def sort_by_extent(extents: NDArray[np.int32], out_groups: NDArray[np.int64], out_numbers: NDArray[np.uint32]) -> None:
     """Sort segment numbers by extent (counting sort); segments of extent 0 are left out.
 
@@ -40,7 +40,7 @@ def sort_by_extent(extents: NDArray[np.int32], out_groups: NDArray[np.int64], ou
             out_numbers[out_groups[extent]] = number
 
 
-@jit
+@jit_if_large
 def permute_equal(groups: NDArray[np.int64], stream: int, seed: np.uint64, out_numbers: NDArray[np.uint32]) -> None:
     """Permute the segments of each extent; `groups` and `out_numbers` are written by `sort_by_extent`."""
     for extent in range(1, len(groups) - 1):
@@ -49,7 +49,7 @@ def permute_equal(groups: NDArray[np.int64], stream: int, seed: np.uint64, out_n
             permute(out_numbers, groups[extent], groups[extent + 1], key)
 
 
-@jit
+@jit_if_large
 def expand_patterns(
     numbers: NDArray[np.int32],
     packs: NDArray[np.int64],
@@ -78,7 +78,7 @@ def expand_patterns(
             out_row_starts[row] = size
 
 
-@jit
+@jit_if_large
 def fill_rows(
     row_extents: NDArray[np.int32],
     row_starts: NDArray[np.int64],
@@ -113,7 +113,7 @@ def fill_rows(
         out_row_starts[row + 1] = slot
 
 
-@jit
+@jit_if_large
 def collect_left(
     groups: NDArray[np.int64], taken: NDArray[np.int64], numbers: NDArray[np.uint32], out: NDArray[np.uint32]
 ) -> None:

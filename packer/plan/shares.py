@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit_if_large
 from packer.algorithms.patterns import Patterns
 from packer.plan.permute import draw_below, stream_key
 from packer.random_purposes import DEAL_ROTATION
@@ -88,7 +88,7 @@ def further_share(share: Share, patterns: Patterns, out_left: NDArray[np.int64],
     return Share(given=np.concatenate([share.given, given]), packs=np.concatenate([share.packs, packs]), left=left)
 
 
-@jit
+@jit_if_large
 def _even_quotas(
     counts: NDArray[np.int64], partition: int, partitions: int, seed: np.uint64, out: NDArray[np.int64]
 ) -> None:
@@ -98,7 +98,7 @@ def _even_quotas(
         out[pattern] = counts[pattern] // partitions + (step < counts[pattern] % partitions)
 
 
-@jit
+@jit_if_large
 def _take(
     offsets: NDArray[np.int64],
     extents: NDArray[np.int32],
@@ -127,7 +127,7 @@ def _take(
     return given[:size].copy(), given_packs[:size].copy()
 
 
-@jit
+@jit_if_large
 def _filled_packs(histogram: NDArray[np.int64], extents: NDArray[np.int32], first: int, last: int) -> Any:
     """Return how often segments can fill the pattern extents[first:last], whose extents are in descending order."""
     packs = np.int64(1) << 62

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
+from packer.arrow import compute as pc
 from packer.gather import Spans, TokenColumn, gather_bytes
 
 

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, written
+from packer.arrow import compute as pc
 from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
 from packer.options import PackOptions

@@ -79,7 +79,7 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
     ):
         return "a segment belongs to no source or has a negative copy"
     tails = np.flatnonzero(documents == PADDING)
-    if np.setdiff1d(tails, offsets[1:] - 1).size or np.intersect1d(tails, offsets[:-1]).size:
+    if not np.isin(tails, offsets[1:] - 1).all() or np.isin(tails, offsets[:-1]).any():
         return "padding comes before a segment or fills a row"
     return None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from packer.arrow import compute as pc
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

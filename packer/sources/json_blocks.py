@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json
 from numpy.typing import NDArray
 
+from packer.arrow import compute as pc
 from packer.sources.column_values import infer, require_lists
 from packer.sources.documents import LONGEST, Columns
 from packer.sources.lines import lines_of, read_record

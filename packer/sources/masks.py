@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
+from packer.arrow import compute as pc
 from packer.gather import held_lists, list_lengths
 from packer.labels import NO_LOSS
 from packer.sources.decode_pool import DecodePool

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from packer.arrow import compute as pc
 from packer.facts import Reason
 from packer.gather import list_lengths
 from packer.labels import NO_LOSS

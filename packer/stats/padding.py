@@ -107,8 +107,8 @@ def grouped_total(histogram: NDArray[np.int64], size: int) -> int:
 
     # Then the smaller batch moves past one batch after the other. The total changes only where the length changes
     # between the first rank of the two batches and the first rank of the next one.
-    moved = np.unique((ends - 1) // size)
-    moved = moved[moved < batches] * size
+    moved = (ends - 1) // size
+    moved = moved[(moved < batches) & (np.diff(moved, prepend=-1) > 0)] * size
 
     def length_at(rank: NDArray[np.int64]) -> NDArray[np.int64]:
         return values[np.searchsorted(ends, rank, side="right")]
