@@ -116,8 +116,9 @@ def test_the_doctor_names_versions_machine_and_cache(tmp_path):
     assert f"packer         {packer.__version__}" in text
 
 
-def test_the_doctor_finds_the_cache_that_the_environment_names(tmp_path, monkeypatch):
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+@pytest.mark.parametrize("name", ["NUMBA_CACHE_DIR", "PACKER_CACHE_DIR"])
+def test_the_doctor_finds_the_cache_that_the_environment_names(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, str(tmp_path / "cache"))
     facts = json.loads(run_process("-m", "packer", "doctor", "--json").stdout)
     assert facts["kernel_cache"]["folder"].startswith(str(tmp_path / "cache"))
     assert facts["kernel_cache"]["kernels"] == 0

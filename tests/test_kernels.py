@@ -154,3 +154,31 @@ def test_no_kernel_is_compiled_for_a_type_that_tokens_do_not_have(tmp_path):
     subprocess.run([sys.executable, "-c", GATHERED], env=environment, check=True, cwd=PACKAGE.parent)
     compiled = {path.name.split("-")[0].partition(".")[2] for path in tmp_path.rglob("*.nbc")}
     assert compiled == {"_gather_int32", "_find_values", "_locate", "_copy_int32"}
+
+
+def test_processes_that_compile_at_once_leave_a_cache_that_others_read(tmp_path):
+    environment = os.environ | {"PACKER_CACHE_DIR": str(tmp_path), "NUMBA_CACHE_DIR": os.devnull}
+    command = [sys.executable, "-c", GATHERED]
+    writers = [subprocess.Popen(command, env=environment, cwd=PACKAGE.parent) for _ in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    counted = GATHERED + "from packer.gather.gather_kernels import _gather_int32\n"
+    counted += "print(sum(_gather_int32.compiled.stats.cache_misses.values()))"
+    done = subprocess.run(
+        [sys.executable, "-c", counted], env=environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0"]
+
+
+@pytest.mark.slow
+def test_the_doctor_compiles_what_a_pack_needs(tmp_path):
+    environment = os.environ | {"PACKER_CACHE_DIR": str(tmp_path / "kernels")}
+    command = [sys.executable, "-m", "packer", "doctor", "--compile", "--json"]
+    done = subprocess.run(command, env=environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["kernel_cache"]
+    assert found["folder"] == str(tmp_path / "kernels")
+    source = save_arrow(tmp_path / "rows.arrow", [[7] * 999] * 200)
+    command = ["pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "1000"]
+    code = "from packer.algorithms import jit; jit.PLAIN_SECONDS = 0; from packer.cli import cli; import sys; "
+    code += "cli(sys.argv[1:], standalone_mode=False)"
+    subprocess.run([sys.executable, "-c", code, *command], env=environment, check=True, cwd=PACKAGE.parent)
+    assert len(list((tmp_path / "kernels").rglob("*.nbc"))) == found["kernels"]

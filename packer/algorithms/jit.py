@@ -8,6 +8,7 @@ are large or the time of plain calls exceeds a limit. Both ways compute the same
 from __future__ import annotations
 
 import functools
+import os
 import resource
 import threading
 import time
@@ -27,13 +28,17 @@ SMALL, FEW_TOKENS = 1 << 13, 1 << 17
 PLAIN_SECONDS = 0.3
 """Processor time that a process spends in plain calls before kernels are compiled; tests set it to 0."""
 
+CACHE_DIR = "PACKER_CACHE_DIR"
+"""Environment variable that names the folder of compiled kernels. Any number of processes may write it."""
+
 _ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
 
 
 def jit(kernel: Kernel) -> Kernel:
     """Compile a kernel with Numba on first use: cached on disk, the GIL released.
 
-    Where no cache folder can be written (the package's, the user's, NUMBA_CACHE_DIR), it is compiled in every process.
+    Where no cache folder can be written (PACKER_CACHE_DIR, NUMBA_CACHE_DIR, the package's, the user's), it is compiled
+    in every process.
 
     Subtle: the cache of a kernel is renewed when its own file changes, not when a helper it calls from another
     file does. `tests/conftest.py` keeps the caches of different sources apart; elsewhere, delete `__pycache__`
@@ -89,10 +94,14 @@ class _Compiled:
 
     def _new_dispatcher(self) -> Any:
         numba = _prepared_numba()
+        usual = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = os.environ.get(CACHE_DIR) or usual  # read when the dispatcher is made
         try:
             return numba.njit(cache=True, nogil=True)(self.function)
         except RuntimeError:  # no folder for the cache
             return numba.njit(nogil=True)(self.function)
+        finally:
+            numba.config.CACHE_DIR = usual
 
     @property
     def _numba_type_(self) -> Any:

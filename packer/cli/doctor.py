@@ -14,7 +14,7 @@ import click
 from packer import __version__
 from packer.cli.command import command
 from packer.cli.declared_options import options
-from packer.options.command_options import JsonOption
+from packer.options.command_options import DoctorOptions, JsonOption
 
 REQUIRED = ("numpy", "numba", "highspy", "pyarrow", "datasets", "transformers", "jinja2", "click", "tqdm", "xxhash")
 """Distributions that packer needs."""
@@ -30,9 +30,12 @@ OPTIONAL = {
 
 
 @command()
+@options(DoctorOptions)
 @options(JsonOption)
-def doctor(as_json: bool) -> None:
+def doctor(compile_kernels: bool, as_json: bool) -> None:
     """Show versions, cores, memory, disk, the cache of compiled kernels, and which optional packages are missing."""
+    if compile_kernels:
+        _compile_kernels()
     facts = {
         "versions": {"packer": __version__, "python": platform.python_version(), **_versions(REQUIRED)},
         "optional": _versions(OPTIONAL),
@@ -89,12 +92,37 @@ def _kernel_cache() -> dict[str, Any]:
     }
 
 
+def _compile_kernels() -> None:
+    """Pack, verify and compare small sources of every common type with compiled kernels."""
+    from tempfile import TemporaryDirectory
+
+    import pyarrow as pa
+
+    from packer.algorithms import jit
+    from packer.options import PackOptions
+    from packer.pipeline import compare, pack, verify
+
+    jit.PLAIN_SECONDS = 0
+    documents = [list(range(1 + 7 * number % 40)) for number in range(200)]
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for kind in ("int32", "int64", "uint16", "uint32"):
+            lists = pa.array(documents, pa.list_(pa.type_for_alias(kind)))
+            table = pa.table({"input_ids": lists, "labels": pa.array(documents, pa.list_(pa.int32()))})
+            source, out = folder / f"{kind}.arrow", folder / kind
+            with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table)
+            pack(source, out, options=PackOptions(max_len=64, shard_size=8_000, emit=("position_ids",)))
+            assert not list(verify(out, source))
+        compare(source, options=PackOptions(max_len=64))
+
+
 def _render(facts: dict[str, Any]) -> str:
     from packer.options import byte_size
     from packer.report.plain_text import render_table
 
     machine, cache = facts["machine"], facts["kernel_cache"]
-    folder = cache["folder"] or "none that can be written: every process compiles; set NUMBA_CACHE_DIR"
+    folder = cache["folder"] or "none that can be written: every process compiles; set PACKER_CACHE_DIR"
     rows = [[name, version or "missing: pip install " + name] for name, version in facts["versions"].items()]
     rows += [[name, version or f"not installed ({OPTIONAL[name]})"] for name, version in facts["optional"].items()]
     rows += [

@@ -176,6 +176,16 @@ class JsonOption:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DoctorOptions:
+    """The options of `packer doctor`."""
+
+    compile_kernels: Annotated[
+        bool,
+        About("Compile the kernels into the cache, for the image of a container.", GENERAL, flags=("--compile",)),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DebugOption:
     """The option of every command."""
 
