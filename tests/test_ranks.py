@@ -15,16 +15,18 @@ from test_pack import hashes, made_documents, save_arrow
 
 import packer
 from packer import ranks as ranks_module
+from packer import signs_of_life
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
-from packer.ranks import RankOf, Ranks, SignsOfLife, rank_of
+from packer.ranks import RankOf, Ranks, rank_of
+from packer.signs_of_life import SignsOfLife
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(ranks_module, "INTERVAL", 0.05)
+    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
 
 
 def write_lines(path, count=600):

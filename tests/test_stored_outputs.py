@@ -3,6 +3,10 @@
 import errno
 import hashlib
 import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 
@@ -10,16 +14,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from test_pack import hashes, made_documents, save_arrow
-from test_ranks import CASES, options_of, run_ranks
+from test_ranks import CASES, ROOT, options_of, run_ranks
 
 import packer
-from packer import ranks as ranks_module
+from packer import signs_of_life
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
 from packer.notes import Note, notes_in
 from packer.output.stored_pack import StoredPack
-from packer.ranks import SignsOfLife
 from packer.shards.files import HashingFile
+from packer.signs_of_life import SignsOfLife
 from packer.stores import RemotePath
 from packer.stores.temporary_files import temporary_folder
 
@@ -28,7 +32,7 @@ OPTIONS = {"max_len": 64, "shard_size": "12KB", "algorithm": "mixed"}
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(ranks_module, "INTERVAL", 0.05)
+    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
     monkeypatch.setattr("packer.stores.requests._FIRST_PAUSE", 0.01)
 
 
@@ -127,6 +131,18 @@ def test_a_killed_process_is_replaced_by_one_on_another_machine(
     assert not shards & written  # what is there is not written again
 
 
+def test_a_shard_takes_two_writes_and_one_read(bucket, tmp_path, store_server, monkeypatch):
+    monkeypatch.setattr(signs_of_life, "INTERVAL", 60)
+    source = save_arrow(tmp_path / "rows.arrow", made_documents(900))
+    store_server.faults()
+    manifest = packer.pack(source, str(bucket / "set"), workers=2, **{**OPTIONS, "algorithm": "sequential"})
+    counted, shards = store_server.faults(), len(manifest.shards)
+    assert shards > 20
+    assert 2 * shards < counted["PUT"] < 2 * shards + 15
+    assert shards < counted["GET"] < shards + 15
+    assert counted["HEAD"] < 15
+
+
 def test_every_second_request_may_fail(bucket, tmp_path, store_server):
     source = save_arrow(tmp_path / "rows.arrow", made_documents(100))
     packer.pack(source, tmp_path / "expected", **OPTIONS)
@@ -150,6 +166,35 @@ def test_ranks_that_a_slow_store_makes_look_dead_do_no_harm(source, bucket, expe
     store_server.faults()
     assert results[0] == results[1]
     assert stored(bucket / "set") == expected
+
+
+@pytest.mark.slow
+def test_ranks_killed_at_any_stage_are_replaced_and_leave_no_local_files(source, bucket, expected, tmp_path):
+    killer = """
+import os, signal, sys
+from packer.__main__ import main
+from packer.stores import RemotePath
+stage = sys.argv.pop(1)
+for name in ("upload", "write_bytes"):
+    def strike(path, *arguments, usual=getattr(RemotePath, name), **options):
+        if stage in str(path):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return usual(path, *arguments, **options)
+    setattr(RemotePath, name, strike)
+main()
+"""
+    out, local = bucket / "set", tmp_path / "local"
+    local.mkdir()
+    words = ["pack", str(source), "-o", str(out), "--max-len", "64", "--shard-size", "12KB", "--algorithm", "mixed"]
+    words += ["--rank-timeout", "6", "--ranks", "2"]
+    environment = {**os.environ, "TMPDIR": str(local)}
+    for stage in ("-00000.json", "set/data-", "manifest.json"):
+        command = [sys.executable, "-c", killer, stage, *words, "--rank", "0"]
+        assert subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == -signal.SIGKILL
+    assert len(list(local.iterdir())) == 1  # each removes what the one before has left
+    subprocess.run([sys.executable, "-m", "packer", *words, "--rank", "1"], cwd=ROOT, env=environment, check=True)
+    assert stored(out) == expected
+    assert not list(local.iterdir())
 
 
 def test_two_processes_that_know_nothing_of_each_other_do_no_harm_and_are_told(source, bucket, expected, caplog):
@@ -223,7 +268,7 @@ def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source
     def sleeping(self, file, entry):
         if not begun:
             begun.append(True)
-            StoredPack(out=out, request=b"").clear()
+            self.request_path.unlink()  # what was written for it may appear at any time, so it stays here
             begun.append(packer.pack(source, str(out), **options))
         commit(self, file, entry)
 

@@ -16,7 +16,7 @@ from packer.output.output_kind import WORK
 from packer.output.packed_output import PACKED
 from packer.output.request import Request, difference
 from packer.output.stored_pack import StoredPack
-from packer.ranks import SignsOfLife
+from packer.signs_of_life import SignsOfLife
 from packer.stores import RemotePath
 
 log = logging.getLogger(__name__)

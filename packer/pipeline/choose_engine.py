@@ -13,9 +13,10 @@ from packer.options.command_options import EngineOptions
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import PathList
 from packer.pipeline.read_documents import SourceLike
-from packer.ranks import RankOf, Ranks, SignsOfLife, rank_of
+from packer.ranks import RankOf, Ranks, rank_of
 from packer.ray_engine import ray_engine
 from packer.shards.manifest import is_packed
+from packer.signs_of_life import SignsOfLife
 from packer.stores import AnyPath, is_remote
 
 
