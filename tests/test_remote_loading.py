@@ -18,6 +18,8 @@ import pytest
 import packer
 from packer import PackerError
 from packer.loader import shard_cache
+from packer.loader.cache_room import CacheRoom
+from packer.loader.file_locks import try_lock
 from packer.shards import shard_table
 from packer.shards.manifest import SHARDS
 from packer.stores import RemotePath
@@ -35,7 +37,7 @@ def small(tmp_path_factory) -> Path:
 @pytest.fixture
 def remote(small, bucket, tmp_path, monkeypatch) -> RemotePath:
     """The same in object storage. The cache is empty."""
-    monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
     for file in small.iterdir():
         (bucket / "set" / file.name).upload(file)
     return bucket / "set"
@@ -82,7 +84,7 @@ def test_rows_are_those_on_disk_and_each_shard_is_fetched_once(small, remote, st
 
 def test_a_dataset_of_very_many_shards_has_their_table_in_the_cache(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
-    monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
     out = make(tmp_path, shard_size=3 * 4 * 4 * MAX_LEN)
     for file in out.iterdir():
         (bucket / "set" / file.name).upload(file)
@@ -258,6 +260,36 @@ def test_an_epoch_runs_through_a_cache_of_two_windows(small, remote, tmp_path):
     assert sorted(shown) == sorted(tuple(row["input_ids"]) for row in rows_on_disk(small))
 
 
+def test_shards_of_past_windows_are_no_longer_kept(remote, tmp_path):
+    dataset = packer.load(str(remote))
+    order = []
+    for numbers in packer.BatchSampler(dataset, global_batch=1, lanes=1, window=1):
+        dataset.__getitems__(numbers)
+        order.append(numbers.shards)
+        for past in {shard for shards in order for shard in shards} - set(numbers.shards):
+            (path,) = (tmp_path / "cache").glob(f"*/{dataset.manifest.shards[past].file}")
+            lock = try_lock(path, shared=False, create=False)
+            assert lock is not None, "a lock of a reader"
+            lock.release()
+    assert len(set(order)) == len(dataset.manifest.shards)
+
+
+def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_now(remote, tmp_path):
+    dataset = packer.load(str(remote))
+    first, second = dataset.manifest.shards[:2]
+    room = CacheRoom(tmp_path / "cache", first.bytes)
+    cache = shard_cache.ShardCache(remote, "key", room)
+    soon = cache.announce(first)
+    assert cache.fetch_ahead(first)
+    assert not cache.fetch_ahead(second)
+    assert cached(tmp_path / "cache") == [first.file]
+    cache.hold(second, give_up_one=lambda: False).release()
+    assert cached(tmp_path / "cache") == [second.file]
+    soon.release()
+    assert cache.fetch_ahead(first)
+    assert cached(tmp_path / "cache") == [first.file]
+
+
 def test_a_cache_smaller_than_the_shards_of_a_window_is_refused(small, remote):
     dataset = packer.load(str(remote), cache_bytes=2 * max(sizes(small)))
     with pytest.raises(
@@ -426,7 +458,7 @@ def test_a_full_disk_is_named_with_the_remedy(remote, monkeypatch):
 
 
 def test_a_place_without_a_dataset_is_named(bucket, monkeypatch, tmp_path):
-    monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
     with pytest.raises(PackerError, match=f"{bucket}/none is not a packed dataset: it has no manifest.json"):
         packer.load(f"{bucket}/none")
     (bucket / "bad" / "manifest.json").write_bytes(b"{}")

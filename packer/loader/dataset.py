@@ -251,8 +251,9 @@ def load(
     Args:
         path: folder of the packed dataset, or its address in object storage (needs the extra `store`).
         verify: whether to read and hash every byte first, as `packer verify` does. DataLoader workers do not repeat it.
-        cache_dir: folder for shards of a dataset in object storage, on a local disk; by default PACKER_CACHE_DIR, or
-            `packer` in the user's cache folder. Several datasets may share it.
+        cache_dir: folder for shards of a dataset in object storage, on a local disk; by default the one that the
+            variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder. Several datasets may
+            share it.
         cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
             has for them. The shards that were not used for the longest time make room for new ones.
 

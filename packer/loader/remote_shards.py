@@ -44,8 +44,8 @@ class CacheOptions:
         if limit is not None and limit < 1:
             raise PackerError(f"cache_bytes is {limit}: it must be at least 1, such as 200GB")
         if cache_dir is None:
-            cache_dir = os.environ.get("PACKER_CACHE_DIR") or Path(
-                os.environ.get("XDG_CACHE_HOME") or "~/.cache", "packer"
+            cache_dir = os.environ.get("PACKER_SHARD_CACHE") or Path(
+                os.environ.get("XDG_CACHE_HOME") or "~/.cache", "packer", "shards"
             )
         return cls(folder=Path(expanded(Path(cache_dir))).absolute(), limit=limit)
 
