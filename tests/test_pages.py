@@ -18,6 +18,7 @@ NOT_RUN = {
     "docs/how-to/input-formats.md": 1,
     "docs/how-to/object-storage.md": 3,
     "docs/how-to/several-machines.md": 2,
+    "docs/how-to/shard-sizes.md": 1,
     "docs/how-to/train-from-object-storage.md": 1,
     "docs/how-to/trainers/axolotl.md": 1,
     "docs/how-to/trainers/maxtext.md": 1,

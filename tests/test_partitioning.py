@@ -2,12 +2,16 @@
 
 import itertools
 from collections import Counter
+from functools import partial
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import packer
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.notes import NotesInMemory
@@ -19,8 +23,10 @@ from packer.pipeline.regions import Regions
 from packer.pipeline.segment_reader import LengthsReader
 from packer.pipeline.surveying import survey
 from packer.plan import cut_documents
+from packer.plan.partitions import BlockMarker
 from packer.stats.row_mixing import RowSums, shuffled_share
 from tests import naive
+from tests.test_pack import made_documents
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
 
@@ -293,3 +299,31 @@ def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
     assert max(segments) < 1200
     assert sorted(np.concatenate([shard.documents for shard in shards])) == list(range(10_000))
     assert plan.packs == plan.lower_bound == -(-25_000 // 64)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeypatch, pairs):
+    """Its blocks are merged, and their parts are dealt; with any number of workers, as a task knows no other."""
+    monkeypatch.setattr("packer.pipeline.surveying.BlockMarker", partial(BlockMarker, most=32))
+    documents = made_documents(4000)
+    options: dict[str, Any] = {"max_len": 64, "shard_size": "40KB"}
+    if pairs:
+        columns = {"chosen_input_ids": documents, "rejected_input_ids": documents[::-1]}
+        options |= {"pairs": True, "long": "drop"}
+    else:
+        columns = {"input_ids": documents}
+    source = tmp_path / "source.arrow"
+    table = pa.table({name: pa.array(values, pa.list_(pa.int32())) for name, values in columns.items()})
+    with pa.ipc.new_stream(str(source), table.schema) as stream:
+        stream.write_table(table, max_chunksize=500)
+    manifests = [packer.pack(source, tmp_path / str(workers), workers=workers, **options) for workers in (1, 2)]
+    assert manifests[0] == manifests[1]
+    assert len(manifests[0].shards) > 10
+    assert manifests[0].packs <= 1.01 * manifests[0].totals.lower_bound
+    assert list(packer.verify(tmp_path / "1", source)) == []
+    # Each shard is a sample of the corpus: the mean number of its documents is near the middle.
+    dataset, first = packer.load(tmp_path / "1"), 0
+    for entry in manifests[0].shards[:8]:
+        numbers = np.concatenate([dataset[row]["doc_ids"] for row in range(first, first + entry.rows)])
+        assert abs(numbers[numbers >= 0].mean() / (len(documents) * (1 + pairs)) - 0.5) < 0.1
+        first += entry.rows
