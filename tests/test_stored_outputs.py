@@ -354,7 +354,8 @@ def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tm
     again = run("pack", source, "-o", out, "--max-len", 64)
     assert f"{out} is complete, packed with the same options from the same source: nothing to do" in again.output
     assert run("verify", out, "--source", source).output.startswith(f"{out} is verified: hashes, structure and every")
-    assert run("stats", out).exit_code == 0
+    assert run("stats", out, "--report", tmp_path / "report.html").exit_code == 0
+    assert "<h1>" in (tmp_path / "report.html").read_text()
     for words, message in (
         (("tokenize", source, "-o", f"{out}-x", "--tokenizer", "x"), "packer tokenize writes to local folders"),
         (("export", packed, "-o", f"{out}-x", "--to", "parquet"), "packer export writes to local folders"),

@@ -28,6 +28,8 @@ from packer.stats import ReportFigures, RowLengths, SampleRow, dataset_stats
 from packer.stats.distribution import tally
 from packer.stats.report_figures import ProfileParts, RowProfile
 from packer.stats.row_mixing import RowSums, shuffled_share
+from packer.stores import AnyPath, any_path
+from packer.system_errors import system_errors
 
 
 def dataset_figures(
@@ -90,7 +92,7 @@ def dataset_figures(
 
 
 def packed_figures(
-    packed: str | Path,
+    packed: str | AnyPath,
     *,
     documents_per_step: int = 64,
     decode: Callable[[Any], str] | None = None,
@@ -107,8 +109,16 @@ def packed_figures(
     Raises:
         PackerError: the folder is not a packed dataset, or a shard was changed.
     """
-    folder = Path(expanded(packed))
-    dataset = PackedDataset(folder)
+    folder = any_path(expanded(packed))
+    with system_errors(folder, resumes=False):
+        return _packed_figures(PackedDataset(folder), documents_per_step, decode, progress)
+
+
+def _packed_figures(
+    dataset: PackedDataset, documents_per_step: int, decode: Callable[[Any], str] | None, progress: Progress
+) -> ReportFigures:
+    """Collect the figures of an open dataset; see `packed_figures`."""
+    folder = dataset.path
     manifest, options = dataset.manifest, dataset.manifest.options
     sums, parts = RowSums(), ProfileParts()
     histogram = np.zeros(options.max_len + 1, np.int64)
@@ -120,7 +130,7 @@ def packed_figures(
     documents = _document_lengths(folder, manifest)
     values, counts = tally(documents[documents > 0])
     return ReportFigures(
-        name=folder.resolve().name,
+        name=(folder.resolve() if isinstance(folder, Path) else folder).name,
         is_packed=True,
         stats=dataset_stats(
             lengths=(values, counts),
@@ -153,7 +163,7 @@ def _has_whole_documents(manifest: Manifest) -> bool:
     return not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens"
 
 
-def _document_lengths(folder: Path, manifest: Manifest) -> NDArray[np.int32]:
+def _document_lengths(folder: AnyPath, manifest: Manifest) -> NDArray[np.int32]:
     """Return the tokens of each document in the rows, 0 for those that are not in them: shape (documents,).
 
     A document ends where its last segment ends. Of a mixture, every copy of a document counts; the copies of one source
