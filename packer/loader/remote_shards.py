@@ -14,7 +14,7 @@ from packer.errors import PackerError
 from packer.loader.cache_room import CacheRoom
 from packer.loader.open_shards import OpenShard
 from packer.loader.read_ahead import ReadAhead
-from packer.loader.shard_cache import ShardCache, key_of, remote_error
+from packer.loader.shard_cache import ShardCache, cache_key, remote_error
 from packer.options import byte_size, parse_size
 from packer.paths import expanded
 from packer.shards.manifest import MANIFEST, SHARDS, Manifest
@@ -154,7 +154,7 @@ def _fetch_manifest(source: RemotePath, folder: Path) -> str:
         raise PackerError(f"{source} is not a packed dataset: it has no {MANIFEST}; `packer pack` makes one") from error
     except OSError as error:
         raise remote_error(source, error) from error
-    own = folder / key_of(content)
+    own = folder / cache_key(content)
     try:
         own.mkdir(exist_ok=True)
         if _has_table(content):

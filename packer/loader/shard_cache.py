@@ -220,7 +220,7 @@ def remote_error(path: RemotePath, error: OSError) -> PackerError:
     return PackerError(f"{path}: {error.strerror}")
 
 
-def key_of(manifest: bytes) -> str:
+def cache_key(manifest: bytes) -> str:
     """Return the name of a dataset's folder in the cache: a hash of its manifest, 32 hexadecimal digits."""
     return blake2b(manifest, digest_size=16).hexdigest()
 
