@@ -322,8 +322,10 @@ def serve() -> None:
 
 def warm_up(folder: Path) -> None:
     """Run the command, so that all is imported and every kernel is loaded; no thread is left when that is done."""
+    from packer.algorithms import jit
     from packer.cli import cli
 
+    jit.PLAIN_SECONDS = 0  # otherwise every fork would load Numba for itself
     write_arrow(folder / "warm.arrow", made_documents(300))
     write_mixed(folder / "warm", made_documents(300))
     for name in ("warm.arrow", "warm"):

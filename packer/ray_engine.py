@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +44,8 @@ def ray_engine(address: str | None, workers: int) -> Iterator[RayEngine]:
         started = {} if address is not None else {"num_cpus": workers, "include_dashboard": False}
         try:
             _probe(address)
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
+            with _own_signals():
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **started)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise PackerError(f"--ray-address {address}: no cluster is reached ({reason})") from error
@@ -101,6 +104,19 @@ class RayEngine(Threads):
         finally:
             for left in running:
                 ray.cancel(left)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handler for SIGTERM, which `ray.init` replaces for the rest of the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _probe(address: str | None) -> None:

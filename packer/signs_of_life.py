@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from packer.errors import SourceError
-from packer.stores import AnyPath, RemotePath
-from packer.stores.requests import in_parallel
+from packer.stores import AnyPath, RemotePath, each_at
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ class SignsOfLife:
         if not isinstance(self.folder, RemotePath):
             self.folder.mkdir(exist_ok=True)
         others = [other for other in self._all() if other != rank]
-        for other, content in zip(others, in_parallel(self._read, others), strict=True):
+        for other, content in zip(others, each_at(self.folder, self._read, others), strict=True):
             self._seen[other] = (content, self._begun)  # what earlier runs have left behind
         self._write("0")
         self._thread = threading.Thread(target=self._repeat, daemon=True, name="signs of life")
@@ -129,7 +128,7 @@ class SignsOfLife:
             return
         now = time.monotonic()
         due = [rank for rank in ranks if rank not in self._looked or now - self._looked[rank][1] >= self.interval]
-        for rank, content in zip(due, in_parallel(self._read, due), strict=True):
+        for rank, content in zip(due, each_at(self.folder, self._read, due), strict=True):
             self._looked[rank] = content, now
 
     def any_changes(self) -> bool:
@@ -147,7 +146,7 @@ class SignsOfLife:
 
     def _read_all(self) -> dict[int, str]:
         ranks = self._all()
-        return dict(zip(ranks, in_parallel(self._read, ranks), strict=True))
+        return dict(zip(ranks, each_at(self.folder, self._read, ranks), strict=True))
 
     def _all(self) -> list[int]:
         return [int(path.name) for path in self.folder.iterdir() if path.name.isdecimal()]

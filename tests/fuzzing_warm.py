@@ -3,8 +3,10 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from packer.algorithms import jit
 from tests import fuzzing
 
+jit.PLAIN_SECONDS = 0  # otherwise every fork would load Numba for itself
 with TemporaryDirectory() as folder:
     for name in ("stream", "packed-shard", "kept-string"):
         whole, attempt = fuzzing.open_target(name, Path(folder) / name / "whole")

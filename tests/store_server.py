@@ -34,6 +34,12 @@ class StoreServer:
     """A running server."""
 
     address: str
+    sent: int = 0
+    """Bytes of answers to the requests that `faults` counted last."""
+
+    received: int = 0
+    """Bytes of these requests."""
+
     _buckets: int = 0
 
     @property
@@ -71,11 +77,12 @@ class StoreServer:
         request = urllib.request.Request(f"{self.address}/-faults", json.dumps(faults).encode(), method="POST")
         with urllib.request.urlopen(request) as answer:
             counted: dict[str, int] = json.loads(answer.read())
+        self.sent, self.received = counted.pop("sent", 0), counted.pop("received", 0)
         return counted
 
 
 class Faults:
-    """WSGI layer that injects faults in front of an application, and counts requests by method."""
+    """WSGI layer that injects faults in front of an application, and counts requests by method, and their bytes."""
 
     def __init__(self, application: Any) -> None:
         self._application = application
@@ -92,8 +99,8 @@ class Faults:
             counted, self._counted = self._counted, {}
             start_response("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(counted).encode()]
-        with self._lock:
-            self._counted[method] = self._counted.get(method, 0) + 1
+        self._count(method, 1)
+        self._count("received", int(environ.get("CONTENT_LENGTH") or 0))
         faults = self._faults
         if faults and method in faults.get("methods", [method]) and faults.get("contains", "") in path:
             number = next(self._numbers)
@@ -107,7 +114,13 @@ class Faults:
                 if faults.get("cut") and method == "GET":
                     body = b"".join(self._application(environ, start_response))
                     return [body[: len(body) // 2]]
-        return self._application(environ, start_response)
+        body = b"".join(self._application(environ, start_response))
+        self._count("sent", len(body))
+        return [body]
+
+    def _count(self, name: str, amount: int) -> None:
+        with self._lock:
+            self._counted[name] = self._counted.get(name, 0) + amount
 
 
 def main() -> None:

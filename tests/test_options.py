@@ -299,6 +299,7 @@ def test_the_manifest_gets_every_option_and_the_name_behind_an_alias():
         ("512M", 512_000_000),
         ("2GiB", 2**31),
         ("2gi", 2**31),
+        ("1TB", 10**12),
         (" 1.5 GB ", 1_500_000_000),
         ("9007199254740993", 2**53 + 1),
     ],
@@ -308,7 +309,7 @@ def test_sizes_are_read_as_written(text, size):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "MB", "-1MB", "1e9", "5 bytes", "1TB", "1,5GB", "5I", "5IB", "0x10", "nan", "1.GB"]
+    "text", ["", "MB", "-1MB", "1e9", "5 bytes", "1PB", "1,5GB", "5I", "5IB", "0x10", "nan", "1.GB"]
 )
 def test_what_is_no_size_is_named_with_the_units_there_are(text):
     with pytest.raises(packer.PackerError) as raised:

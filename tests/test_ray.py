@@ -18,6 +18,7 @@ from test_ranks import as_files, options_of
 
 import packer
 from packer.errors import PackerError, SourceError
+from packer.ray_engine import ray_engine
 
 ray = pytest.importorskip("ray")
 
@@ -29,6 +30,7 @@ def cluster_of_two():
     """A cluster of a head without cores and two nodes of one core."""
     from ray.cluster_utils import Cluster
 
+    handler = signal.getsignal(signal.SIGTERM)  # Ray's nodes replace it
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -40,6 +42,7 @@ def cluster_of_two():
     finally:
         ray.shutdown()
         started.shutdown()
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
@@ -183,6 +186,16 @@ def test_a_cluster_writes_the_bytes_of_one_process_whatever_dies(tmp_path, bucke
                 scenario(cluster, folder)
             except Exception as error:
                 raise AssertionError(f"{name}: {error}") from error
+
+
+def test_ray_does_not_replace_the_handler_of_signals(monkeypatch):
+    """Otherwise no signal ends the driver with one line."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, lambda *_: None))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    handler = signal.getsignal(signal.SIGTERM)
+    with ray_engine(None, 1):
+        assert signal.getsignal(signal.SIGTERM) is handler
 
 
 @pytest.mark.parametrize(

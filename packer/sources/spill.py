@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 import xxhash
@@ -41,11 +41,12 @@ from packer.sources.decoded_streams import appearing, rewrite, stream_types, wri
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.rejections import Rejections, rejected_file, rejections_of
-from packer.stores import AnyPath
-from packer.stores.requests import in_parallel
+from packer.stores import AnyPath, each_at
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
+
+Result = TypeVar("Result")
 
 _COUNTED = ("straddling", "untrained")  # fields of `Batch` that are summed over a source of text
 
@@ -113,7 +114,7 @@ def open_pieces(source: Source, pieces: list[Piece], columns: Columns | None = N
 
 def count_documents(pieces: list[Piece]) -> dict[str, int]:
     """Return the numbers of "straddling" and "untrained" documents of a source."""
-    counts = in_parallel(Piece.counts, pieces)
+    counts = _of_each(Piece.counts, pieces)
     return {name: sum(count[name] for count in counts) for name in _COUNTED}
 
 
@@ -124,13 +125,18 @@ def _mark(folder: AnyPath, kinds: Mapping[str, pa.DataType]) -> AnyPath:
 
 
 def _digests(pieces: Sequence[Piece]) -> str:
-    return "\n".join(in_parallel(Piece.digest, pieces))
+    return "\n".join(_of_each(Piece.digest, pieces))
 
 
 def _decoded(pieces: Sequence[Piece], numbers: Sequence[int]) -> list[int]:
     """Return which of these pieces have been decoded."""
-    found = in_parallel(Piece.has_note, [pieces[number] for number in numbers])
+    found = _of_each(Piece.has_note, [pieces[number] for number in numbers])
     return [number for number, has_note in zip(numbers, found, strict=True) if has_note]
+
+
+def _of_each(read: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
+    """Read the note of each piece."""
+    return each_at(pieces[0].stream, read, pieces) if pieces else []
 
 
 def _joined(origin: Input, parts: list[MappedLists]) -> MappedLists:

@@ -13,6 +13,7 @@ from packer.stores.address import SCHEMES, Address
 from packer.stores.remote_file import RemoteFile
 from packer.stores.requests import PART, CutShortError, count, in_parallel, requested, store_of
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -271,3 +272,8 @@ def any_path(path: str | AnyPath) -> AnyPath:
 
         return HubPath.of(str(path))
     return RemotePath.of(str(path))
+
+
+def each_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Call a function that reads in a folder for each item: in object storage, several at the same time."""
+    return in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
