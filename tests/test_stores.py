@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import sys
 
 import pytest
 
@@ -130,3 +131,11 @@ def test_a_server_that_is_gone_is_one_error(bucket, quick, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreError, match="tried 4 times"):
         (RemotePath.of("s3://never-seen") / "x").read_bytes()
+
+
+def test_without_obstore_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(
+        PackerError, match=r's3://bucket/x needs the package obstore: pip install "packer-llm\[store\]"'
+    ):
+        (RemotePath.of("s3://bucket") / "x").stat()

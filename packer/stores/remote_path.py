@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from packer.stores.address import SCHEMES, Address
 from packer.stores.remote_file import RemoteFile
-from packer.stores.requests import PART, CutShortError, count, in_parallel, requested, store_of
+from packer.stores.requests import PART, CutShortError, count, in_parallel, library, requested, store_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -54,7 +54,7 @@ class RemotePath(Address):
 
     def stat(self) -> ObjectState:
         """Return the size and version of the object, if they are not known already; raises as `requested`."""
-        import obstore
+        obstore = library(str(self))
 
         if self.state is not None:
             return self.state
@@ -78,7 +78,7 @@ class RemotePath(Address):
 
     def is_dir(self) -> bool:
         """Whether there are objects inside."""
-        import obstore
+        obstore = library(str(self))
 
         count(lists=1)
         store = self.store
@@ -95,7 +95,7 @@ class RemotePath(Address):
 
     def iterdir(self) -> Iterator[RemotePath]:
         """Yield the objects and folders directly inside, sorted by name."""
-        import obstore
+        obstore = library(str(self))
 
         count(lists=1)
         store = self.store
@@ -107,7 +107,7 @@ class RemotePath(Address):
 
     def files(self) -> list[RemotePath]:
         """Return all objects inside, at any depth, pinned and sorted by name, with a request per 1,000 objects."""
-        import obstore
+        obstore = library(str(self))
 
         store = self.store
 
@@ -124,7 +124,7 @@ class RemotePath(Address):
 
     def read_bytes(self) -> bytes:
         """Return the content of the object; raises as `requested`."""
-        import obstore
+        obstore = library(str(self))
 
         store = self.store
 
@@ -145,7 +145,7 @@ class RemotePath(Address):
 
     def read_range(self, start: int, length: int) -> Any:
         """Return bytes `start` to `start + length` of the object, as an object with a buffer; raises as `requested`."""
-        import obstore
+        obstore = library(str(self))
 
         if not length:
             return b""
@@ -192,7 +192,7 @@ class RemotePath(Address):
             content: the content.
             if_absent: raise a FileExistsError if the object exists with another content.
         """
-        import obstore
+        obstore = library(str(self))
 
         store = self.store
 
@@ -208,7 +208,7 @@ class RemotePath(Address):
 
     def upload(self, file: Path) -> None:
         """Copy a local file to the object, completely or not at all; a large one in parts."""
-        import obstore
+        obstore = library(str(self))
 
         store, size = self.store, file.stat().st_size
 
@@ -220,7 +220,7 @@ class RemotePath(Address):
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object."""
-        import obstore
+        obstore = library(str(self))
 
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(2, "no such object", str(self))
@@ -234,7 +234,7 @@ class RemotePath(Address):
 
     def remove_all(self) -> None:
         """Remove all objects inside."""
-        import obstore
+        obstore = library(str(self))
 
         store, paths = self.store, [path.key for path in self.files()]
         for start in range(0, len(paths), 1000):

@@ -109,6 +109,19 @@ def _opened(scheme: str, bucket: str, pid: int) -> Any:
         raise PackerError(f"{scheme}://{bucket} cannot be opened: {_reason(error)}") from error
 
 
+def library(name: str) -> Any:
+    """Return the module obstore, which is imported on first use.
+
+    Raises:
+        PackerError: it is not installed; `name` is the address that needs it.
+    """
+    try:
+        import obstore
+    except ImportError:
+        raise _not_installed(name) from None
+    return obstore
+
+
 def _not_installed(name: str) -> PackerError:
     return PackerError(f'{name} needs the package obstore: pip install "packer-llm[store]"')
 
