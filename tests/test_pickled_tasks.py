@@ -13,8 +13,8 @@ import packer
 from packer.notes import NotedTask
 from packer.pipeline import packing
 from packer.pipeline.segment_reader import MappedDocuments
-from packer.pipeline.shard_maker import ShardTask
 from packer.pipeline.surveying import Surveyor
+from packer.pipeline.write_shards import ShardTask
 from tests.run_pickled import run, summary
 
 

@@ -113,7 +113,7 @@ def test_a_rank_that_comes_late_finds_the_output_complete(tmp_path):
 
 
 def test_every_process_has_its_share(tmp_path, monkeypatch):
-    from packer.pipeline.shard_maker import ShardTask
+    from packer.pipeline.write_shards import ShardTask
 
     written, write = {}, ShardTask.__call__
 

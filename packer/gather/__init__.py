@@ -7,7 +7,7 @@ shards are described in the same way, so the same kernel packs and verifies.
 
 from packer.gather.derived import RowLayout, any_trained, count_trained, fill_gaps, mask_context, restart_positions
 from packer.gather.gather_kernels import Spans, gather, gather_bytes, lengths_of
-from packer.gather.held_values import held_lists, held_spans
+from packer.gather.held_values import held_lists, held_spans, is_remote
 from packer.gather.token_column import TokenColumn, list_lengths
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "gather_bytes",
     "held_lists",
     "held_spans",
+    "is_remote",
     "lengths_of",
     "list_lengths",
     "mask_context",

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.gather.token_column import TokenColumn
-from packer.stores.mirror import held, in_use
+from packer.stores.mirror import held, in_use, is_mirrored
 
 
 @contextmanager
@@ -39,6 +39,11 @@ def held_spans(
         value_ranges(column.addresses, lists, starts, lengths, addresses, sizes)
     with held(found[0], found[1]):
         yield
+
+
+def is_remote(column: TokenColumn) -> bool:
+    """Whether values of a column lie in object storage."""
+    return is_mirrored(column.addresses.values)
 
 
 @contextmanager

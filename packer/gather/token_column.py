@@ -77,6 +77,31 @@ class TokenColumn:
         return cls(addresses=builder.addresses(), owners=tuple(held) if owners is None else owners)
 
     @classmethod
+    def of_spans(cls, values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> TokenColumn:
+        """Describe a span of each of several lists, where the spans lie one after the other in an array.
+
+        As in the whole lists, values count from the start of their list: with values [7, 8, 3], starts [4, 0] and
+        lengths [2, 1], list 0 has 7 at index 4 and 8 at index 5, and list 1 has 3 at index 0. There are no others.
+
+        Args:
+            values: values of the spans, of any numeric dtype.
+            starts: (lists,) index of the first value of the span within its list.
+            lengths: (lists,) number of values in the span.
+        """
+        offsets = np.cumsum(lengths) - lengths - starts  # of each list's first value, which would lie before its span
+        code = VALUE_TYPES.index(values.dtype.type) if values.dtype.type in VALUE_TYPES else -1
+        addresses = Addresses(
+            first_rows=np.array([0, len(offsets)], np.int64),
+            offsets=np.array([offsets.ctypes.data], np.uint64),
+            offset_bytes=np.array([offsets.itemsize], np.int64),
+            list_sizes=np.zeros(1, np.int64),
+            values=np.array([values.ctypes.data], np.uint64),
+            value_codes=np.array([code], np.int64),
+            value_bytes=np.array([values.itemsize], np.int64),
+        )
+        return cls(addresses=addresses, owners=(offsets, values))
+
+    @classmethod
     def joined(cls, columns: Sequence[TokenColumn]) -> TokenColumn:
         """Concatenate columns; a single column is returned unchanged."""
         if len(columns) == 1:

@@ -7,7 +7,8 @@
     - `partitioning`: partitions pack their own documents (`partition_rows`), regions pack leftovers (`leftover_rows`)
     - `order_plan`: rows follow the order of the source
     - `group_plan`: groups of documents are kept together or apart
-- `shard_maker`: writes the shards of a plan; `watch_source`, `disk_space`: source files must not change, rows must fit
+- `shard_maker`, `write_shards`: make and write the shards of a plan; `leftover_values`: values that travel to the pool
+- `watch_source`, `disk_space`: source files must not change, rows must fit
 - `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
 - `collect_figures`, `sample_rows`: collect everything that a report shows
 - `verifying`: compares rows with their source (`against_source`) and counts the totals again (`recounting`)

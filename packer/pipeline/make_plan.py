@@ -25,9 +25,9 @@ from packer.pipeline.packable_segments import cut_by_policy
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.read_documents import Documents
 from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
-from packer.pipeline.shard_maker import Shards
 from packer.pipeline.surveying import survey
 from packer.plan import Plan, Segments
+from packer.plan.pieces import Shards
 from packer.plan.whole_plan import PlannedShards
 from packer.progress import Progress, silent
 from packer.shards.row_format import RowFormat

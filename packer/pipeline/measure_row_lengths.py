@@ -15,8 +15,7 @@ from packer.options import PackOptions
 from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.read_documents import SourceLike
-from packer.pipeline.shard_maker import Shards
-from packer.plan.pieces import Located
+from packer.plan.pieces import Located, Shards
 from packer.progress import Progress, silent
 from packer.stats import RowLength, RowLengths, RowWork, row_length
 

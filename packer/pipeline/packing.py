@@ -23,15 +23,17 @@ from packer.paths import expanded, output_path
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
+from packer.pipeline.leftover_values import leftover_values
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
-from packer.pipeline.shard_maker import ShardMaker, write_shards
+from packer.pipeline.shard_maker import ShardMaker
 from packer.pipeline.source_warnings import warn_of_padding, warn_of_split_chats
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
+from packer.pipeline.write_shards import write_shards
 from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere
 from packer.shards.manifest import MANIFEST, Manifest, is_packed
@@ -216,6 +218,7 @@ def _pack_into(
         shards=planned.shards,
         row_format=planned.row_format,
         overlap=planned.overlap,
+        leftovers=leftover_values(planned.mapped, planned.shards, planned.row_format),
     )
     entries = write_shards(claimed, maker, watch, engine, progress)
     watch.check()

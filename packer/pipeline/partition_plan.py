@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,20 @@ from numpy.typing import NDArray
 from packer.notes import Notes
 from packer.pipeline.partition_rows import PartitionJob
 from packer.pipeline.pattern_shares import Shares
-from packer.pipeline.regions import load
+from packer.pipeline.regions import PoolStage, load
 from packer.plan.permute import key_of, permute_all
 from packer.plan.pieces import PieceRows, ShardRows
 from packer.plan.whole_plan import even_cuts
 from packer.random_purposes import POOL_ROWS
+
+
+class PoolPart(NamedTuple):
+    """Rows begin..end - 1 of the note of a region."""
+
+    stage: PoolStage
+    region: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,14 +43,19 @@ class PartitionPlan:
     shares: Shares | None
     """Packs that each partition takes of the patterns; None if rows are drawn, or if there is one partition."""
 
-    pool: tuple[str, ...]
-    """Names of the notes with rows made of leftovers, in order."""
+    stages: tuple[PoolStage, ...]
+    """Stages that made rows of leftovers, in order."""
 
     pool_rows: NDArray[np.int64]
-    """Shape (notes of the pool,): rows in each note."""
+    """Shape (notes of the pool,): rows in each note of these stages."""
 
     lower_bound: int
     """Lower bound on the rows of any packing."""
+
+    @property
+    def pool(self) -> tuple[str, ...]:
+        """Names of the notes with rows made of leftovers, in order."""
+        return tuple(name for stage in self.stages for name in stage.names)
 
     @property
     def pool_packs(self) -> int:
@@ -58,28 +73,44 @@ class PartitionPlan:
         own = self.own_rows[self.own_rows > 0].tolist()
         return [*own, *np.diff(even_cuts(0, self.pool_packs, self.job.most_rows)).tolist()]
 
+    @property
+    def own_shards(self) -> int:
+        """Number of shards of partitions; those of the pool follow."""
+        return int(np.count_nonzero(self.own_rows))
+
+    def partition_of(self, number: int) -> int:
+        """Return the partition that a shard is made of, which is not one of the pool."""
+        return int(np.flatnonzero(self.own_rows)[number])
+
     def shard(self, number: int) -> ShardRows:
         """Make the rows of a shard."""
-        partitions = np.flatnonzero(self.own_rows)
-        if number < len(partitions):
-            partition = int(partitions[number])
+        if number < self.own_shards:
+            partition = self.partition_of(number)
             return self.job.shard(partition, None if self.shares is None else self.shares.share(partition))
-        return self._pool_shard(number - len(partitions))
+        return self._pool_shard(number)
+
+    def pool_parts(self, number: int) -> list[PoolPart]:
+        """Return the rows that a shard of the pool has, which are consecutive: the part in each note, in order."""
+        cuts = even_cuts(0, self.pool_packs, self.job.most_rows)
+        first, last = cuts[number - self.own_shards : number - self.own_shards + 2]
+        regions = [(stage, region) for stage in self.stages for region in range(len(stage.below))]
+        parts = []
+        for (stage, region), rows in zip(regions, self.pool_rows.tolist(), strict=True):
+            begin, end = max(first, 0), min(last, rows)
+            if begin < end:
+                parts.append(PoolPart(stage, region, begin, end))
+            first, last = first - rows, last - rows
+        return parts
 
     def _pool_shard(self, number: int) -> ShardRows:
         """Make a shard of the pool: rows of consecutive notes, in random order."""
-        cuts = even_cuts(0, self.pool_packs, self.job.most_rows)
-        first, last = cuts[number : number + 2]
-        order = np.arange(last - first)
-        permute_all(order, key_of(self.job.options.seed, POOL_ROWS, number))
         pieces, depths = [], []
-        for name, rows in zip(self.pool, self.pool_rows.tolist(), strict=True):
-            begin, end = max(first, 0), min(last, rows)
-            if begin < end:
-                note = load(self.notes, name)
-                row_starts = note.arrays["row_starts"]
-                pieces.append(note.arrays["pieces"][row_starts[begin] : row_starts[end]])
-                depths.append(np.diff(row_starts[begin : end + 1]))
-            first, last = first - rows, last - rows
+        for stage, region, begin, end in self.pool_parts(number):
+            note = load(self.notes, stage.names[region])
+            row_starts = note.arrays["row_starts"]
+            pieces.append(note.arrays["pieces"][row_starts[begin] : row_starts[end]])
+            depths.append(np.diff(row_starts[begin : end + 1]))
+        order = np.arange(sum(map(len, depths)))
+        permute_all(order, key_of(self.job.options.seed, POOL_ROWS, number - self.own_shards))
         starts = np.concatenate([[0], np.cumsum(np.concatenate(depths))]).astype(np.int64)
         return PieceRows(pieces=np.concatenate(pieces), starts=starts, order=order)

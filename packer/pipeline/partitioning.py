@@ -27,7 +27,7 @@ from packer.pipeline.leftover_rows import draw_rest, fill_rest, solve_rest
 from packer.pipeline.partition_plan import PartitionPlan
 from packer.pipeline.partition_rows import PartitionJob, note_rows, take_share
 from packer.pipeline.pattern_shares import Shares, share_further, share_with_regions
-from packer.pipeline.regions import Regions, load
+from packer.pipeline.regions import PoolStage, Regions, load
 from packer.pipeline.segment_reader import SegmentReader
 from packer.pipeline.surveying import Survey
 from packer.plan.partitions import make_partitions
@@ -186,12 +186,12 @@ class _Planner:
         while len(below) > 1 or not pool.stages:
             stage = f"{drawn}-level{len(pool.stages) + 1}"
             task = partial(draw_rest, self.options, below, stream)
-            pool.add(stage, self.run(stage, len(below), task, silently=True))
+            pool.add(stage, below, self.run(stage, len(below), task, silently=True))
             stream += len(below)
             below = self._regions(stage, len(below))
         stage = f"{drawn}-{'proved' if proves else 'rest'}"
         task = partial(solve_rest, self.options, below, stream, proves=proves)
-        pool.add(stage, self.run(stage, 1, task, silently=True))
+        pool.add(stage, below, self.run(stage, 1, task, silently=True))
         return pool
 
     def _adds_too_many(self, job: PartitionJob, note: Note) -> bool:
@@ -226,7 +226,7 @@ class _Planner:
             stage = f"pool-{count}" if len(below) == 1 else f"pool-{count}-level{len(pool.stages) + 1}"
             share_with_regions(shares_below, patterns, left, max_len=max_len, stage=f"{stage}-share")
             task = partial(fill_rest, self.options, patterns, f"{stage}-share", below, stream)
-            pool.add(stage, self.run(stage, len(below), task, silently=True))
+            pool.add(stage, below, self.run(stage, len(below), task, silently=True))
             stream += len(below)
             shares_below, below = (self._regions(each, len(below)) for each in (f"{stage}-share", stage))
         return self._plan(job, own, shares, pool)
@@ -240,7 +240,7 @@ class _Planner:
             notes=self.notes,
             own_rows=own,
             shares=shares,
-            pool=tuple(pool.names),
+            stages=tuple(pool.stages),
             pool_rows=np.concatenate([np.zeros(0, np.int64), *pool.rows]),
             lower_bound=self.lower_bound,
         )
@@ -250,12 +250,10 @@ class _Pool:
     """Notes with rows made of leftovers, stage by stage."""
 
     def __init__(self) -> None:
-        self.stages: list[str] = []
-        self.names: list[str] = []
+        self.stages: list[PoolStage] = []
         self.rows: list[NDArray[np.int64]] = []
 
-    def add(self, stage: str, rows: NDArray[np.int64]) -> None:
-        """Add the notes of a stage, and the number of rows in each."""
-        self.stages.append(stage)
-        self.names += [f"{stage}-{number}" for number in range(len(rows))]
+    def add(self, stage: str, below: Regions, rows: NDArray[np.int64]) -> None:
+        """Add the notes of a stage, one for each region below, and the number of rows in each."""
+        self.stages.append(PoolStage(name=stage, below=below))
         self.rows.append(rows)

@@ -28,13 +28,32 @@ class Regions:
         """Return the number of regions."""
         return -(-self.count // self.size)
 
+    def numbers(self, region: int) -> range:
+        """Return the tasks of a region."""
+        return range(region * self.size, min((region + 1) * self.size, self.count))
+
     def notes_of(self, region: int) -> Iterator[Note]:
         """Yield the notes of a region, in order."""
-        numbers = range(region * self.size, min((region + 1) * self.size, self.count))
-        names = [f"{self.stage}-{number}" for number in numbers]
+        names = [f"{self.stage}-{number}" for number in self.numbers(region)]
         for name, note in zip(names, self.notes.load_all(names), strict=True):
             assert note is not None, name
             yield note
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolStage:
+    """A stage that made rows of leftovers, a task for each region of the stage below."""
+
+    name: str
+    """Name of the stage."""
+
+    below: Regions
+    """Stage that left the pieces over."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the notes, in order."""
+        return [f"{self.name}-{region}" for region in range(len(self.below))]
 
 
 def load(notes: Notes, name: str) -> Note:

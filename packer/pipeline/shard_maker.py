@@ -1,32 +1,28 @@
-"""Write the shards of a plan; the bytes of a shard depend only on the source, the plan and its number."""
+"""Make the rows of shards; the bytes of a shard depend only on the source, the plan and its number."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from packer.engine import Engine
 from packer.errors import SourceError
-from packer.executors import run_tasks
 from packer.facts.rejection import REMEDY
-from packer.gather import held_spans
+from packer.gather import Spans, held_spans
 from packer.labels import NO_LOSS
-from packer.output.unfinished_pack import UnfinishedPack
+from packer.pipeline.leftover_values import LeftoverValues
 from packer.pipeline.segment_reader import MappedDocuments, lists_of
-from packer.pipeline.watch_source import Watch
-from packer.plan.pieces import Located, ShardRows
+from packer.plan.pieces import Located, ShardRows, Shards
 from packer.plan.segments import context_of
-from packer.progress import Progress
 from packer.shards.kept_columns import KeptValues
-from packer.shards.manifest import ShardEntry, shard_name
 from packer.shards.row_format import RowFormat
-from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch, write_shard
+from packer.shards.segment_values import SegmentValues
+from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch
 from packer.sources import TokenTable, value_message
 from packer.sources.documents import reading
 from packer.sources.origins import Origins
@@ -34,17 +30,6 @@ from packer.stores.mirror import in_use
 
 Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
 """Record batches and their counts."""
-
-
-class Shards(Protocol):
-    """A plan: the rows of each shard. Can be pickled."""
-
-    @property
-    def shard_rows(self) -> list[int]:
-        """Number of rows of each shard; none is empty."""
-
-    def shard(self, number: int) -> ShardRows:
-        """Return the rows of a shard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +48,9 @@ class ShardMaker:
     overlap: int
     """Tokens that each piece of a split document repeats from the end of the piece before it."""
 
+    leftovers: LeftoverValues | None = None
+    """Notes with the values of leftovers; None if every shard reads its segments from the source."""
+
     @property
     def table(self) -> TokenTable:
         """Columns of all documents, by address."""
@@ -80,10 +68,15 @@ class ShardMaker:
             SourceError: a token or label of the source is out of range.
         """
         rows = self.shards.shard(shard)
-        columns, kept, schema = self._columns(), self._kept(rows), self.row_format.schema
-        with self._held(rows, columns):
+        kept, schema = self._kept(rows), self.row_format.schema
+        is_collected = self.leftovers is not None and shard >= self.leftovers.own_shards
+        segments = 0
+        with self._read(shard, rows) as columns:
             for first, last in self.row_format.batches(0, len(rows)):
                 block = self.block(rows.located(first, last))
+                if is_collected:
+                    block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
+                segments += len(block.lists)
                 try:
                     yield build_batch(block, columns, kept, self.row_format, schema)
                 except BadTokenError as bad:
@@ -95,8 +88,10 @@ class ShardMaker:
         if self.origins is not None:
             sources, ids, copies = self.origins.of(rows.documents)
         align = self.row_format.align
+        lists = lists_of(self.table, rows.documents)
         return RowBlock(
-            lists=lists_of(self.table, rows.documents),
+            lists=lists,
+            kept_lists=lists,
             documents=ids,
             source_ids=sources,
             copies=copies,
@@ -107,21 +102,61 @@ class ShardMaker:
             row_starts=rows.row_starts,
         )
 
+    def copy_values(self, segments: Located, places: NDArray[np.int64], out: SegmentValues) -> None:
+        """Copy the values of segments from the source.
+
+        Args:
+            segments: segments of any rows.
+            places: (segments,) index of the first value of each in `out`.
+            out: receives the values.
+
+        Raises:
+            SourceError: a token or label of the source is out of range.
+        """
+        block, columns = self.block(segments), self._columns()
+        with self._held(columns, segments):
+            try:
+                out.fill(columns, Spans(block.lists, block.starts, block.lengths, places))
+            except BadTokenError as bad:
+                raise SourceError(self._explain(bad, block)) from bad
+
     def _columns(self) -> SourceColumns:
         kept = {name: self.table.extra[name].addresses() for name in self.row_format.kept_tokens}
-        return SourceColumns(input_ids=self.table.input_ids, labels=self.table.labels, kept_tokens=kept)
+        labels = self.table.labels if "labels" in self.row_format.token_columns else None
+        return SourceColumns(input_ids=self.table.input_ids, labels=labels, kept_tokens=kept)
 
     @contextmanager
-    def _held(self, rows: ShardRows, columns: SourceColumns) -> Iterator[None]:
-        """Hold what a shard takes of a source in object storage, which is read in as few requests as possible."""
-        if not in_use():
-            yield
+    def _read(self, shard: int, rows: ShardRows) -> Iterator[SourceColumns]:
+        """Yield the columns that a shard is made of, with everything in memory that it takes of them.
+
+        List i of collected leftovers is segment i of the shard; otherwise, lists are those of the source.
+        """
+        columns = self._columns()
+        if self.leftovers is None:
+            if not in_use():
+                yield columns
+                return
+            with self._held(columns, rows.located(0, len(rows))):
+                yield columns
             return
         every = rows.located(0, len(rows))
+        if shard < self.leftovers.own_shards:
+            with self._held(columns, every, self.leftovers.left_by(shard)):
+                self.leftovers.save(shard, self.copy_values)
+                yield columns
+        else:
+            yield self.leftovers.collected(shard, every, self.copy_values).columns(every.starts, every.lengths)
+
+    @contextmanager
+    def _held(self, columns: SourceColumns, *parts: Located) -> Iterator[None]:
+        """Hold segments of a source in object storage, which is read in as few requests as possible."""
         read = [column for column in (columns.input_ids, columns.labels, *columns.kept_tokens.values()) if column]
+        documents, starts, lengths = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("documents", "starts", "lengths")
+        )
         with (
             reading(self.mapped.documents.source.name),
-            held_spans(read, lists_of(self.table, every.documents), every.starts, every.lengths),
+            held_spans(read, lists_of(self.table, documents), starts, lengths),
         ):
             yield
 
@@ -153,100 +188,3 @@ class ShardMaker:
         name = source.columns.labels if bad.column == "labels" else source.columns.input_ids
         message = value_message(name, value, start + position, label=bad.column == "labels")
         return f"{where}: {message}; {REMEDY}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShardTask:
-    """Writes and commits any shard by itself. Can be pickled: any process can write a shard, even a second time."""
-
-    claimed: UnfinishedPack
-    """Unfinished output."""
-
-    maker: ShardMaker
-    """Maker of the shards."""
-
-    watch: Watch
-    """Source files, which must not change."""
-
-    shards: int
-    """Number of shards, which is part of their names."""
-
-    def __call__(self, shard: int, observe: Callable[[Batches], Batches] = iter) -> ShardEntry:
-        """Write a shard, and return its entry.
-
-        Args:
-            shard: number of the shard.
-            observe: function through which all record batches pass, unchanged.
-
-        Raises:
-            SourceError: a token or label of the source is out of range, or a source file changed.
-            OSError: the disk is full, or writing fails.
-        """
-        self.watch.check()
-        name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
-        with self.claimed.temporary(name) as temporary:
-            batches = observe(self.maker.batches(shard))
-            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.sync)
-            self.claimed.commit(temporary, entry)
-        return entry
-
-
-def write_shards(
-    claimed: UnfinishedPack, maker: ShardMaker, watch: Watch, engine: Engine, progress: Progress
-) -> list[ShardEntry]:
-    """Write the shards that an interrupted run has not written; return the entries of all shards.
-
-    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens that this process wrote.
-    """
-    shard_rows = maker.shards.shard_rows
-    task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(shard_rows))
-    names = [shard_name(shard, len(shard_rows)) for shard in range(len(shard_rows))]
-    entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
-    total = sum(shard_rows)
-    done = sum(entry.rows for entry in entries.values())
-    counting = threading.Lock()
-    max_len = maker.row_format.max_len
-
-    def counted(batches: Batches, go_on: Callable[[], None]) -> Batches:
-        nonlocal done
-        for batch, counts in batches:
-            go_on()
-            yield batch, counts
-            with counting:
-                done += batch.num_rows
-                progress("write", done * max_len, total * max_len)
-
-    def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
-        return task(shard, lambda batches: counted(batches, go_on))
-
-    def written(asked: Sequence[int]) -> list[int]:
-        if engine.is_shared:
-            entries.update(claimed.committed([names[shard] for shard in asked if names[shard] not in entries]))
-        return [shard for shard in asked if names[shard] in entries]
-
-    for missing in engine.assigned(range(len(shard_rows)), written):
-        for entry in engine.run(task, missing, write):
-            entries[entry.file] = entry
-            if not engine.is_local:
-                done += entry.rows
-                progress("write", done * max_len, total * max_len)
-    return [entries[name] for name in names]
-
-
-def _intact_shards(
-    claimed: UnfinishedPack, names: list[str], workers: int, progress: Progress
-) -> dict[str, ShardEntry]:
-    """Return the entries of shards that were committed before and still match their hash, by name."""
-    committed = [*claimed.committed(names).values()]
-    done, total = 0, sum(entry.bytes for entry in committed)
-    intact = {}
-
-    def check(entry: ShardEntry, go_on: Callable[[], None]) -> tuple[ShardEntry, bool]:
-        return entry, claimed.is_intact(entry)
-
-    for entry, is_intact in run_tasks(check, committed, workers):
-        done += entry.bytes
-        progress("check", done, total)
-        if is_intact:
-            intact[entry.file] = entry
-    return intact

@@ -39,6 +39,17 @@ class ShardRows(Protocol):
         """Locate the segments of rows first_row..last_row - 1 in the source."""
 
 
+class Shards(Protocol):
+    """A plan: the rows of each shard. Can be pickled."""
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Number of rows of each shard; none is empty."""
+
+    def shard(self, number: int) -> ShardRows:
+        """Return the rows of a shard."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PieceRows:
     """Rows of pieces, written in any order."""

@@ -35,7 +35,10 @@ class RowBlock:
     """Segments of consecutive rows, padding tails not included; each array has a value per segment."""
 
     lists: NDArray[np.int64]
-    """Lists of the token column that the segments come from: shape (segments,)."""
+    """Lists of the token columns that the segments come from: shape (segments,)."""
+
+    kept_lists: NDArray[np.int64]
+    """Lists of the kept columns that they come from; others if tokens were copied out of their source before."""
 
     documents: NDArray[np.int64]
     """Documents of the segments, numbered in their own source: shape (segments,)."""
@@ -174,7 +177,7 @@ def build_batch(
         arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(column)))
     if row_format.kept:
         lists = np.zeros(len(is_segment), np.int64)
-        lists[segments] = block.lists
+        lists[segments] = block.kept_lists
         for name in row_format.kept:
             arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), kept.column(name, lists, ~is_segment)))
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -291,6 +291,12 @@ def in_use() -> bool:
     return bool(len(_mirrors._bounds))
 
 
+def is_mirrored(addresses: ArrayLike) -> bool:
+    """Whether any of these addresses lies in a mirror."""
+    found = np.asarray(addresses).astype(np.int64)
+    return any(bool(((found >= low) & (found < high)).any()) for low, high in _mirrors._bounds)
+
+
 def resident_bytes() -> int:
     """Return the bytes of all mirrors that are in memory."""
     return len(_mirrors._present) * CHUNK

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import tempfile
@@ -35,17 +36,46 @@ def temporary_file(name: str) -> Iterator[Path]:
     """
     path = temporary_folder() / f"{name}.{uuid.uuid4().hex}"
     try:
-        yield path
+        with _told_if_full(path.parent):
+            yield path
+    finally:
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            path.unlink(missing_ok=True)
+
+
+def temporary_memory(size: int) -> bytearray | mmap.mmap:
+    """Return writable memory, zeros, that the system may write to a temporary file instead of keeping it.
+
+    The file has no name, and ends with the memory.
+
+    Args:
+        size: bytes.
+
+    Raises:
+        PackerError: the disk is full.
+    """
+    if not size:
+        return bytearray()
+    folder = temporary_folder()
+    with _told_if_full(folder), tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):  # a disk that becomes full under mapped memory would end the process
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
+
+
+@contextlib.contextmanager
+def _told_if_full(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise PackerError(
-            f"{path.parent.parent}: {error.strerror}: temporary files of what lies in object storage are written "
+            f"{folder.parent}: {error.strerror}: temporary files of what lies in object storage are written "
             "there; free some space, or name another folder with TMPDIR, and repeat the same command"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):  # the first error is the one to report
-            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

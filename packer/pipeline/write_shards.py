@@ -1,0 +1,124 @@
+"""Write the shards of a plan that an interrupted run has not written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from packer.engine import Engine
+from packer.executors import run_tasks
+from packer.output.unfinished_pack import UnfinishedPack
+from packer.pipeline.shard_maker import Batches, ShardMaker
+from packer.pipeline.watch_source import Watch
+from packer.progress import Progress
+from packer.shards.manifest import ShardEntry, shard_name
+from packer.shards.writer import write_shard
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardTask:
+    """Writes and commits any shard by itself. Can be pickled: any process can write a shard, even a second time."""
+
+    claimed: UnfinishedPack
+    """Unfinished output."""
+
+    maker: ShardMaker
+    """Maker of the shards."""
+
+    watch: Watch
+    """Source files, which must not change."""
+
+    shards: int
+    """Number of shards, which is part of their names."""
+
+    def __call__(self, shard: int, observe: Callable[[Batches], Batches] = iter) -> ShardEntry:
+        """Write a shard, and return its entry.
+
+        Args:
+            shard: number of the shard.
+            observe: function through which all record batches pass, unchanged.
+
+        Raises:
+            SourceError: a token or label of the source is out of range, or a source file changed.
+            OSError: the disk is full, or writing fails.
+        """
+        self.watch.check()
+        name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
+        with self.claimed.temporary(name) as temporary:
+            batches = observe(self.maker.batches(shard))
+            entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.sync)
+            self.claimed.commit(temporary, entry)
+        return entry
+
+
+def write_shards(
+    claimed: UnfinishedPack, maker: ShardMaker, watch: Watch, engine: Engine, progress: Progress
+) -> list[ShardEntry]:
+    """Write the shards that an interrupted run has not written; return the entries of all shards.
+
+    Progress is reported as "check", in bytes of existing shards, and as "write", in tokens that this process wrote.
+    """
+    shard_rows = maker.shards.shard_rows
+    task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(shard_rows))
+    names = [shard_name(shard, len(shard_rows)) for shard in range(len(shard_rows))]
+    entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
+    total = sum(shard_rows)
+    done = sum(entry.rows for entry in entries.values())
+    counting = threading.Lock()
+    max_len = maker.row_format.max_len
+
+    def counted(batches: Batches, go_on: Callable[[], None]) -> Batches:
+        nonlocal done
+        for batch, counts in batches:
+            go_on()
+            yield batch, counts
+            with counting:
+                done += batch.num_rows
+                progress("write", done * max_len, total * max_len)
+
+    def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:
+        return task(shard, lambda batches: counted(batches, go_on))
+
+    def written(asked: Sequence[int]) -> list[int]:
+        if engine.is_shared:
+            entries.update(claimed.committed([names[shard] for shard in asked if names[shard] not in entries]))
+        return [shard for shard in asked if names[shard] in entries]
+
+    def write_some(shards: range) -> None:
+        nonlocal done
+        for missing in engine.assigned(shards, written):
+            for entry in engine.run(task, missing, write):
+                entries[entry.file] = entry
+                if not engine.is_local:
+                    done += entry.rows
+                    progress("write", done * max_len, total * max_len)
+
+    if maker.leftovers is None:
+        write_some(range(len(shard_rows)))
+    else:
+        own, pool = range(maker.leftovers.own_shards), range(maker.leftovers.own_shards, len(shard_rows))
+        write_some(own)
+        if len(written(pool)) < len(pool):
+            maker.leftovers.pass_on(engine, maker.copy_values)
+        write_some(pool)
+    return [entries[name] for name in names]
+
+
+def _intact_shards(
+    claimed: UnfinishedPack, names: list[str], workers: int, progress: Progress
+) -> dict[str, ShardEntry]:
+    """Return the entries of shards that were committed before and still match their hash, by name."""
+    committed = [*claimed.committed(names).values()]
+    done, total = 0, sum(entry.bytes for entry in committed)
+    intact = {}
+
+    def check(entry: ShardEntry, go_on: Callable[[], None]) -> tuple[ShardEntry, bool]:
+        return entry, claimed.is_intact(entry)
+
+    for entry, is_intact in run_tasks(check, committed, workers):
+        done += entry.bytes
+        progress("check", done, total)
+        if is_intact:
+            intact[entry.file] = entry
+    return intact

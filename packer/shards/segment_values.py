@@ -1,0 +1,104 @@
+"""Values of segments that were copied out of their source, so that rows can be made of them elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.arrow import numpy_dtype
+from packer.gather import Spans, TokenColumn, gather, gather_bytes
+from packer.labels import NO_LOSS
+from packer.shards.row_format import RowFormat
+from packer.shards.writer import BadTokenError, SourceColumns
+
+_KEPT = "kept "  # begins the names of arrays of kept columns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentValues:
+    """Values of segments, one segment after the other, in the types that rows have."""
+
+    input_ids: NDArray[np.int32]
+    """Shape (tokens,): tokens of the segments."""
+
+    labels: NDArray[np.int32] | None
+    """Shape (tokens,): labels of the segments; None if the tokens are the labels, or rows have none."""
+
+    kept_tokens: Mapping[str, NDArray[Any]]
+    """Other values per token, by the name of the column: shape (tokens,) each."""
+
+    @classmethod
+    def empty(
+        cls, tokens: int, row_format: RowFormat, *, labels: bool, memory: Callable[[int], Any] = bytearray
+    ) -> SegmentValues:
+        """Return room for the values of segments.
+
+        Args:
+            tokens: tokens of all segments.
+            row_format: format of the rows that are made of them.
+            labels: whether the source has labels.
+            memory: returns a writable buffer of so many bytes.
+        """
+
+        def room(dtype: Any) -> NDArray[Any]:
+            return np.frombuffer(memory(tokens * np.dtype(dtype).itemsize), dtype, tokens)
+
+        return cls(
+            input_ids=room(np.int32),
+            labels=room(np.int32) if labels and "labels" in row_format.token_columns else None,
+            kept_tokens={name: room(numpy_dtype(kind)) for name, kind in row_format.kept_tokens.items()},
+        )
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> SegmentValues:
+        """Return what `arrays` returned."""
+        kept = {name.removeprefix(_KEPT): array for name, array in arrays.items() if name.startswith(_KEPT)}
+        return cls(input_ids=arrays["input_ids"], labels=arrays.get("labels"), kept_tokens=kept)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all values as arrays, by name."""
+        labels = {} if self.labels is None else {"labels": self.labels}
+        kept = {f"{_KEPT}{name}": array for name, array in self.kept_tokens.items()}
+        return {"input_ids": self.input_ids, **labels, **kept}
+
+    def fill(self, source: SourceColumns, spans: Spans) -> None:
+        """Copy values of segments into their places.
+
+        Args:
+            source: columns to copy from.
+            spans: segments in these columns, and the index of their first values here.
+
+        Raises:
+            BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
+        """
+        bad = gather(source.input_ids.addresses, spans, 0, self.input_ids)
+        if bad >= 0:
+            raise BadTokenError("input_ids", bad)
+        if self.labels is not None:
+            assert source.labels is not None
+            bad = gather(source.labels.addresses, spans, NO_LOSS, self.labels)
+            if bad >= 0:
+                raise BadTokenError("labels", bad)
+        for name, values in self.kept_tokens.items():
+            gather_bytes(source.kept_tokens[name].addresses, spans, values.itemsize, values.view(np.uint8))
+
+    def columns(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> SourceColumns:
+        """Return the values as columns, whose list s is the document of segment s, of which nothing else is there.
+
+        Args:
+            starts: (segments,) first token of each segment in its document.
+            lengths: (segments,) tokens of each segment.
+        """
+
+        def column(values: NDArray[Any]) -> TokenColumn:
+            return TokenColumn.of_spans(values, starts, lengths)
+
+        return SourceColumns(
+            input_ids=column(self.input_ids),
+            labels=None if self.labels is None else column(self.labels),
+            kept_tokens={name: column(values) for name, values in self.kept_tokens.items()},
+        )
