@@ -70,10 +70,13 @@ def system_errors(out: AnyPath, *, resumes: bool) -> Iterator[None]:
         if isinstance(error, StoreError):
             raise PackerError(f"{error}: repeat the same command when that is mended{goes_on}") from error
         if isinstance(error, PermissionError) and is_remote(where):
-            remedy = "check the credentials and what they permit, and repeat the same command"
-            raise PackerError(f"{where}: {error.strerror}: {remedy}{goes_on}") from error
+            is_late = "RequestTimeTooSkewed" in str(error.strerror)
+            remedy = "set the clock of this machine" if is_late else "check the credentials and what they permit"
+            raise PackerError(f"{where}: {error.strerror}: {remedy}, and repeat the same command{goes_on}") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = f"free some space and repeat the same command{goes_on}"
+        elif error.errno == errno.EFBIG:
+            remedy = f"raise ulimit -f, or choose a smaller --shard-size, and repeat the command{goes_on}"
         elif error.errno == errno.ENAMETOOLONG:
             remedy = "choose a shorter name with --output"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP):

@@ -4,10 +4,12 @@ Faults are set by a POST of a JSON object to /-faults, and stay until they are r
 
 every       a fault strikes every so many requests (2: every second one)
 status      answer with this status instead
+code        error code of that answer; by default ExpiredToken for 400, SlowDown for others
 cut         send only half of the body of an answer to GET, and close the connection
 seconds     wait so long before the answer
 methods     methods that are struck; by default all
 contains    text that the path must contain
+clock       seconds by which the server's clock is ahead, in the times of objects; every answer has it
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -23,10 +26,15 @@ import time
 import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-_EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+_MESSAGES = {
+    "ExpiredToken": "The provided token has expired.",
+    "RequestTimeTooSkewed": "The difference between the request time and the current time is too large.",
+}
 
 
 @dataclass
@@ -110,17 +118,52 @@ class Faults:
                     environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                     status = f"{faults['status']} Fault"
                     start_response(status, [("Content-Type", "application/xml")])
-                    return [_EXPIRED if faults["status"] == 400 else b"<Error><Code>SlowDown</Code></Error>"]
+                    return [_error(faults) if method != "HEAD" else b""]
                 if faults.get("cut") and method == "GET":
                     body = b"".join(self._application(environ, start_response))
                     return [body[: len(body) // 2]]
-        body = b"".join(self._application(environ, start_response))
+        ahead = timedelta(seconds=faults.get("clock", 0))
+        body = b"".join(self._application(environ, _dated(start_response, ahead) if ahead else start_response))
+        if ahead and b"<LastModified>" in body:
+            body = _LISTED.sub(lambda found: _listed(found, ahead), body)
         self._count("sent", len(body))
         return [body]
 
     def _count(self, name: str, amount: int) -> None:
         with self._lock:
             self._counted[name] = self._counted.get(name, 0) + amount
+
+
+def _error(faults: dict[str, Any]) -> bytes:
+    """Return the body of an answer with an error, which only HEAD has none of."""
+    code = faults.get("code", "ExpiredToken" if faults["status"] == 400 else "SlowDown")
+    message = f"<Message>{_MESSAGES[code]}</Message>" if code in _MESSAGES else ""
+    return f"<Error><Code>{code}</Code>{message}</Error>".encode()
+
+
+_LISTED = re.compile(rb"(?<=<LastModified>)[^<]*(?=</LastModified>)")
+
+
+def _listed(found: re.Match[bytes], ahead: timedelta) -> bytes:
+    """Return the time of an object in a list, as a clock that is ahead tells it: of the same length."""
+    text = found[0].decode()
+    time_of = datetime.fromisoformat(text.replace("Z", "+00:00")) + ahead
+    return time_of.strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()[: len(text) - 1] + b"Z"
+
+
+def _dated(start_response: Any, ahead: timedelta) -> Any:
+    """Return `start_response` with times as a clock that is ahead tells them."""
+
+    def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+        moved = [
+            (name, format_datetime(parsedate_to_datetime(value) + ahead, usegmt=True))
+            if name.lower() in ("date", "last-modified")
+            else (name, value)
+            for name, value in headers
+        ]
+        return start_response(status, moved, *more)
+
+    return started
 
 
 def main() -> None:

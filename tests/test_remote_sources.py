@@ -212,13 +212,16 @@ def test_tasks_read_a_remote_source_in_other_processes(kind, bucket, tmp_path, m
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 
 
-@pytest.mark.parametrize("faults", [{"status": 503, "every": 3}, {"cut": True, "every": 3}], ids=["503", "cut"])
+FAULTS = {"503": {"status": 503, "every": 2}, "cut": {"cut": True, "every": 3}, "slow": {"seconds": 0.03}}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 def test_a_store_that_fails_now_and_then_changes_nothing(faults, streams, store_server, tmp_path, monkeypatch):
     monkeypatch.setattr("packer.stores.requests._FIRST_PAUSE", 0.01)
     local, remote = streams
-    pack(local / "en", tmp_path / "one", shard_size=100_000)
+    pack(local / "en" / "0.arrow", tmp_path / "one", shard_size=50_000)
     store_server.faults(**faults)
-    pack(f"{remote}/en", tmp_path / "two", shard_size=100_000)
+    pack(f"{remote}/en/0.arrow", tmp_path / "two", shard_size=50_000)
     assert hashes(tmp_path / "two") == hashes(tmp_path / "one")
 
 

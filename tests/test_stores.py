@@ -116,6 +116,8 @@ def test_credentials_that_have_ended_are_told_at_once(bucket, store_server):
     store_server.faults(status=400)
     with pytest.raises(StoreError, match=r"ExpiredToken: The provided token has expired"):
         (bucket / "x").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"/x: the store cannot be used \(400 Bad Request: have the credentials exp"):
+        (bucket / "x").stat()  # by HEAD, whose answers have no body to say so
 
 
 def test_errors_are_those_of_local_files(bucket, store_server):
@@ -123,8 +125,9 @@ def test_errors_are_those_of_local_files(bucket, store_server):
         with pytest.raises(FileNotFoundError, match="no such object: 's3://"):
             read(bucket / "missing")
     store_server.faults(status=403)
-    with pytest.raises(PermissionError, match="access denied"):
-        (bucket / "x").read_bytes()
+    for read in (RemotePath.read_bytes, RemotePath.stat, RemotePath.files):
+        with pytest.raises(PermissionError, match="access denied"):
+            read(bucket / "x")
 
 
 def test_a_server_that_is_gone_is_one_error(bucket, quick, monkeypatch):

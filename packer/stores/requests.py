@@ -33,6 +33,7 @@ _TIMEOUT = timedelta(seconds=60)  # of a request with its body, which is at most
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 
 _PREAMBLE = re.compile(r"^Generic \w+ error: Error performing .*? retry_timeout: \S+\s+- ")
+_NO_REASON = re.compile(r"status code: (4\d\d [A-Za-z ]+):?$")  # an answer to HEAD, which has no body
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -183,6 +184,8 @@ def requested(name: str, request: Callable[[], Result], *, repeats: bool = True)
         except (exceptions.BaseError, CutShortError, OSError) as error:
             if "NoSuchBucket" in str(error):
                 raise StoreError(f"{name}: there is no such bucket") from error
+            if "status: 403" in str(error):  # of a list, which obstore does not tell from other errors
+                raise PermissionError(13, f"access denied ({_reason(error)})", name) from error
             if number == _TRIES or not repeats or "ExpiredToken" in str(error) or _is_final(error):
                 tried = f", tried {number} times" if number > 1 else ""
                 raise StoreError(f"{name}: the store cannot be used ({_reason(error)}{tried})") from error
@@ -205,6 +208,9 @@ def _reason(error: BaseException) -> str:
     code, message = (re.search(f"<{name}>([^<]*)", text) for name in ("Code", "Message"))
     if code is not None:
         return f"{code[1]}: {message[1]}" if message is not None else code[1]
+    status = _NO_REASON.search(text)
+    if status is not None:
+        return f"{status[1]}: have the credentials expired?" if status[1].startswith("400") else status[1]
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 

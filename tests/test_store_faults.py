@@ -1,0 +1,174 @@
+"""Processes, clocks and disks that fail while a dataset is packed into a store: the bytes of one process."""
+
+import contextlib
+import errno
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import pytest
+from test_pack import hashes, made_documents, save_arrow
+from test_ranks import ROOT, run_ranks
+from test_stored_outputs import OPTIONS, expected, quickly, refusal, source, stored  # noqa: F401 (fixtures among them)
+
+import packer
+from packer.output.stored_pack import StoredPack
+from packer.signs_of_life import SignsOfLife
+from packer.stores import RemotePath
+
+COMMAND = [sys.executable, "-m", "packer", "pack", "--max-len", "64", "--shard-size", "12KB", "--algorithm", "mixed"]
+
+
+def shards_in(out):
+    return {path.name for path in out.iterdir() if path.name.startswith("data-")}
+
+
+@pytest.fixture
+def uploads(monkeypatch):
+    """Names of the objects that are uploaded, in turn."""
+    names, upload = [], RemotePath.upload
+    monkeypatch.setattr(RemotePath, "upload", lambda self, file: (names.append(self.name), upload(self, file)))
+    return names
+
+
+def test_all_ranks_killed_and_others_started_end_in_the_same_bytes(source, bucket, expected, store_server):  # noqa: F811
+    out = bucket / "set"
+    store_server.faults(seconds=0.4, methods=["PUT"], contains="/data-")
+    words = [*COMMAND, str(source), "-o", str(out), "--ranks", "2", "--workers", "1"]
+    running = [subprocess.Popen([*words, "--rank", str(rank)], cwd=ROOT) for rank in range(2)]
+    while not shards_in(out):
+        assert {process.poll() for process in running} == {None}
+        time.sleep(0.02)
+    for process in running:
+        process.kill()
+        process.wait()
+    assert 0 < len(shards_in(out)) < 6
+    store_server.faults()
+    assert run_ranks(source, str(out), 3, options=OPTIONS, timeout=3)[1:] == [packer.load(str(out)).manifest] * 2
+    assert stored(out) == expected
+
+
+def test_two_ranks_may_write_the_same_shard_at_the_same_time(source, bucket, expected, uploads, monkeypatch):  # noqa: F811
+    """Signs of rank 0 do not arrive any more, so rank 1 does its tasks, while rank 0 still does them, too."""
+    both, met, commit, write = threading.Barrier(2), set(), StoredPack.commit, SignsOfLife._write
+
+    def silent(self, word):
+        if self._rank == 1 or not word.isdecimal() or word == "0":
+            write(self, word)
+
+    def together(self, file, entry):
+        if entry.file.startswith("data-00000") and entry.file not in met:
+            both.wait(timeout=60)
+            met.add(entry.file)
+        commit(self, file, entry)
+
+    monkeypatch.setattr(SignsOfLife, "_write", silent)
+    monkeypatch.setattr(StoredPack, "commit", together)
+    results = run_ranks(source, str(bucket / "set"), 2, options=OPTIONS, timeout=0.5)
+    assert results[0] == results[1]
+    assert uploads.count("data-00000-of-00006.arrow") == 2
+    assert stored(bucket / "set") == expected
+
+
+@pytest.mark.parametrize("clock", [-3600, 3600])
+def test_clocks_that_are_off_by_an_hour_do_not_matter(source, bucket, expected, store_server, uploads, clock):  # noqa: F811
+    out = bucket / "set"
+    store_server.faults(clock=clock, seconds=0.1, methods=["PUT"], contains="/data-")
+    results = run_ranks(source, str(out), 2, options=OPTIONS, timeout=5)
+    assert results[0] == results[1]
+    assert len(uploads) == len(set(uploads))  # nobody was taken for dead
+    assert stored(out) == expected
+    run_ranks(source, str(bucket / "some"), 3, only=[1], options=OPTIONS, timeout=0.4)  # and nobody for alive
+    assert stored(bucket / "some") == expected
+    text = (source / "0.jsonl").read_text()
+    at = text.index("[") + 1  # the first token, which keeps its number of digits
+    (source / "0.jsonl").write_text(f"{text[:at]}{9 if text[at] != '9' else 8}{text[at + 1 :]}")
+    assert "packed from a source that has changed since" in refusal(source, str(out))
+
+
+def test_a_clock_that_the_store_does_not_accept_is_one_line(source, bucket, store_server):  # noqa: F811
+    store_server.faults(status=403, code="RequestTimeTooSkewed", methods=["GET", "PUT", "DELETE"])
+    told = refusal(source, str(bucket / "set"))
+    assert "access denied (RequestTimeTooSkewed: The difference between the request time and the current" in told
+    assert told.endswith("): set the clock of this machine, and repeat the same command: it goes on where it stopped")
+
+
+@contextlib.contextmanager
+def small_disk(folder):
+    """A disk of a megabyte, mounted at a folder; skips where nothing may be mounted."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "packer", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a disk cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder, leaving=0):
+    """Fill a disk but for some bytes; return the file that does."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    os.truncate(filler, filler.stat().st_size - leaving)
+    return filler
+
+
+def filling(folder, stage):
+    """Callback for progress that fills a disk when a stage begins."""
+
+    def progress(now, done, total):
+        if now == stage and not (folder / "filler").exists():
+            fill(folder)
+
+    return progress
+
+
+@pytest.mark.parametrize("stage", ["decode", "plan", "write"])
+def test_a_full_disk_is_one_line_and_the_pack_resumes(source, expected, tmp_path, stage):  # noqa: F811
+    with small_disk(tmp_path / "disk") as disk:
+        told = refusal(source, disk / "out", progress=filling(disk, stage))
+        assert os.strerror(errno.ENOSPC) in told
+        assert "free" in told
+        (disk / "filler").unlink()
+        packer.pack(source, disk / "out", **OPTIONS)
+        assert hashes(disk / "out") == expected
+
+
+@pytest.mark.parametrize("stage", ["decode", "write"])
+def test_a_node_whose_disk_is_full_is_replaced(source, bucket, expected, tmp_path, monkeypatch, stage):  # noqa: F811
+    out, other = str(bucket / "set"), tempfile.gettempdir()
+    with small_disk(tmp_path / "disk") as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        told = refusal(source, out, rank=0, ranks=2, rank_timeout=0.4, workers=1, progress=filling(disk, stage))
+        assert told.startswith(f"{disk}: No space left on device: temporary files of what lies in object storage")
+        monkeypatch.setattr(tempfile, "tempdir", other)
+        packer.pack(source, out, rank=1, ranks=2, rank_timeout=5, **OPTIONS)
+    assert stored(bucket / "set") == expected
+
+
+@pytest.mark.parametrize("place", ["folder", "store"])
+def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(bucket, tmp_path, place):
+    """As on a full disk, but where nothing can be mounted, too."""
+    arrow, out = save_arrow(tmp_path / "rows.arrow", made_documents(150)), str(bucket if place == "store" else tmp_path)
+    command, most = [*COMMAND, str(arrow), "-o", f"{out}/set"], 8000  # bytes; shards have 12,000
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "File too large: raise ulimit -f, or choose a smaller --shard-size, and repeat the command: it goes on where "
+        "it stopped"
+    )
+    packer.pack(arrow, f"{out}/set", **OPTIONS)
+    packer.pack(arrow, tmp_path / "expected", **OPTIONS)
+    made = stored(bucket / "set") if place == "store" else hashes(tmp_path / "set")
+    assert made == hashes(tmp_path / "expected")
