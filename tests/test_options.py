@@ -45,7 +45,7 @@ SAMPLES = {
     "seed": 7, "pad_id": 9, "long": "truncate", "overlap": 5, "split_at": "turns",
     "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
     "group_by": "topic", "group_mode": "apart", "pairs": True, "emit": ("position_ids",), "labels": False,
-    "shard_size": 2 * 10**6,
+    "index_only": True, "shard_size": 2 * 10**6,
 }  # fmt: skip
 """A value for every option of the command line that is not its default."""
 

@@ -189,17 +189,29 @@ def test_all_integer_types_and_containers_pack_to_the_same_bytes(tmp_path):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(("name", "algorithm"), [("format-1", "bfd"), ("format-1-drawn", "auto"), ("format-2", "auto")])
+@pytest.mark.parametrize(
+    ("name", "algorithm"), [("format-1", "bfd"), ("format-1-drawn", "auto"), ("format-2", "auto"), ("format-3", "auto")]
+)
 def test_format_versions_are_written_and_read_unchanged(tmp_path, monkeypatch, name, algorithm):
     """Each golden folder is a packed dataset of a format version; other bytes need a new version and a new folder."""
     golden = GOLDEN / name
     if name == "format-2":
         monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 2)
     source = save_arrow(tmp_path / "source.arrow", made_documents(40, longest=30))
-    options = {"max_len": 32, "algorithm": algorithm, "emit": ["position_ids"], "shard_size": "6KB", "pad_id": 3}
+    options = {
+        "max_len": 32,
+        "algorithm": "bfd" if name == "format-1" else "auto",
+        "emit": ["position_ids"],
+        "shard_size": "6KB",
+        "pad_id": 3,
+    }
+    options["index_only"] = name == "format-3"
+    tokens = {"source": source} if options["index_only"] else {}
     packer.pack(source, tmp_path / "out", **options)
     assert list(packer.verify(golden, source)) == []
-    assert sorted(segments_in(packer.load(golden))) == sorted(segments_in(packer.load(tmp_path / "out")))
+    assert sorted(segments_in(packer.load(golden, **tokens))) == sorted(
+        segments_in(packer.load(tmp_path / "out", **tokens))
+    )
     kept, fresh = (json.loads((folder / "manifest.json").read_bytes()) for folder in (golden, tmp_path / "out"))
     assert fresh == kept
     assert hashes(tmp_path / "out") == hashes(golden)

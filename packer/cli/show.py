@@ -29,9 +29,20 @@ if TYPE_CHECKING:
     help="Show the segments of this document instead of a row; SOURCE:ID in a mixture, with sources from 0.",
 )
 @click.option("--full", is_flag=True, help="Show all tokens, with trained ones told from their context.")
+@click.option(
+    "--source", "sources", multiple=True, metavar="DATASET", help="Source of an index, to read its tokens from."
+)
 @options(PackOptions, "tokenizer", help="Show text instead of token ids.")
 @options(JsonOption)
-def show(packed: Path, row: int | None, document: str | None, full: bool, tokenizer: str | None, as_json: bool) -> None:
+def show(
+    packed: Path,
+    row: int | None,
+    document: str | None,
+    full: bool,
+    sources: tuple[str, ...],
+    tokenizer: str | None,
+    as_json: bool,
+) -> None:
     """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
 
     Rows count from 0; -1 is the last one.
@@ -42,7 +53,11 @@ def show(packed: Path, row: int | None, document: str | None, full: bool, tokeni
 
     if (row is None) == (document is None):
         raise click.UsageError("Give a ROW, or a --document.")
-    dataset = load(packed)
+    dataset = load(packed, source=list(sources) or None)
+    if "input_ids" not in dataset.column_names:
+        raise PackerError(
+            f"{packed} is an index, whose rows have no tokens: name the dataset that was packed by --source"
+        )
     decode = open_decoder(tokenizer) if tokenizer is not None else None
     found = _rows(dataset, packed, row) if row is not None else _rows_of_document(dataset, packed, str(document))
     color, texts = wants_color(), []

@@ -127,6 +127,10 @@ def export(
     if is_remote(packed):
         raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
     dataset = load(packed)
+    if dataset.manifest.options.index_only:
+        raise PackerError(
+            f"{packed} is an index without tokens: write its rows by `packer materialize`, and export these"
+        )
     assert isinstance(dataset.path, Path)
     source = dataset.path if dataset.path.name not in ("", "..") else dataset.path.resolve()
     out = local_output(output if output is not None else source.parent / f"{source.name}-{to}", "packer export")

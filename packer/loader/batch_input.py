@@ -31,6 +31,11 @@ def rows_as_arrays(rows: Any) -> Rows:
         if not isinstance(row, Mapping):
             raise PackerError(f"{where} is of type {type(row).__name__}: pass rows of packer.load")
         for name in REQUIRED:
+            if name not in row and name == "input_ids" and "doc_starts" in row:
+                raise PackerError(
+                    f"{where} has no tokens, because the dataset is an index: name the dataset that was packed, as in "
+                    "packer.load(path, source=...)"
+                )
             if name not in row:
                 raise PackerError(
                     f"{where} has no column {name}, only {', '.join(row)}: pass rows of packer.load; in the "

@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,10 @@ from packer.shards.reader import check_sizes, read_manifest
 from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath, any_path
+
+if TYPE_CHECKING:
+    from packer.loader.index_tokens import IndexTokens
+    from packer.pipeline.read_documents import SourceLike
 
 MOST_OPEN = 4096
 """Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
@@ -55,7 +59,8 @@ class PackedDataset:
         source_ids, copy                  int32, shape (segments,): only in mixtures: the source that doc_ids
                                           refers to (-1 for padding), and the repetition of the document
 
-    Kept columns are included: those with max_len numbers per row, and those with one value per segment.
+    Kept columns are included: those with max_len numbers per row, and those with one value per segment. A row of an
+    index that is loaded without its source has only the latter and the segment columns.
 
     It is a map-style dataset for torch without importing torch. Pickling stores only its path (and that of the cache
     for a dataset in object storage), so that each DataLoader worker maps the shards itself.
@@ -68,8 +73,10 @@ class PackedDataset:
         verify: bool = False,
         cache_dir: str | Path | None = None,
         cache_bytes: int | str | None = None,
+        source: SourceLike | Sequence[SourceLike] | None = None,
     ) -> None:
         self.path = any_path(expanded(path))
+        self._tokens: IndexTokens | None = None
         self._remote: RemoteShards | None = None
         if isinstance(self.path, RemotePath):
             if verify:
@@ -82,6 +89,8 @@ class PackedDataset:
             if verify:
                 _verify(self.path)
             self._open_local(self.path)
+        if source is not None:
+            self._tokens = _index_tokens(self.path, self.manifest, expanded(source))
 
     def _open_local(self, path: Path) -> None:
         manifest = read_manifest(path)
@@ -107,7 +116,7 @@ class PackedDataset:
     def column_names(self) -> list[str]:
         """Names of the columns in each row."""
         views = self._any_views()
-        return [*views.tokens, *views.segments, *views.others]
+        return [*self._token_dtypes(views), *views.segments, *views.others]
 
     @property
     def pad_id(self) -> int:
@@ -139,7 +148,8 @@ class PackedDataset:
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         shard = bisect_right(self._first_rows, row) - 1
-        return (self._shards.opened.get(shard) or self._shards.open(shard)).row(row - self._first_rows[shard])
+        found = (self._shards.opened.get(shard) or self._shards.open(shard)).row(row - self._first_rows[shard])
+        return found if self._tokens is None else self._tokens.fill(found)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Return the rows of a batch; torch's DataLoader calls this. Without indices, return one row of padding.
@@ -165,8 +175,9 @@ class PackedDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._remote is not None:
-            return _reopened, (self._remote.source, self._remote.options, self._remote.key)
-        return type(self), (self.path.absolute(),)  # a worker may run in another folder
+            return _reopened, (self._remote.source, self._remote.options, self._remote.key, self._tokens)
+        path = self.path.absolute()  # a worker may run in another folder
+        return _reopened, (path, None, None, self._tokens)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards of a dataset in object storage in the background; `BatchSampler` calls this.
@@ -217,13 +228,19 @@ class PackedDataset:
         opened = next(iter(self._shards.opened), 0)
         return self._shards.open(opened).view(0)
 
+    def _token_dtypes(self, views: ColumnViews) -> dict[str, np.dtype[Any]]:
+        """Return the types of the columns with a value per token, in the order of a row."""
+        if self._tokens is not None:
+            return self._tokens.dtypes
+        return {name: values.dtype for name, values in views.tokens.items()}
+
     def _padding_row(self) -> Row:
         views = self._any_views()
         token_fill = {"input_ids": self.pad_id, "labels": NO_LOSS}
         segment_fill = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
         row: Row = {}
-        for name, values in views.tokens.items():
-            row[name] = np.full(self.max_len, token_fill.get(name, 0), values.dtype)
+        for name, dtype in self._token_dtypes(views).items():
+            row[name] = np.full(self.max_len, token_fill.get(name, 0), dtype)
         if "position_ids" in row:
             row["position_ids"] = np.arange(self.max_len, dtype=np.int32)
         for name, values in views.segments.items():
@@ -239,6 +256,7 @@ def load(
     verify: bool = False,
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
+    source: SourceLike | Sequence[SourceLike] | None = None,
 ) -> PackedDataset:
     """Open a packed dataset and check the structure of its shards, without reading tokens.
 
@@ -256,20 +274,38 @@ def load(
             share it.
         cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
             has for them. The shards that were not used for the longest time make room for new ones.
+        source: for an index (`packer pack --index-only`), what was packed: a path or a `datasets` object, or a list of
+            the sources of a mixture. Its files must have the same names and sizes, and all documents the same lengths,
+            which takes a pass over the offsets of its lists. Rows are then those of the copied dataset. Without it,
+            rows of an index have no tokens.
 
     Raises:
         PackerError: the folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
-            changed, or the cache cannot be used.
+            changed, the cache cannot be used, or the source is not that of the index.
     """
-    return PackedDataset(path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes)
+    return PackedDataset(path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, source=source)
 
 
-def _reopened(source: RemotePath, options: CacheOptions, key: str) -> PackedDataset:
-    """Open a dataset in object storage in another process, by the manifest that is in the cache."""
+def _reopened(
+    path: AnyPath, options: CacheOptions | None, key: str | None, tokens: IndexTokens | None
+) -> PackedDataset:
+    """Open a dataset in another process; one in object storage by the manifest that is in the cache."""
     dataset = PackedDataset.__new__(PackedDataset)
-    dataset.path = source
-    dataset._open_remote(source, options, key)
+    dataset.path, dataset._remote, dataset._tokens = path, None, tokens
+    if isinstance(path, RemotePath):
+        assert options is not None
+        dataset._open_remote(path, options, key)
+    else:
+        dataset._open_local(path)
     return dataset
+
+
+def _index_tokens(path: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
+    if not manifest.options.index_only:
+        raise PackerError(f"{path} holds its tokens, and source is for an index: leave source out")
+    from packer.loader.index_tokens import IndexTokens
+
+    return IndexTokens.open(path, manifest, source)
 
 
 def _verify(path: Path) -> None:

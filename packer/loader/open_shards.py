@@ -69,7 +69,7 @@ class OpenShard:
         self._manifest = manifest
         self._table = open_shard(folder, entry, manifest)
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
-        self._starts = [0, *accumulate(len(chunk) for chunk in self._table["input_ids"].chunks)]
+        self._starts = [0, *accumulate(len(chunk) for chunk in self._table["seq_lengths"].chunks)]
         self._views: list[ColumnViews | None] = [None] * (len(self._starts) - 1)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class OpenShard:
             raise PackerError(
                 f"{self._path}: the columns of a record batch are of different lengths; restore it, or pack again"
             )
-        rows = len(arrays["input_ids"])
+        rows = len(arrays["seq_lengths"])
         others = [name for name in table.column_names if name not in arrays and table.column_names.count(name) == 1]
         more = {name: table[name].chunk(number) for name in others}
         arrays |= {name: column for name, column in more.items() if len(column) == rows}
@@ -178,7 +178,7 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 def _views_of(batch: pa.RecordBatch) -> ColumnViews:
     """Return views of the token and segment columns of a record batch; columns of any other shape are left out."""
     rows, offsets = batch.num_rows, batch["seq_lengths"].offsets
-    max_len = batch["input_ids"].type.list_size
+    max_len = batch["input_ids"].type.list_size if "input_ids" in batch.schema.names else None  # None: an index
     tokens, segments, others = {}, {}, {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not _has_numbers(column):

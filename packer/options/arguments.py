@@ -60,6 +60,7 @@ class PackArguments(TypedDict, total=False):
     pairs: bool
     emit: str | Sequence[TokenColumn]
     labels: bool
+    index_only: bool
     shard_size: int | str
 
 

@@ -247,6 +247,13 @@ class PackOptions:
         bool,
         About("Write the labels column.", OUTPUT, off="Do not write labels; only packer.load can then train safely."),
     ] = True
+    index_only: Annotated[
+        bool,
+        About(
+            "Write where the tokens of each row are, but not the tokens; packer.load then reads them from the source.",
+            OUTPUT,
+        ),
+    ] = False
     shard_size: Annotated[
         int,
         About("Maximum size of a shard.", OUTPUT, least=1, metavar="SIZE", default_words="512MB", convert=_bytes),
@@ -261,6 +268,11 @@ class PackOptions:
     def kept(self) -> tuple[str, ...]:
         """All kept columns of one value per segment; with pairs also `role`, which is not in the source."""
         return (*self.keep, ROLE) if self.pairs else self.keep
+
+    @property
+    def stored_keep_tokens(self) -> tuple[str, ...]:
+        """Kept columns of one value per token that the shards have: none in an index."""
+        return () if self.index_only else self.keep_tokens
 
     @property
     def max_items(self) -> int | None:

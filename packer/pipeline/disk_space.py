@@ -112,7 +112,7 @@ def check_mixture(claimed: UnfinishedPack, identity: SourceIdentity, options: Pa
     Raises:
         PackerError: they cannot fit.
     """
-    if options.untrained == "drop":  # the size of the rows is not known yet
+    if options.untrained == "drop" or options.index_only:  # the size of the rows is not known yet
         return
     kept = sum(part.taken.tokens_kept for part in identity.mixture)
     check_writing(claimed, kept // options.max_len * RowFormat.of(options).row_bytes, options, workers)

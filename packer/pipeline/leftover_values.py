@@ -136,7 +136,9 @@ def leftover_values(mapped: MappedDocuments, shards: Shards, row_format: RowForm
         row_format: format of the rows.
     """
     table = mapped.table
-    if not isinstance(shards, PartitionPlan) or not shards.pool_packs or not is_remote(table.input_ids):
+    if row_format.index_only or not isinstance(shards, PartitionPlan):
+        return None
+    if not shards.pool_packs or not is_remote(table.input_ids):
         return None
     return LeftoverValues(plan=shards, row_format=row_format, labels=table.labels is not None)
 

@@ -112,7 +112,7 @@ class _Rows:
         schema, options = self._batches[0].schema, manifest.options
         self._columns = {name: self._tokens(name) for name in ("input_ids", "labels") if name in schema.names}
         self._kept_tokens = {
-            name: (self._tokens(name), schema.field(name).type.value_type) for name in options.keep_tokens
+            name: (self._tokens(name), schema.field(name).type.value_type) for name in options.stored_keep_tokens
         }
         self._kept = {name: pa.chunked_array([batch[name].values for batch in self._batches]) for name in options.kept}
         self.dtype = np.dtype([*_SEGMENT, _NUMBER] if self._kept else _SEGMENT)

@@ -27,6 +27,7 @@ from packer.pipeline.leftover_values import leftover_values
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
+from packer.pipeline.packed_source import refuse_decoding
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker
@@ -98,6 +99,8 @@ def pack(
     # Open the source, and watch its files for changes.
     source = expanded(source)
     opened = open_sources(source, options)
+    if options.index_only:
+        refuse_decoding(opened)
     watch = Watch.of(opened)
 
     # Name the output, and describe what is requested of it.
@@ -212,7 +215,8 @@ def _pack_into(
     warn_of_split_chats(documents.identity, planned.totals, options)
 
     # Write the shards that are missing.
-    check_writing(claimed, planned.totals.packs * planned.row_format.row_bytes, options, engine.workers)
+    size = planned.row_format.bytes_of(planned.totals.packs, planned.totals.segments)
+    check_writing(claimed, size, options, engine.workers)
     maker = ShardMaker(
         mapped=planned.mapped,
         shards=planned.shards,

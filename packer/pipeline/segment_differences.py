@@ -60,7 +60,7 @@ class TableDifferences:
 
     def __init__(self, options: PackOptions, source: SourceOrder) -> None:
         self._max_len = options.max_len
-        self._kept_names = (*options.keep_tokens, *options.kept)
+        self._kept_names = (*options.stored_keep_tokens, *options.kept)
         self._describe = source.describe
         self._structure: dict[str, str] = {}  # a sentence per attribute that differs
         self._kept: dict[str, str] = {}

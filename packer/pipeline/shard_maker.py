@@ -121,7 +121,7 @@ class ShardMaker:
                 raise SourceError(self._explain(bad, block)) from bad
 
     def _columns(self) -> SourceColumns:
-        kept = {name: self.table.extra[name].addresses() for name in self.row_format.kept_tokens}
+        kept = {name: self.table.extra[name].addresses() for name in self.row_format.stored_kept_tokens}
         labels = self.table.labels if "labels" in self.row_format.token_columns else None
         return SourceColumns(input_ids=self.table.input_ids, labels=labels, kept_tokens=kept)
 
@@ -150,7 +150,8 @@ class ShardMaker:
     @contextmanager
     def _held(self, columns: SourceColumns, *parts: Located) -> Iterator[None]:
         """Hold segments of a source in object storage, which is read in as few requests as possible."""
-        read = [column for column in (columns.input_ids, columns.labels, *columns.kept_tokens.values()) if column]
+        tokens = None if self.row_format.index_only else columns.input_ids
+        read = [column for column in (tokens, columns.labels, *columns.kept_tokens.values()) if column]
         documents, starts, lengths = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("documents", "starts", "lengths")
         )

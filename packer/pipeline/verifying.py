@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from pathlib import Path
 
 from packer.engine import Engine, Threads
-from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
-from packer.options import PackOptions
 from packer.options.choices import EngineName
-from packer.paths import PathList, expanded
+from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.open_inputs import with_texts
-from packer.pipeline.read_documents import SourceLike, one_source, open_sources
+from packer.pipeline.packed_source import open_packed_source
+from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.recounting import identity_faults
 from packer.pipeline.rejected_list import list_faults
 from packer.progress import Progress, silent
@@ -73,26 +71,7 @@ def verify(
     if source is None or faults:
         return
     manifest = read_manifest(folder)
-    names = [part.name for part in manifest.source.mixture]
-    sources = source if isinstance(source, (list, tuple)) else [source]
-    paths = [each for each in sources if isinstance(each, (str, Path))]
-    if not names and len(paths) == len(sources):
-        sources = [one_source(paths)]
-    if len(sources) != max(len(names), 1):
-        kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"
-        raise PackerError(f"{folder} is {kind}, and {len(sources)} source(s) are given: give each one, in this order")
-    options = _options(folder, manifest, tokenizer)
-    try:
-        opened = open_sources(list(sources) if names else sources[0], options)
-    except OtherSourceError as error:
-        of_split = f" of the split {options.split}" if options.split is not None else ""
-        raise PackerError(
-            f"{error.found}; {folder} was packed from the column '{options.input_column}'{of_split}: give that source"
-            if manifest.source.text is None
-            else f"{error.found}; {folder} was packed from text{of_split}: give that source"
-        ) from error
-    if isinstance(sources[0], PathList):
-        _refuse_reordered(folder, manifest, opened)
+    opened = open_packed_source(folder, manifest, source, tokenizer)
     try:
         yield from compare_opened(folder, manifest, opened, progress)
     except SourceError as error:  # what was packed does not depend on how it is verified
@@ -137,17 +116,6 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: OpenDocuments, p
             yield from list_faults(folder, opened.sources)
 
 
-def _refuse_reordered(folder: AnyPath, manifest: Manifest, opened: OpenDocuments) -> None:
-    """Raise a PackerError if the files are those that were packed, in another order."""
-    names = [file.name for file in manifest.source.files]
-    found = [input_.file.name for input_ in opened.inputs]
-    if names != found and sorted(names) == sorted(found):
-        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        raise PackerError(
-            f"{folder} was packed from these files in another order ({shown}): give the paths in that order"
-        )
-
-
 def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:
     """Return the first difference between a source of a mixture and the one that was packed, or None."""
     others = found.to_dict()
@@ -156,23 +124,6 @@ def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:
             difference = f"{name} is {others.get(name)}, the manifest says {value}"
             return f"the source {recorded.name} differs from the packed one: {difference}"
     return None
-
-
-def _options(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
-    """Return the options of the pack, with the path or Hub id of the tokenizer.
-
-    Raises:
-        PackerError: the tokenizer is not known, or the source was not text.
-    """
-    options = manifest.options
-    if tokenizer is None:
-        name = options.tokenizer
-        if name is not None and "/" not in name and not Path(name).exists():
-            raise PackerError(f"{folder} was packed with the tokenizer {name}: give its path with --tokenizer")
-        return options
-    if options.tokenizer is None:
-        raise PackerError(f"{folder} was packed from tokens: leave --tokenizer {tokenizer} out")
-    return replace(options, tokenizer=tokenizer)
 
 
 def _text_fault(recorded: SourceIdentity | MixturePart, opened: Source) -> str | None:

@@ -170,6 +170,8 @@ def _verify_shard(
         row += batch.num_rows
     if found.tokens != entry.tokens:
         yield f"{entry.file} has {found.tokens:,} real tokens, the manifest says {entry.tokens:,}"
+    if manifest.options.index_only and manifest.source.labels:
+        return  # which tokens are trained is in the source
     if found.trained != entry.trained:
         yield f"{entry.file} has {found.trained:,} trained tokens, the manifest says {entry.trained:,}"
     if found.untrained_segments != entry.untrained_segments:
@@ -180,10 +182,12 @@ def _verify_shard(
 def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:
     """Count the tokens and labels of a record batch that has no faults."""
     layout = _Layout.of(batch, manifest)
-    tokens = int(layout.lengths.sum())
+    tokens, real = int(layout.lengths.sum()), layout.lengths > 0
+    if manifest.options.index_only and manifest.options.labels:
+        trained = np.maximum(layout.lengths - layout.context, 0)[real]
+        return Counts(tokens, int(trained.sum()), int(np.count_nonzero(trained == 0)))
     if "labels" not in batch.schema.names:
         return Counts(tokens)
-    real = layout.lengths > 0
     return Counts(
         tokens, *count_trained(layout.places[real], layout.extents[real], as_numpy(batch["labels"].flatten()))
     )
@@ -222,9 +226,11 @@ class _Layout(NamedTuple):
 def _tokens_fault(batch: pa.RecordBatch, manifest: Manifest) -> str | None:
     """Return the first fault in the token columns of a record batch whose structure is valid, or None."""
     layout = _Layout.of(batch, manifest)
-    wanted = manifest.row_format.token_columns
+    wanted = manifest.row_format.stored_token_columns
     if sorted(wanted) != sorted(name for name in TOKEN_COLUMNS if name in batch.schema.names):
         return f"the columns are {', '.join(batch.schema.names)}, the options ask for {', '.join(wanted)}"
+    if not wanted:
+        return None
     flat = {name: as_numpy(batch[name].flatten()) for name in wanted}
     padding = layout.within(layout.lengths, layout.extents)
     if flat["input_ids"].min() < 0:

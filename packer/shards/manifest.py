@@ -24,8 +24,10 @@ SHARDS = "manifest-shards.arrows"
 The ending is that of Arrow streams, so that *.arrow are the shards only.
 """
 
-IN_MANIFEST, IN_TABLE = FORMAT_VERSIONS = 1, 2
-"""Format versions by where the entries of the shards are; nothing else differs."""
+IN_MANIFEST, IN_TABLE, INDEX_ONLY = FORMAT_VERSIONS = 1, 2, 3
+"""Format versions: the entries of the shards are in the manifest, or in a table beside it; in either place, but the
+shards have no tokens. Nothing else differs.
+"""
 
 _MOST_SHARDS = 10_000_000
 
@@ -93,6 +95,8 @@ class Manifest:
     @property
     def format_version(self) -> int:
         """Version of the format on disk."""
+        if self.options.index_only:
+            return INDEX_ONLY
         return IN_MANIFEST if isinstance(self.shards, tuple) else IN_TABLE
 
     @property
@@ -146,7 +150,7 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file without its checksum."""
-        in_manifest = self.format_version == IN_MANIFEST
+        in_manifest = isinstance(self.shards, tuple)
         return {
             "format_version": self.format_version,
             "options": self.options.to_dict(),
@@ -194,6 +198,8 @@ def _check_together(content: Mapping[str, Any]) -> None:
         TypeError: they contradict each other.
     """
     options, source = content["options"], content["source"]
+    if bool(options.get("index_only")) != (content["format_version"] == INDEX_ONLY):
+        raise TypeError(f"options.index_only contradicts the format version {content['format_version']}")
     weights, mixture = options.get("weights", []), source.get("mixture", [])
     if len(weights) != len(mixture):
         raise TypeError(f"options.weights has {len(weights)} values, source.mixture has {len(mixture)}")
@@ -257,7 +263,7 @@ def table_digest(content: Mapping[str, Any]) -> str | None:
     Raises:
         KeyError, TypeError: the content has no such hash, or is damaged.
     """
-    if content["format_version"] != IN_TABLE:
+    if content["format_version"] == IN_MANIFEST or isinstance(content.get("shards"), list):
         return None
     check_fields(content, _FIELDS_BESIDE_TABLE)
     digest: str = content["files"][SHARDS]

@@ -56,7 +56,7 @@ def read_manifest(folder: AnyPath) -> Manifest:
     if type(version) is not int or version not in FORMAT_VERSIONS:
         raise PackerError(
             f"{path} has format version {str(version)[:40]}, this package reads "
-            f"{' and '.join(map(str, FORMAT_VERSIONS))}: upgrade packer, or pack again to another folder"
+            f"{FORMAT_VERSIONS[0]} to {FORMAT_VERSIONS[-1]}: upgrade packer, or pack again to another folder"
         )
     with _damage_named(path):
         digest = table_digest(content)

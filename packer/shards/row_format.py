@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from packer.column_names import SEGMENT_COLUMNS, TOKEN_COLUMNS
@@ -27,7 +28,10 @@ class RowFormat:
     """Token id of the padding."""
 
     token_columns: tuple[str, ...]
-    """Columns of TOKEN_COLUMNS that are written."""
+    """Columns of TOKEN_COLUMNS that a row has."""
+
+    index_only: bool
+    """Whether the shards have no column with a value per token; the rows get these from the source."""
 
     align: int
     """Number that every extent is a multiple of; above 1, the column `seq_tokens` is written."""
@@ -49,6 +53,7 @@ class RowFormat:
             max_len=options.max_len,
             pad_id=options.pad_id or 0,
             token_columns=tuple(name for name in TOKEN_COLUMNS if written[name]),
+            index_only=options.index_only,
             align=options.align,
             mixture=bool(options.weights),
             kept={},
@@ -66,22 +71,39 @@ class RowFormat:
         return tuple(name for name in SEGMENT_COLUMNS if written.get(name, True))
 
     @property
+    def stored_token_columns(self) -> tuple[str, ...]:
+        """Columns of TOKEN_COLUMNS that the shards have: `token_columns`, or none in an index."""
+        return () if self.index_only else self.token_columns
+
+    @property
+    def stored_kept_tokens(self) -> Mapping[str, pa.DataType]:
+        """Types of the columns kept from the source with a value per token that the shards have."""
+        return {} if self.index_only else self.kept_tokens
+
+    @property
     def schema(self) -> pa.Schema:
         """Arrow schema of the shards."""
-        fields = [pa.field(name, pa.list_(pa.int32(), self.max_len)) for name in self.token_columns]
-        fields += [pa.field(name, pa.list_(value, self.max_len)) for name, value in self.kept_tokens.items()]
+        fields = [pa.field(name, pa.list_(pa.int32(), self.max_len)) for name in self.stored_token_columns]
+        fields += [pa.field(name, pa.list_(value, self.max_len)) for name, value in self.stored_kept_tokens.items()]
         fields += [pa.field(name, pa.list_(pa.type_for_alias(SEGMENT_COLUMNS[name]))) for name in self.segment_columns]
         fields += [pa.field(name, pa.list_(value)) for name, value in self.kept.items()]
         return pa.schema(fields)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, without its few values per segment."""
+        """Bytes of a row with its tokens, without its few values per segment; an index has only the latter."""
         widths = [4] * len(self.token_columns) + [value.bit_width // 8 for value in self.kept_tokens.values()]
         return self.max_len * sum(widths)
 
+    def bytes_of(self, rows: int, segments: int) -> int:
+        """Bytes of rows in shards: of their tokens, or in an index of their segments, each about as a whole."""
+        if not self.index_only:
+            return rows * self.row_bytes
+        widths = [np.dtype(SEGMENT_COLUMNS[name]).itemsize for name in self.segment_columns]
+        return (segments + rows) * sum(widths) + rows * 4 * len(widths)  # a padding tail and offsets in each row
+
     def batches(self, first_row: int, last_row: int) -> Iterator[tuple[int, int]]:
-        """Yield the (first, last + 1) row of each record batch of a shard."""
+        """Yield the (first, last + 1) row of each record batch of a shard; those of an index have the same rows."""
         step = max(1, _BATCH_BYTES // self.row_bytes)
         for first in range(first_row, last_row, step):
             yield first, min(first + step, last_row)

@@ -91,7 +91,7 @@ def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
         batch: record batch without a `structure_fault`.
         options: options in the manifest.
     """
-    for name in (*options.kept, *options.keep_tokens):
+    for name in (*options.kept, *options.stored_keep_tokens):
         if batch.schema.names.count(name) != 1:
             return f"the columns are {', '.join(batch.schema.names)}, the options ask for {name}"
     for name in options.kept:
@@ -103,7 +103,7 @@ def kept_fault(batch: pa.RecordBatch, options: PackOptions) -> str | None:
             or len(column.values) != len(batch["seq_lengths"].values)
         ):
             return f"{name} does not have a value for each segment"
-    for name in options.keep_tokens:
+    for name in options.stored_keep_tokens:
         list_type = batch[name].type
         if (
             not pa.types.is_fixed_size_list(list_type)

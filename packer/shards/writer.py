@@ -110,7 +110,7 @@ def build_batch(
 
     Args:
         block: segments of the rows.
-        source: columns that values per token are copied from.
+        source: columns that values per token are copied from; an index only counts its labels.
         kept: values of the kept columns with a value per segment.
         row_format: format of the rows.
         schema: `row_format.schema`, built once per shard.
@@ -118,41 +118,96 @@ def build_batch(
     Raises:
         BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
     """
-    max_len = row_format.max_len
-    rows = len(block.row_starts) - 1
-    before = np.cumsum(block.extents) - block.extents  # extents before each segment, padding tails not counted
-    ends = np.add.reduceat(block.extents, block.row_starts[:-1])
-    row_of = np.repeat(np.arange(rows), np.diff(block.row_starts))
-    places = row_of * max_len + before - before[block.row_starts[:-1]][row_of]
-    layout = RowLayout(places, block.lengths, block.extents, ends)
-    spans = Spans(block.lists, block.starts, block.lengths, places)
+    arrays: list[pa.Array] = []
+    if row_format.index_only:
+        trained = _count_labels(block, source, row_format)
+    else:
+        arrays, trained = token_arrays(block, source, row_format)
+    arrays += _segment_arrays(block, kept, row_format)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch, Counts(int(block.lengths.sum()), *trained)
 
+
+def token_arrays(
+    block: RowBlock, source: SourceColumns, row_format: RowFormat
+) -> tuple[list[pa.Array], tuple[int, int]]:
+    """Copy the tokens of a block of rows.
+
+    Returns:
+        An array for each column with a value per token, in the order of the schema; and the number of trained tokens
+        and of segments without any.
+
+    Raises:
+        BadTokenError: as in `build_batch`.
+    """
+    max_len = row_format.max_len
+    layout, spans = _placed(block, max_len)
+    size = len(layout.ends) * max_len
     columns: dict[str, NDArray[np.int32]] = {}
-    trained = untrained_segments = 0
-    tokens = columns["input_ids"] = np.empty(rows * max_len, np.int32)
+    trained = 0, 0
+    tokens = columns["input_ids"] = np.empty(size, np.int32)
     bad = gather(source.input_ids.addresses, spans, 0, tokens)
     if bad >= 0:
         raise BadTokenError("input_ids", bad)
     fill_gaps(layout, max_len, row_format.pad_id, tokens)
     if "labels" in row_format.token_columns:
-        if source.labels is None:
-            columns["labels"] = tokens.copy()
-        else:
-            columns["labels"] = np.empty(rows * max_len, np.int32)
-            bad = gather(source.labels.addresses, spans, NO_LOSS, columns["labels"])
-            if bad >= 0:
-                raise BadTokenError("labels", bad)
+        columns["labels"] = tokens.copy() if source.labels is None else _gathered_labels(source.labels, spans, size)
         fill_gaps(layout, max_len, NO_LOSS, columns["labels"])
-        mask_context(places, block.context, NO_LOSS, columns["labels"])
-        trained, untrained_segments = count_trained(places, block.extents, columns["labels"])
+        mask_context(layout.places, block.context, NO_LOSS, columns["labels"])
+        trained = count_trained(layout.places, block.extents, columns["labels"])
     if "position_ids" in row_format.token_columns:
-        columns["position_ids"] = np.empty(rows * max_len, np.int32)
-        restart_positions(places, ends, max_len, columns["position_ids"])
-
+        columns["position_ids"] = np.empty(size, np.int32)
+        restart_positions(layout.places, layout.ends, max_len, columns["position_ids"])
     arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(columns[name]), max_len) for name in row_format.token_columns]
     for name, value_type in row_format.kept_tokens.items():
-        values = tokens_at(source.kept_tokens[name], value_type, spans, rows * max_len)
+        values = tokens_at(source.kept_tokens[name], value_type, spans, size)
         arrays.append(pa.FixedSizeListArray.from_arrays(values, max_len))
+    return arrays, (int(trained[0]), int(trained[1]))
+
+
+def _placed(block: RowBlock, max_len: int) -> tuple[RowLayout, Spans]:
+    """Return where the segments of a block are in its rows, and the spans that are copied there."""
+    rows = len(block.row_starts) - 1
+    before = np.cumsum(block.extents) - block.extents  # extents before each segment, padding tails not counted
+    row_of = np.repeat(np.arange(rows), np.diff(block.row_starts))
+    places = row_of * max_len + before - before[block.row_starts[:-1]][row_of]
+    layout = RowLayout(places, block.lengths, block.extents, _ends(block))
+    return layout, Spans(block.lists, block.starts, block.lengths, places)
+
+
+def _ends(block: RowBlock) -> NDArray[np.int64]:
+    """Return the end of the last extent of each row: shape (rows,)."""
+    ends: NDArray[np.int64] = np.add.reduceat(block.extents, block.row_starts[:-1])
+    return ends
+
+
+def _gathered_labels(labels: TokenColumn, spans: Spans, size: int) -> NDArray[np.int32]:
+    out = np.empty(size, np.int32)
+    bad = gather(labels.addresses, spans, NO_LOSS, out)
+    if bad >= 0:
+        raise BadTokenError("labels", bad)
+    return out
+
+
+def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat) -> tuple[int, int]:
+    """Count the trained tokens of a block, and its segments without any, as `token_arrays` does; read labels only."""
+    if "labels" not in row_format.token_columns:
+        return 0, 0
+    if source.labels is None:
+        trained = np.maximum(block.lengths - block.context, 0)
+        return int(trained.sum()), int(np.count_nonzero(trained == 0))
+    places = np.cumsum(block.lengths) - block.lengths
+    labels = _gathered_labels(
+        source.labels, Spans(block.lists, block.starts, block.lengths, places), int(block.lengths.sum())
+    )
+    mask_context(places, block.context, NO_LOSS, labels)
+    tokens, without = count_trained(places, block.lengths, labels)
+    return int(tokens), int(without)
+
+
+def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
+    """Return an array for each column with a value per segment, padding tails included, in the order of the schema."""
+    max_len, ends = row_format.max_len, _ends(block)
     is_short = ends < max_len
     tails = np.flatnonzero(is_short)
     offsets = block.row_starts.astype(np.int32)
@@ -169,6 +224,7 @@ def build_batch(
         "source_ids": (block.source_ids, PADDING),
         "copy": (block.copies, 0),
     }
+    arrays = []
     for name in row_format.segment_columns:
         values, padding = of_segments[name]
         assert values is not None
@@ -180,8 +236,7 @@ def build_batch(
         lists[segments] = block.kept_lists
         for name in row_format.kept:
             arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), kept.column(name, lists, ~is_segment)))
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return batch, Counts(int(block.lengths.sum()), int(trained), int(untrained_segments))
+    return arrays
 
 
 def write_shard(

@@ -66,6 +66,10 @@ class Origins:
     def __getitem__(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the list of each document, counted across all sources; used as `TokenTable.lists`."""
         sources, ids, _ = self.of(documents)
+        return self.lists_of(sources, ids)
+
+    def lists_of(self, sources: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the list of documents given by their sources and their numbers there: int64, of the same shape."""
         lists = self.first_lists[sources] + ids
         for source, part in enumerate(self.parts):
             if part.indices is not None:

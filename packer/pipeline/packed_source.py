@@ -1,0 +1,159 @@
+"""Open the source of a packed dataset again, to compare it with the rows or to read an index's tokens from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from packer.errors import OtherSourceError, PackerError
+from packer.facts import FileIdentity, SourceIdentity
+from packer.options import PackOptions
+from packer.paths import PathList
+from packer.pipeline.read_documents import Documents, SourceLike, one_source, open_sources, read_documents
+from packer.pipeline.watch_source import Watch
+from packer.progress import Progress, silent
+from packer.shards.manifest import Manifest
+from packer.sources import OpenDocuments
+from packer.stores import AnyPath
+
+
+def open_packed_source(
+    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike], tokenizer: str | None = None
+) -> OpenDocuments:
+    """Open the source that a dataset was packed from, with the options of the pack.
+
+    Args:
+        folder: the dataset, for messages.
+        manifest: its manifest.
+        source: its source, or a list: of all sources of a mixture, or else of the paths of one source, in order.
+        tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
+
+    Raises:
+        PackerError: the source cannot be opened, or is not what was packed at first sight.
+    """
+    names = [part.name for part in manifest.source.mixture]
+    sources = source if isinstance(source, (list, tuple)) else [source]
+    paths = [each for each in sources if isinstance(each, (str, Path))]
+    if not names and len(paths) == len(sources):
+        sources = [one_source(paths)]
+    if len(sources) != max(len(names), 1):
+        kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"
+        raise PackerError(f"{folder} is {kind}, and {len(sources)} source(s) are given: give each one, in this order")
+    options = _options(folder, manifest, tokenizer)
+    try:
+        opened = open_sources(list(sources) if names else sources[0], options)
+    except OtherSourceError as error:
+        of_split = f" of the split {options.split}" if options.split is not None else ""
+        raise PackerError(
+            f"{error.found}; {folder} was packed from the column '{options.input_column}'{of_split}: give that source"
+            if manifest.source.text is None
+            else f"{error.found}; {folder} was packed from text{of_split}: give that source"
+        ) from error
+    if isinstance(sources[0], PathList):
+        _refuse_reordered(folder, manifest, opened)
+    return opened
+
+
+def read_index_source(
+    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike], progress: Progress = silent
+) -> tuple[Documents, Watch]:
+    """Open the source of an index and check that it is the one that was packed: files, sizes, and all lengths.
+
+    Args:
+        folder: the index, for messages.
+        manifest: its manifest.
+        source: as for `open_packed_source`.
+        progress: callback, called with "lengths" in documents.
+
+    Returns:
+        The documents, and a watch of their files.
+
+    Raises:
+        PackerError: it is another source, was changed, or must be decoded.
+        SourceError: a file is damaged.
+    """
+    opened = open_packed_source(folder, manifest, source)
+    refuse_decoding(opened)
+    watch = Watch.of(opened)
+    _refuse_other_files(folder, manifest.source.files, opened)
+    documents = read_documents(opened, progress)
+    difference = _difference(manifest.source, documents.identity)
+    if difference is not None:
+        raise PackerError(f"{folder} was packed from another source than the one given: {difference}")
+    watch.check()
+    return documents, watch
+
+
+def refuse_decoding(opened: OpenDocuments) -> None:
+    """Raise a PackerError if documents of a source cannot be addressed where they are, as an index needs it."""
+    for source in opened.sources.values():
+        for input_ in source.inputs:
+            if not input_.mapped:
+                kind = "text" if source.tokenized is not None else "not plain Arrow"
+                remedy = (
+                    "write the tokens once with `packer tokenize`, and pack these"
+                    if source.tokenized is not None
+                    else "save it as uncompressed Arrow, as `save_to_disk` of datasets does"
+                )
+                raise PackerError(
+                    f"{input_.file.name} is {kind}, and an index reads tokens in place each time it is loaded: {remedy}"
+                    ", or leave --index-only out"
+                )
+
+
+def _refuse_other_files(folder: AnyPath, recorded: Sequence[FileIdentity], opened: OpenDocuments) -> None:
+    """Compare names and sizes first, which takes no time and says most about what is wrong."""
+    found = [input_.file for input_ in opened.inputs]
+    if len(found) != len(recorded):
+        raise PackerError(
+            f"{folder} was packed from {len(recorded):,} file(s), and the source has {len(found):,}: give that source"
+        )
+    for one, other in zip(recorded, found, strict=True):
+        if (one.name, one.bytes) != (other.name, other.bytes):
+            raise PackerError(
+                f"{folder} was packed from {one.name} of {one.bytes:,} bytes, and the source has {other.name} of "
+                f"{other.bytes:,} bytes in its place: give the source that was packed, or pack again"
+            )
+
+
+def _difference(recorded: SourceIdentity, found: SourceIdentity) -> str | None:
+    """Return the first difference between two sources with the same files, or None; sources may be renamed."""
+    names = [part.name for part in recorded.mixture]
+    if len(names) == len(found.mixture):
+        parts = tuple(replace(part, name=name) for part, name in zip(found.mixture, names, strict=True))
+        found = replace(found, mixture=parts)
+    one, other = recorded.to_dict(), found.to_dict()
+    name = next((name for name in one if one[name] != other.get(name)), None)
+    if name is None:
+        return None
+    of = "" if name in ("files", "mixture") else f" is {other.get(name)}, the manifest says {one[name]}"
+    return f"its {name}{of or ' differ from those in the manifest'}"
+
+
+def _refuse_reordered(folder: AnyPath, manifest: Manifest, opened: OpenDocuments) -> None:
+    """Raise a PackerError if the files are those that were packed, in another order."""
+    names = [file.name for file in manifest.source.files]
+    found = [input_.file.name for input_ in opened.inputs]
+    if names != found and sorted(names) == sorted(found):
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise PackerError(
+            f"{folder} was packed from these files in another order ({shown}): give the paths in that order"
+        )
+
+
+def _options(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
+    """Return the options of the pack, with the path or Hub id of the tokenizer.
+
+    Raises:
+        PackerError: the tokenizer is not known, or the source was not text.
+    """
+    options = manifest.options
+    if tokenizer is None:
+        name = options.tokenizer
+        if name is not None and "/" not in name and not Path(name).exists():
+            raise PackerError(f"{folder} was packed with the tokenizer {name}: give its path with --tokenizer")
+        return options
+    if options.tokenizer is None:
+        raise PackerError(f"{folder} was packed from tokens: leave --tokenizer {tokenizer} out")
+    return replace(options, tokenizer=tokenizer)
