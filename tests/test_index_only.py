@@ -1,11 +1,20 @@
 """Index-only datasets: rows with their source equal those of the copied dataset, and they become it again."""
 
+import hashlib
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 
 import packer
 from packer.errors import PackerError
+from packer.output.packed_output import PackedOutput
 
 LENGTHS = [5, 12, 1, 30, 7, 3, 3, 9, 1, 2, 11, 4, 6, 8, 10, 5, 5, 2, 0, 25] * 7
 
@@ -37,6 +46,10 @@ def packed_twice(folder, source, **options):
     packer.pack(source, folder / "copy", **options)
     packer.pack(source, folder / "index", index_only=True, **options)
     return folder / "copy", folder / "index"
+
+
+def hashes(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
 
 
 def same_rows(copied, indexed):
@@ -132,3 +145,166 @@ def test_a_mixture_with_repeated_documents(tmp_path):
         packer.load(index, source=one)
     with pytest.raises(PackerError, match=r"packed from one.arrow of .* bytes, and the source has other.arrow"):
         packer.load(index, source=[other, one])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_index_becomes_the_copied_dataset(tmp_path, name):
+    make, options = SOURCES[name]
+    source = make(tmp_path)
+    copy, index = packed_twice(tmp_path, source, **options)
+    packer.materialize(index, source, tmp_path / "made", sync=False)
+    assert hashes(tmp_path / "made") == hashes(copy)
+
+
+def test_an_index_of_a_mixture_becomes_the_copied_dataset(tmp_path):
+    one = write(tmp_path / "one.arrow", columns_of(LENGTHS[:60], labels=masked))
+    other = write(tmp_path / "other.arrow", columns_of(LENGTHS[60:], 60, token_type="int64"))
+    copy, index = packed_twice(tmp_path, [(one, 2.5), (other, 0.5)], mix_unit="epochs")
+    packer.materialize(index, [one, other], tmp_path / "made", sync=False)
+    assert hashes(tmp_path / "made") == hashes(copy)
+
+
+def test_materializing_is_resumed_with_the_same_rows_only(tmp_path, monkeypatch):
+    source = plain(tmp_path, labels=masked)
+    copy, index = packed_twice(tmp_path, source)
+    made, written = tmp_path / "made", []
+
+    def stop_at_third(self, *arguments):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(commit(self, *arguments))
+
+    commit = PackedOutput.commit
+    with monkeypatch.context() as patched:
+        patched.setattr(PackedOutput, "commit", stop_at_third)
+        with pytest.raises(KeyboardInterrupt):
+            packer.materialize(index, source, made, workers=1)
+    with pytest.raises(PackerError, match=r"is an unfinished pack with index [0-9a-f]{32}, not None"):
+        packer.pack(source, made, max_len=16, shard_size=16 * 4 * 12)
+    before = {path.name: path.stat().st_mtime_ns for path in made.glob("*.arrow")}
+    packer.materialize(index, source, made)
+    assert hashes(made) == hashes(copy)
+    assert before.items() <= {path.name: path.stat().st_mtime_ns for path in made.glob("*.arrow")}.items()
+    assert len(before) == 2
+
+
+def test_ranks_materialize_together(tmp_path):
+    source = plain(tmp_path)
+    copy, index = packed_twice(tmp_path, source)
+    command = [sys.executable, "-m", "packer", "materialize", index, "--source", source, "-o", tmp_path / "made"]
+    ranks = [subprocess.Popen([*map(str, command), "--rank", str(rank), "--ranks", "2"]) for rank in range(2)]
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    assert hashes(tmp_path / "made") == hashes(copy)
+
+
+def test_batches_resume_and_workers_read_the_same_tokens(tmp_path, another_process):
+    source = plain(tmp_path, labels=masked)
+    copy, index = packed_twice(tmp_path, source)
+    copied, indexed = packer.load(copy), packer.load(index, source=source)
+    for one, other in zip(*(packer.batches(each, rows=4, tensors="numpy") for each in (copied, indexed)), strict=True):
+        for name, values in one.items():
+            assert np.array_equal(values, other[name]), name
+    there = another_process(_read_all, indexed)
+    assert [row["input_ids"].tolist() for row in copied] == there
+    assert indexed.__getitems__([])[0]["labels"].tolist() == [-100] * 16
+
+
+def _read_all(dataset):
+    return [row["input_ids"].tolist() for row in dataset]
+
+
+def test_without_its_source_an_index_has_no_tokens(tmp_path):
+    source = plain(tmp_path)
+    copy, index = packed_twice(tmp_path, source)
+    dataset = packer.load(index)
+    assert dataset.column_names == ["seq_lengths", "doc_ids", "doc_starts"]
+    assert dataset.find(3) == packer.load(copy).find(3)
+    with pytest.raises(PackerError, match=r"row 0 of the batch has no tokens, .* packer.load\(path, source=...\)"):
+        next(packer.batches(dataset, rows=1))
+    with pytest.raises(PackerError, match="is an index without tokens: write its rows by `packer materialize`"):
+        packer.export(index, tmp_path / "exported", to="megatron")
+    with pytest.raises(PackerError, match="holds its tokens, and source is for an index"):
+        packer.load(copy, source=source)
+    with pytest.raises(PackerError, match="holds its tokens already"):
+        packer.materialize(copy, source, tmp_path / "made")
+
+
+def test_another_source_is_refused(tmp_path):
+    source = plain(tmp_path)
+    _, index = packed_twice(tmp_path, source)
+    (tmp_path / "moved").mkdir()
+    moved = tmp_path / "moved" / "source.arrow"
+    shutil.copy(source, moved)
+    assert len(packer.load(index, source=moved)) == len(packer.load(index))
+    swapped = list(LENGTHS)
+    swapped[0], swapped[1] = swapped[1], swapped[0]
+    write(moved, columns_of(swapped))
+    assert moved.stat().st_size == source.stat().st_size
+    for read in (lambda: packer.load(index, source=moved), lambda: packer.materialize(index, moved, tmp_path / "made")):
+        with pytest.raises(PackerError, match="another source than the one given: its lengths_xxh3_128 is"):
+            read()
+    write(moved, columns_of(LENGTHS[:-1]))
+    with pytest.raises(PackerError, match=r"packed from source.arrow of .* bytes, and the source has source.arrow of"):
+        packer.load(index, source=moved)
+    with pytest.raises(PackerError, match="no such file"):
+        packer.load(index, source=tmp_path / "nowhere")
+
+
+def test_a_source_that_changes_after_loading_is_noticed_by_workers(tmp_path):
+    source = plain(tmp_path)
+    _, index = packed_twice(tmp_path, source)
+    pickled = pickle.dumps(packer.load(index, source=source))
+    write(source, columns_of(LENGTHS))
+    with pytest.raises(PackerError, match=r"source.arrow: the file changed or was replaced"):
+        pickle.loads(pickled)
+
+
+@pytest.mark.parametrize(("column", "value"), [("input_ids", -7), ("input_ids", 2**40), ("labels", -5)])
+def test_tokens_out_of_range_are_named_when_they_are_read(tmp_path, column, value):
+    columns = columns_of(LENGTHS, token_type="int64", labels=masked)
+    lists = columns[column].to_pylist()
+    lists[3][20] = value
+    source = write(tmp_path / "source.arrow", {**columns, column: pa.array(lists, pa.list_(pa.int64()))})
+    if column == "labels":
+        with pytest.raises(PackerError, match=f"document 3 .*'labels' holds {value} at position 20"):
+            packer.pack(source, tmp_path / "index", max_len=16, index_only=True)
+        return
+    packer.pack(source, tmp_path / "index", max_len=16, index_only=True)
+    with pytest.raises(PackerError, match=f"document 3 .*'input_ids' holds {value} at position 20"):
+        list(packer.load(tmp_path / "index", source=source))
+    with pytest.raises(PackerError, match=f"document 3 .*'input_ids' holds {value} at position 20"):
+        packer.materialize(tmp_path / "index", source, tmp_path / "made")
+
+
+def test_what_must_be_decoded_is_refused(tmp_path):
+    (tmp_path / "lines.jsonl").write_text('{"input_ids": [1, 2, 3]}\n')
+    with pytest.raises(PackerError, match=r"lines.jsonl is not plain Arrow, and an index reads tokens in place"):
+        packer.pack(tmp_path / "lines.jsonl", tmp_path / "index", max_len=16, index_only=True)
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_index_reads_nothing_outside_its_source(tmp_path, seed):
+    """Segments that the source does not have, in an index with true hashes, as somebody might make it."""
+    source = plain(tmp_path)
+    _, index = packed_twice(tmp_path, source, overlap=3)
+    random = np.random.default_rng(seed)
+    manifest = json.loads((index / "manifest.json").read_bytes())
+    path = index / manifest["shards"][0]["file"]
+    table = pa.ipc.open_stream(path.read_bytes()).read_all().combine_chunks()
+    name = ("doc_ids", "doc_starts")[seed % 2]
+    lists = table[name].to_pylist()
+    row = int(random.integers(len(lists)))
+    lists[row][0] = int(random.choice([10**6, 2**30, 2**31 - 1]))
+    table = table.set_column(
+        table.column_names.index(name), table.schema.field(name), pa.array(lists, table[name].type)
+    )
+    with pa.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
+    manifest["shards"][0] |= {"bytes": path.stat().st_size, "xxh3_128": xxhash.xxh3_128_hexdigest(path.read_bytes())}
+    manifest.pop("checksum")
+    (index / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(PackerError, match=r"the index refers to .*, which the source does not have"):
+        list(packer.load(index, source=source))
+    with pytest.raises(PackerError, match=r"refers to .*, which the source does not have"):
+        packer.materialize(index, source, tmp_path / "made")

@@ -49,6 +49,7 @@ FLOORS = {
     "signs_of_life": 1,
     "__main__": 4,
     "__init__": 5,
+    "functions": 5,
 }
 
 

@@ -21,6 +21,7 @@ from packer.cli.compare import compare
 from packer.cli.demo import demo
 from packer.cli.doctor import doctor
 from packer.cli.export import export
+from packer.cli.materialize import materialize
 from packer.cli.pack import pack
 from packer.cli.show import show
 from packer.cli.stats import stats
@@ -65,5 +66,5 @@ def cli() -> None:
     """  # noqa: D301  (an escaped b tells click to keep the lines)
 
 
-for command in (pack, tokenize, stats, compare, verify, show, export, check, doctor, demo):
+for command in (pack, tokenize, stats, compare, verify, show, materialize, export, check, doctor, demo):
     cli.add_command(command)

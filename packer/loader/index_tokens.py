@@ -22,6 +22,7 @@ from packer.gather.token_column import VALUE_TYPES
 from packer.labels import NO_LOSS
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
+from packer.pipeline.make_plan import overlap_of
 from packer.pipeline.packed_source import read_index_source
 from packer.pipeline.read_documents import Documents, SourceLike
 from packer.pipeline.watch_source import Watch
@@ -71,7 +72,7 @@ class IndexTokens:
             documents=documents,
             watch=watch,
             row_format=manifest.row_format,
-            overlap=options.overlap if options.long == "split" and options.split_at == "tokens" else 0,
+            overlap=overlap_of(options),
             kept_names=options.keep_tokens,
         )
 

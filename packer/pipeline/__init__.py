@@ -7,6 +7,7 @@
     - `partitioning`: partitions pack their own documents (`partition_rows`), regions pack leftovers (`leftover_rows`)
     - `order_plan`: rows follow the order of the source
     - `group_plan`: groups of documents are kept together or apart
+- `index_shards`: takes the rows of an index instead (`materializing`); `packed_source` opens what was packed again
 - `shard_maker`, `write_shards`: make and write the shards of a plan; `leftover_values`: values that travel to the pool
 - `watch_source`, `disk_space`: source files must not change, rows must fit
 - `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from packer.pipeline.collect_figures import dataset_figures, packed_figures
     from packer.pipeline.comparing import compare
+    from packer.pipeline.materializing import materialize
     from packer.pipeline.measure_row_lengths import row_length_statistics
     from packer.pipeline.packing import PackResult, pack
     from packer.pipeline.statistics import dataset_statistics, packed_statistics
@@ -34,6 +36,7 @@ __all__ = [
     "compare",
     "dataset_figures",
     "dataset_statistics",
+    "materialize",
     "pack",
     "packed_figures",
     "packed_statistics",
@@ -48,6 +51,7 @@ _HOMES = {
     "compare": "comparing",
     "dataset_figures": "collect_figures",
     "dataset_statistics": "statistics",
+    "materialize": "materializing",
     "pack": "packing",
     "packed_figures": "collect_figures",
     "packed_statistics": "statistics",

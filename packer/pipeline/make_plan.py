@@ -92,8 +92,12 @@ def plan_documents(
     else:
         reader = SourceReader(mapped=mapped, options=options)
         shards, totals = _plan_ungrouped(reader, options, rows_per_shard, notes, engine, progress)
-    overlap = options.overlap if options.long == "split" and options.split_at == "tokens" else 0
-    return Planned(mapped=mapped, row_format=row_format, shards=shards, overlap=overlap, totals=totals)
+    return Planned(mapped=mapped, row_format=row_format, shards=shards, overlap=overlap_of(options), totals=totals)
+
+
+def overlap_of(options: PackOptions) -> int:
+    """Return the tokens that each piece of a split document repeats from the end of the piece before it."""
+    return options.overlap if options.long == "split" and options.split_at == "tokens" else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,16 +33,10 @@ def open_packed_source(
         PackerError: the source cannot be opened, or is not what was packed at first sight.
     """
     names = [part.name for part in manifest.source.mixture]
-    sources = source if isinstance(source, (list, tuple)) else [source]
-    paths = [each for each in sources if isinstance(each, (str, Path))]
-    if not names and len(paths) == len(sources):
-        sources = [one_source(paths)]
-    if len(sources) != max(len(names), 1):
-        kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"
-        raise PackerError(f"{folder} is {kind}, and {len(sources)} source(s) are given: give each one, in this order")
+    sources = listed_sources(folder, manifest, source)
     options = _options(folder, manifest, tokenizer)
     try:
-        opened = open_sources(list(sources) if names else sources[0], options)
+        opened = open_sources(sources if names else sources[0], options)
     except OtherSourceError as error:
         of_split = f" of the split {options.split}" if options.split is not None else ""
         raise PackerError(
@@ -53,6 +47,23 @@ def open_packed_source(
     if isinstance(sources[0], PathList):
         _refuse_reordered(folder, manifest, opened)
     return opened
+
+
+def listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[SourceLike]:
+    """Return all sources of a mixture, or the one source, of which several paths may be given.
+
+    Raises:
+        PackerError: their number is wrong.
+    """
+    names = [part.name for part in manifest.source.mixture]
+    sources: list[SourceLike] = list(source) if isinstance(source, (list, tuple)) else [source]
+    paths = [each for each in sources if isinstance(each, (str, Path))]
+    if not names and len(paths) == len(sources):
+        sources = [one_source(paths)]
+    if len(sources) != max(len(names), 1):
+        kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"
+        raise PackerError(f"{folder} is {kind}, and {len(sources)} source(s) are given: give each one, in this order")
+    return sources
 
 
 def read_index_source(
@@ -76,11 +87,9 @@ def read_index_source(
     opened = open_packed_source(folder, manifest, source)
     refuse_decoding(opened)
     watch = Watch.of(opened)
-    _refuse_other_files(folder, manifest.source.files, opened)
+    refuse_other_files(folder, manifest.source.files, opened)
     documents = read_documents(opened, progress)
-    difference = _difference(manifest.source, documents.identity)
-    if difference is not None:
-        raise PackerError(f"{folder} was packed from another source than the one given: {difference}")
+    refuse_other_source(folder, manifest.source, documents.identity)
     watch.check()
     return documents, watch
 
@@ -102,7 +111,7 @@ def refuse_decoding(opened: OpenDocuments) -> None:
                 )
 
 
-def _refuse_other_files(folder: AnyPath, recorded: Sequence[FileIdentity], opened: OpenDocuments) -> None:
+def refuse_other_files(folder: AnyPath, recorded: Sequence[FileIdentity], opened: OpenDocuments) -> None:
     """Compare names and sizes first, which takes no time and says most about what is wrong."""
     found = [input_.file for input_ in opened.inputs]
     if len(found) != len(recorded):
@@ -117,18 +126,18 @@ def _refuse_other_files(folder: AnyPath, recorded: Sequence[FileIdentity], opene
             )
 
 
-def _difference(recorded: SourceIdentity, found: SourceIdentity) -> str | None:
-    """Return the first difference between two sources with the same files, or None; sources may be renamed."""
+def refuse_other_source(folder: AnyPath, recorded: SourceIdentity, found: SourceIdentity) -> None:
+    """Raise a PackerError if two sources with the same files differ; those of a mixture may have other names."""
     names = [part.name for part in recorded.mixture]
     if len(names) == len(found.mixture):
         parts = tuple(replace(part, name=name) for part, name in zip(found.mixture, names, strict=True))
         found = replace(found, mixture=parts)
     one, other = recorded.to_dict(), found.to_dict()
     name = next((name for name in one if one[name] != other.get(name)), None)
-    if name is None:
-        return None
-    of = "" if name in ("files", "mixture") else f" is {other.get(name)}, the manifest says {one[name]}"
-    return f"its {name}{of or ' differ from those in the manifest'}"
+    if name is not None:
+        is_short = name not in ("files", "mixture")
+        what = f" is {other.get(name)}, the manifest says {one[name]}" if is_short else " differ from the manifest"
+        raise PackerError(f"{folder} was packed from another source than the one given: its {name}{what}")
 
 
 def _refuse_reordered(folder: AnyPath, manifest: Manifest, opened: OpenDocuments) -> None:

@@ -23,11 +23,12 @@ from packer.paths import expanded, output_path
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
+from packer.pipeline.index_shards import Index
 from packer.pipeline.leftover_values import leftover_values
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
-from packer.pipeline.packed_source import refuse_decoding
+from packer.pipeline.packed_source import refuse_decoding, refuse_other_files
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker
@@ -77,6 +78,7 @@ def pack(
     overwrite: bool = False,
     engine_options: EngineOptions = EngineOptions(),  # noqa: B008 (immutable)
     progress: Progress = silent,
+    index: Index | None = None,
 ) -> PackResult:
     """Pack a dataset into the folder `output`; after a kill, the same call resumes.
 
@@ -89,6 +91,7 @@ def pack(
         overwrite: replace an unfinished dataset, or a complete one in one step once the new one is complete.
         engine_options: who does the work: this process, several processes, or a Ray cluster.
         progress: callback, called as `progress(stage, done, total)` in every stage.
+        index: index of the same source and options whose rows are written, in place of planning rows.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
@@ -99,8 +102,10 @@ def pack(
     # Open the source, and watch its files for changes.
     source = expanded(source)
     opened = open_sources(source, options)
-    if options.index_only:
+    if options.index_only or index is not None:
         refuse_decoding(opened)
+    if index is not None:
+        refuse_other_files(index.folder, index.manifest.source.files, opened)
     watch = Watch.of(opened)
 
     # Name the output, and describe what is requested of it.
@@ -108,14 +113,16 @@ def pack(
         options = replace(options, pad_id=opened.pad_id or 0)
     out = output_path(output if output is not None else default_output(source, options))
     refuse_inside(source, out)
-    request = request_of(opened, options.to_dict())
+    requested = request = request_of(opened, options.to_dict())
+    if index is not None:  # resumed with these rows only, although rows planned again would hardly differ
+        request = replace(request, options={**request.options, "index": index.key})
 
     with system_errors(out, resumes=True):
         # Return a complete dataset.
         finish_interrupted(out)
         if is_packed(out):
             if not overwrite:
-                return _find_complete(out, opened, request, progress)
+                return _find_complete(out, opened, requested, progress)
             refuse_replacing(out)
             read_manifest(out)  # only a dataset with a valid manifest is replaced
 
@@ -127,10 +134,12 @@ def pack(
                 claim_pack(out, request, sync=sync, overwrite=overwrite, shared=shared, patience=patience) as claimed,
                 chosen_engine(claimed, engine_options, place, workers) as engine,
             ):
-                manifest = _pack_into(claimed, opened, watch, options, engine, progress, overwrite=overwrite)
+                manifest = _pack_into(
+                    claimed, opened, watch, options, engine, progress, overwrite=overwrite, index=index
+                )
         except Exception:
             # The rank that completes the output removes what the others may just be looking for.
-            written = _written_by_another(out, request) if shared else None
+            written = _written_by_another(out, requested) if shared else None
             if written is None:
                 raise
             return PackResult(manifest=written, output=out, found_complete=False, finished_elsewhere=True)
@@ -190,6 +199,7 @@ def _pack_into(
     progress: Progress,
     *,
     overwrite: bool,
+    index: Index | None,
 ) -> Manifest:
     """Pack into a claimed folder, and resume what an interrupted run has left there."""
     # Decode the files that cannot be mapped.
@@ -202,15 +212,19 @@ def _pack_into(
 
     # Check every document, and that an interrupted run had the same source.
     notes = notes_in(claimed)
-    is_grouped, is_in_order = options.group_by is not None, not makes_own_rows(options)
+    is_grouped = options.group_by is not None and index is None
+    is_in_order = not makes_own_rows(options) and index is None
     documents = read_documents(mapped, progress, hold_lengths=is_grouped, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
     check_mixture(claimed, documents.identity, options, engine.workers)
     warn_of_padding(mapped)
 
-    # Plan the rows.
-    planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
+    # Plan the rows, or take those of an index.
+    if index is not None:
+        planned = index.planned(documents, options)
+    else:
+        planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
     watch.check()
     warn_of_split_chats(documents.identity, planned.totals, options)
 

@@ -48,6 +48,22 @@ class Take:
             documents[is_sampled] = self.sample.members(documents[is_sampled])
         return documents, copies
 
+    def numbers(
+        self, documents: NDArray[np.int64], copies: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the numbers of documents of the source and their copies, and whether each of them is taken.
+
+        This reverses `locate`. Documents and copies are at least 0.
+        """
+        population = self.sample.population
+        is_taken = (documents < population) & (copies <= self.copies)
+        numbers = copies * population + documents
+        last = np.flatnonzero(is_taken & (copies == self.copies))
+        ranks, is_sampled = self.sample.ranks(documents[last])
+        numbers[last] = self.copies * population + ranks
+        is_taken[last] = is_sampled
+        return numbers, is_taken
+
     def times(self, first: int, last: int) -> NDArray[np.int64]:
         """Return how often each of the documents first..last - 1 of the source is taken: shape (last - first,)."""
         return self.copies + self.sample.contains(first, last).astype(np.int64)

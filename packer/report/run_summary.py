@@ -37,6 +37,8 @@ def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = No
         lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
     lines += [*_warnings(options, totals), *_text_lines(manifest), *_rejected_lines(totals.documents_rejected, output)]
     lines.append(f"Written to {output}")
+    if options.index_only:
+        lines[-1] += f" without tokens; packer.load({output!r}, source=...) reads them from the dataset"
     return "\n".join(lines)
 
 

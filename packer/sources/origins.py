@@ -63,6 +63,21 @@ class Origins:
             ids[here], copies[here] = self.takes[source].locate(numbers[here] - self.firsts[source])
         return sources, ids, copies
 
+    def numbers(
+        self, sources: NDArray[np.int64], ids: NDArray[np.int64], copies: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the documents of the mixture with these source_ids, doc_ids and copy, and whether it has each of them.
+
+        This reverses `of` where the documents have their own order.
+        """
+        assert self.order is None
+        numbers, is_taken = np.zeros_like(ids), np.zeros(len(ids), np.bool_)
+        for source, take in enumerate(self.takes):
+            here = np.flatnonzero(sources == source)
+            found, is_taken[here] = take.numbers(ids[here], copies[here])
+            numbers[here] = self.firsts[source] + found
+        return numbers, is_taken
+
     def __getitem__(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the list of each document, counted across all sources; used as `TokenTable.lists`."""
         sources, ids, _ = self.of(documents)

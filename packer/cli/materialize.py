@@ -1,0 +1,68 @@
+"""`packer materialize`: write the rows of an index with their tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from dataclasses import MISSING
+from typing import Any
+
+import click
+
+from packer.cli.command import command
+from packer.cli.declared_options import UserPath, options, values_of
+from packer.cli.progress_bars import progress_bars
+from packer.options.command_options import EngineOptions, JsonOption, OutputOptions
+from packer.stores import AnyPath
+
+
+@command(resumes=True)
+@click.argument("index", type=UserPath())
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    required=True,
+    metavar="DATASET",
+    help="Dataset that was packed. Repeat it, in order, for every source of a mixture, or else for every path of a "
+    "source that was packed from several.",
+)
+@options(OutputOptions, "output", default=MISSING, help="Folder to write, here or in object storage.")
+@options(OutputOptions, without=("output",))
+@options(EngineOptions)
+@options(JsonOption)
+def materialize(index: AnyPath, sources: tuple[str, ...], as_json: bool, **values: Any) -> None:
+    """Write the rows of an INDEX with their tokens.
+
+    INDEX is what `packer pack --index-only` wrote. The result is what the same command writes without --index-only. An
+    interrupted command continues where it stopped when it is run again.
+    """
+    from packer import pipeline
+    from packer.ranks import rank_of
+    from packer.report import render_manifest_summary
+
+    engine_options = EngineOptions(**values_of(EngineOptions, values))
+    place = rank_of(engine_options.rank, engine_options.ranks)
+    with progress_bars(silently=place is not None and place.rank > 0) as progress:
+        begun = time.perf_counter()
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to nodes; stdout is for the result
+            result = pipeline.materialize(
+                index,
+                list(sources),
+                engine_options=engine_options,
+                progress=progress,
+                **values_of(OutputOptions, values),
+            )
+        seconds = time.perf_counter() - begun
+    if result.finished_elsewhere:  # the rank that finished it prints the summary
+        return
+    if as_json:
+        content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
+        click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
+    elif result.found_complete:
+        click.echo(f"{result.output} is complete, with the rows of this index: nothing to do ({result.checked})")
+    else:
+        summary = render_manifest_summary(result.manifest, rows=None, output=str(result.output), seconds=seconds)
+        click.echo(summary)

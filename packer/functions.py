@@ -1,0 +1,235 @@
+"""The commands as functions of Python, with options as keyword arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packer.errors import python_names
+from packer.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from typing_extensions import Unpack
+
+    from packer.exporting import Export
+    from packer.options import PackArguments
+    from packer.options.choices import Compression, EngineName, ExportTarget
+    from packer.options.command_options import EngineOptions
+    from packer.shards.manifest import Manifest
+
+
+def pack(
+    source: str
+    | Path
+    | Dataset
+    | DatasetDict
+    | Sequence[str | Path]
+    | Sequence[tuple[str | Path | Dataset | DatasetDict, float]],
+    output: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    sync: bool = True,
+    overwrite: bool = False,
+    engine: EngineName = "threads",
+    ray_address: str | None = None,
+    rank: int | None = None,
+    ranks: int | str | None = None,
+    rank_timeout: float = 30.0,
+    progress: Progress = silent,
+    **options: Unpack[PackArguments],
+) -> Manifest:
+    """Pack a dataset and return its manifest. The same call continues an interrupted one.
+
+    Args:
+        source: a file, folder, glob or Hub id, or a `datasets.Dataset` (a DatasetDict needs `split`). A list of files,
+            folders and globs is one source, in this order. A mixture is a list of sources with weights: [("web", 0.7),
+            ("code", 0.3)].
+        output: folder to write; by default the name of the source with "-packed-MAX_LEN".
+        workers: number of threads; by default the number of available cores. It does not change the bytes.
+        sync: call fsync for every file and folder.
+        overwrite: replace an existing output as soon as the new one is complete.
+        engine: "threads", or "ray" for a Ray cluster with the same storage.
+        ray_address: address of the cluster, or "auto" for the one that this machine belongs to; None starts one here.
+        rank: number of this process, from 0, if several pack into the same folder. They need not be on one machine.
+        ranks: number of these processes, or "env": both numbers as torchrun, Slurm or SkyPilot set them.
+        rank_timeout: seconds without a sign of life after which other ranks take over.
+        progress: callback, called as `progress(stage, done, total)`.
+        options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
+            `help(packer.PackOptions)` and docs/reference/commands.md list them.
+
+    Raises:
+        PackerError: an error that the user can mend, in one line: the value, the limit and the remedy.
+        TypeError: there is no option of that name, or `max_len` is missing.
+    """
+    from packer.options import options_of, pack_options
+    from packer.options.command_options import EngineOptions
+    from packer.pipeline import pack as run
+    from packer.pipeline.read_documents import split_weights
+
+    with python_names():
+        sources, weights = split_weights(source)
+        engine_options = _engine_options(engine, ray_address, rank, ranks, rank_timeout)
+        others = ("output", "workers", "sync", "overwrite", *options_of(EngineOptions), "progress")
+        made = pack_options(options, weights=weights, others=others)
+        result = run(
+            sources,
+            output,
+            options=made,
+            workers=workers,
+            sync=sync,
+            overwrite=overwrite,
+            engine_options=engine_options,
+            progress=progress,
+        )
+        return result.manifest
+
+
+def materialize(
+    index: str | Path,
+    source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict],
+    output: str | Path,
+    *,
+    workers: int | None = None,
+    sync: bool = True,
+    overwrite: bool = False,
+    engine: EngineName = "threads",
+    ray_address: str | None = None,
+    rank: int | None = None,
+    ranks: int | str | None = None,
+    rank_timeout: float = 30.0,
+    progress: Progress = silent,
+) -> Manifest:
+    """Write the rows of an index with their tokens, and return the manifest of the result.
+
+    The bytes are those that `pack` writes without `index_only`. The same call continues an interrupted one.
+
+    Args:
+        index: folder that `pack` wrote with `index_only=True`.
+        source: source that was packed, or a list of all sources of a mixture, in order.
+        output: folder to write.
+        workers: as in `pack`.
+        sync: as in `pack`.
+        overwrite: as in `pack`.
+        engine: as in `pack`.
+        ray_address: as in `pack`.
+        rank: as in `pack`.
+        ranks: as in `pack`.
+        rank_timeout: as in `pack`.
+        progress: as in `pack`.
+
+    Raises:
+        PackerError: an error that the user can mend, in one line.
+    """
+    from packer.pipeline import materialize as run
+
+    with python_names():
+        result = run(
+            index,
+            source,
+            output,
+            workers=workers,
+            sync=sync,
+            overwrite=overwrite,
+            engine_options=_engine_options(engine, ray_address, rank, ranks, rank_timeout),
+            progress=progress,
+        )
+        return result.manifest
+
+
+def verify(
+    packed: str | Path,
+    source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict] | None = None,
+    *,
+    tokenizer: str | None = None,
+    workers: int | None = None,
+    engine: EngineName = "threads",
+    ray_address: str | None = None,
+    progress: Progress = silent,
+) -> Iterator[str]:
+    """Check a packed dataset and yield a sentence for every fault; nothing is yielded if it is verified.
+
+    Without `source`, this checks hashes, structure and the totals of the manifest. With it, every token that should be
+    in the rows is also compared with the source, together with its label and its place.
+
+    Args:
+        packed: folder of the packed dataset.
+        source: source that was packed, or a list of all sources of a mixture, in order. Text is tokenized again.
+        tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
+        workers: number of shards that are checked at a time; by default the number of available cores.
+        engine: "threads", or "ray" to have the shards checked by a Ray cluster with the same storage.
+        ray_address: address of the cluster, or "auto" for the one that this machine belongs to; None starts one here.
+        progress: callback, called as `progress(stage, done, total)`.
+
+    Raises:
+        PackerError: the packed dataset or the source cannot be read.
+    """
+    from packer.pipeline import verify as run
+
+    with python_names():
+        yield from run(
+            packed,
+            source,
+            tokenizer=tokenizer,
+            workers=workers,
+            engine=engine,
+            ray_address=ray_address,
+            progress=progress,
+        )
+
+
+def export(
+    packed: str | Path,
+    output: str | Path | None = None,
+    *,
+    to: ExportTarget,
+    compression: Compression = "zstd",
+    workers: int | None = None,
+    sync: bool = True,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> Export:
+    """Write a packed dataset as Parquet files with the columns of another trainer, one file for each shard.
+
+    Args:
+        packed: folder of the packed dataset.
+        output: folder to write; by default the name of the packed dataset with "-TO".
+        to: trainer whose columns are written.
+        compression: compression of the Parquet files.
+        workers: number of files written at a time; by default the number of available cores. It does not change the
+            bytes.
+        sync: call fsync for every file and folder.
+        overwrite: replace an existing export as soon as the new one is complete.
+        progress: callback, called as `progress("export", done, total)`, in tokens.
+
+    Raises:
+        PackerError: an error that the user can mend, in one line.
+    """
+    from packer.exporting import export as run
+
+    record, _ = run(
+        packed,
+        output,
+        to=to,
+        compression=compression,
+        workers=workers,
+        sync=sync,
+        overwrite=overwrite,
+        progress=progress,
+    )
+    return record
+
+
+def _engine_options(
+    engine: EngineName, ray_address: str | None, rank: int | None, ranks: int | str | None, rank_timeout: float
+) -> EngineOptions:
+    from packer.options.command_options import EngineOptions
+
+    return EngineOptions(
+        engine=engine,
+        ray_address=ray_address,
+        rank=rank,
+        ranks=None if ranks is None else str(ranks),
+        rank_timeout=rank_timeout,
+    )
