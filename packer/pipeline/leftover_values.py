@@ -1,20 +1,23 @@
 """Values of the pieces that partitions and regions leave over, which travel in notes to the tasks that pack them.
 
-    shard of a partition ──▶ values ──▶ shards of the pool
-                                │
-                                └──▶ region ──▶ values ──▶ shards of the pool, made of what regions left over ...
+    shard of a partition ──values──▶ shards of the pool
+              │
+              └──values──▶ region ──values──▶ shards of the pool
+                             │
+                             └──values──▶ region of regions ...
 
 In object storage, a shard of the pool would need a small request for each of its segments. The task that writes the
-shard of a partition has read the blocks around the pieces that it leaves over, so it copies their values into
-a note. A region reads the notes of its partitions, and copies the values of what it leaves over itself into another
-note. Values that are in no note, or in a damaged one, are read from the source: the rows do not depend on the notes.
+shard of a partition has read the blocks around the pieces that it leaves over, so it copies their values into notes:
+one for each shard of the pool that takes some of the pieces, and one for the region that leaves the others over. A
+region that leaves pieces over does the same. Values that are in no note, or in a damaged one, are read from the source:
+the rows do not depend on the notes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,10 +37,13 @@ from packer.stores.temporary_files import temporary_memory
 Copy: TypeAlias = Callable[[Located, NDArray[np.int64], SegmentValues], None]
 """Function that copies the values of segments from the source to these places. Can be pickled."""
 
+_REGION = -1  # in place of a shard of the pool: the region that leaves a piece over
+_RECENT = 2  # notes of regions that are kept in memory: the shards of a region are written one after the other
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, kw_only=True)
 class LeftoverValues:
-    """Notes with the values of leftovers; can be pickled."""
+    """Notes with the values of leftovers. Can be pickled."""
 
     plan: PartitionPlan
     """Plan of the shards."""
@@ -50,13 +56,13 @@ class LeftoverValues:
 
     @property
     def own_shards(self) -> int:
-        """Number of the shards of partitions, which leave values; those of the pool, which need them, follow."""
+        """Number of the shards of partitions, which leave values; those of the pool, which take them, follow."""
         return self.plan.own_shards
 
     def left_by(self, shard: int) -> Located:
         """Return the pieces that the partition of a shard leaves over."""
-        stage = self.plan.stages[0].below.stage
-        return _located(load(self.plan.notes, f"{stage}-{self.plan.partition_of(shard)}").arrays["left"])
+        name = f"{self.plan.stages[0].below.stage}-{self.plan.partition_of(shard)}"
+        return _located(load(self.plan.notes, name).arrays["left"])
 
     def save(self, shard: int, copy: Copy) -> None:
         """Note the values of the pieces that the partition of a shard leaves over.
@@ -64,11 +70,10 @@ class LeftoverValues:
         Raises:
             SourceError: a token or label of the source is out of range.
         """
-        left = self.left_by(shard)
-        values = self._room(left)
-        copy(left, _places(left), values)
-        name = f"{_values(self.plan.stages[0].below.stage)}-{self.plan.partition_of(shard)}"
-        self.plan.notes.save(name, _note(left, values))
+        stage, partition = self.plan.stages[0], self.plan.partition_of(shard)
+        passed_on = self._deal(stage, partition, self.left_by(shard), partial(_copy_all, copy))
+        if len(passed_on.arrays["pieces"]):
+            self.plan.notes.save(f"{_stage(stage.below.stage, _REGION)}-{partition}", passed_on)
 
     def pass_on(self, engine: Engine, copy: Copy) -> None:
         """Note the values of the pieces that regions leave over, level by level, from those left over below.
@@ -76,18 +81,26 @@ class LeftoverValues:
         Raises:
             SourceError: a token or label of the source is out of range.
         """
-        wanted = {stage.below.stage for stage in self.plan.stages}
         for stage in self.plan.stages:
-            if stage.name in wanted:
-                task = partial(self.passed_on, stage, copy)
-                run_stage(self.plan.notes, _values(stage.name), range(len(stage.below)), task, engine=engine)
+            for above in self.plan.stages:
+                if above.below.stage == stage.name:
+                    task, regions = partial(self.passed_on, stage, above, copy), range(len(stage.below))
+                    run_stage(self.plan.notes, _stage(stage.name, _REGION), regions, task, engine=engine)
 
-    def passed_on(self, stage: PoolStage, copy: Copy, region: int) -> Note:
-        """Return a note with the values of the pieces that a region leaves over: a task."""
+    def passed_on(self, stage: PoolStage, above: PoolStage, copy: Copy, region: int) -> Note:
+        """Note the values of the pieces that a region leaves over; a task.
+
+        Args:
+            stage: stage of the region.
+            above: stage whose regions take the pieces.
+            copy: reads what is in no note.
+            region: number of the region.
+
+        Returns:
+            Note with the values of the pieces that the region above leaves over itself; the others are saved.
+        """
         left = _located(load(self.plan.notes, stage.names[region]).arrays["left"])
-        values = self._room(left)
-        self._collect(left, [(stage, region)], copy, values)
-        return _note(left, values)
+        return self._deal(above, region, left, partial(self._collect, [(stage, region)], _REGION, copy))
 
     def collected(self, shard: int, segments: Located, copy: Copy) -> SegmentValues:
         """Return the values of all segments of a shard of the pool, which lie in temporary files.
@@ -97,21 +110,55 @@ class LeftoverValues:
             PackerError: the disk of temporary files is full.
         """
         values = self._room(segments, temporary_memory)
-        self._collect(segments, [(part.stage, part.region) for part in self.plan.pool_parts(shard)], copy, values)
+        self._collect(
+            [(part.stage, part.region) for part in self.plan.pool_parts(shard)], shard, copy, segments, values
+        )
         return values
 
-    def _room(self, segments: Located, memory: Callable[[int], Any] = bytearray) -> SegmentValues:
-        tokens = int(segments.lengths.sum())
-        return SegmentValues.empty(tokens, self.row_format, labels=self.labels, memory=memory)
+    def _deal(
+        self, stage: PoolStage, number: int, left: Located, fill: Callable[[Located, SegmentValues], None]
+    ) -> Note:
+        """Save a note for each shard of the pool that takes some pieces; return that for the region.
+
+        Args:
+            stage: stage whose regions take the pieces.
+            number: number of the task below that left them over.
+            left: the pieces.
+            fill: function that writes the values of pieces, one after the other.
+        """
+        region = self._recent(stage.names[number // stage.below.size])
+        here, found = _Finder(left).find(_located(region.arrays["pieces"]))
+        rows = np.searchsorted(region.arrays["row_starts"], here, side="right") - 1
+        takers = np.full(len(left.lengths), _REGION)
+        takers[found] = self.plan.pool_shards(stage, number // stage.below.size, rows)
+        order = np.argsort(takers, kind="stable")
+        left, takers = _some(left, order), takers[order]
+        values = self._room(left)
+        fill(left, values)
+        ends = np.append(_places(left), left.lengths.sum())
+        notes = {}
+        for taker in [_REGION, *np.unique(takers).tolist()]:
+            first, last = np.searchsorted(takers, [taker, taker + 1])
+            pieces = pieces_of(*(each[first:last] for each in (left.documents, left.starts, left.lengths)))
+            notes[taker] = Note(facts={}, arrays={"pieces": pieces, **values.arrays(ends[first], ends[last])})
+        passed_on = notes.pop(_REGION)
+        for taker, note in notes.items():
+            self.plan.notes.save(f"{_stage(stage.below.stage, taker)}-{number}", note)
+        return passed_on
 
     def _collect(
-        self, segments: Located, regions: Sequence[tuple[PoolStage, int]], copy: Copy, out: SegmentValues
+        self,
+        regions: Sequence[tuple[PoolStage, int]],
+        taker: int,
+        copy: Copy,
+        segments: Located,
+        out: SegmentValues,
     ) -> None:
-        """Write the values of segments that were left over in some regions, one segment after the other."""
+        """Write the values of segments that were left over below some regions, one after the other."""
         places, finder = _places(segments), _Finder(segments)
         missing = np.ones(len(places), bool)
         names = [
-            f"{_values(stage.below.stage)}-{number}"
+            f"{_stage(stage.below.stage, taker)}-{number}"
             for stage, region in regions
             for number in stage.below.numbers(region)
         ]
@@ -124,7 +171,19 @@ class LeftoverValues:
             out.fill(source, Spans(here, pieces.starts[here], pieces.lengths[here], places[found]))
             missing[found] = False
         if missing.any():
-            copy(_some(segments, missing), places[missing], out)
+            copy(_some(segments, np.flatnonzero(missing)), places[missing], out)
+
+    def _room(self, segments: Located, memory: Callable[[int], Any] = bytearray) -> SegmentValues:
+        tokens = int(segments.lengths.sum())
+        return SegmentValues.empty(tokens, self.row_format, labels=self.labels, memory=memory)
+
+    @cached_property
+    def _recent(self) -> Callable[[str], Note]:
+        """Function that loads the note of a region."""
+        return lru_cache(maxsize=_RECENT)(partial(load, self.plan.notes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self.plan, "row_format": self.row_format, "labels": self.labels}
 
 
 def leftover_values(mapped: MappedDocuments, shards: Shards, row_format: RowFormat) -> LeftoverValues | None:
@@ -173,14 +232,19 @@ class _Finder:
         return keys
 
 
-def _values(stage: str) -> str:
-    """Return the name of the stage of the notes with the values of what another stage leaves over."""
-    return f"{stage}-values"
+def _copy_all(copy: Copy, segments: Located, out: SegmentValues) -> None:
+    """Copy the values of segments, one after the other."""
+    copy(segments, _places(segments), out)
 
 
-def _note(pieces: Located, values: SegmentValues) -> Note:
-    named = pieces_of(pieces.documents, pieces.starts, pieces.lengths)
-    return Note(facts={}, arrays={"pieces": named, **values.arrays()})
+def _stage(left_by: str, taker: int) -> str:
+    """Return the name of the stage of the notes with values.
+
+    Args:
+        left_by: stage that left the pieces over.
+        taker: shard of the pool that takes them, or _REGION.
+    """
+    return f"{left_by}-values" if taker == _REGION else f"{left_by}-values-{taker}"
 
 
 def _located(pieces: NDArray[Any]) -> Located:
@@ -189,7 +253,7 @@ def _located(pieces: NDArray[Any]) -> Located:
     return Located(documents=documents, starts=starts, lengths=lengths, row_starts=np.array([0, len(pieces)]))
 
 
-def _some(segments: Located, chosen: NDArray[np.bool_]) -> Located:
+def _some(segments: Located, chosen: NDArray[np.int64]) -> Located:
     documents, starts, lengths = (each[chosen] for each in (segments.documents, segments.starts, segments.lengths))
     return Located(documents=documents, starts=starts, lengths=lengths, row_starts=np.array([0, len(documents)]))
 

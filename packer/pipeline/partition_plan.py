@@ -89,6 +89,13 @@ class PartitionPlan:
             return self.job.shard(partition, None if self.shares is None else self.shares.share(partition))
         return self._pool_shard(number)
 
+    def pool_shards(self, stage: PoolStage, region: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the shard of each of these rows of a region."""
+        first = int(self.pool_rows[: self.pool.index(stage.names[region])].sum())
+        cuts = even_cuts(0, self.pool_packs, self.job.most_rows)
+        shards: NDArray[np.int64] = self.own_shards + np.searchsorted(cuts, first + rows, side="right") - 1
+        return shards
+
     def pool_parts(self, number: int) -> list[PoolPart]:
         """Return the rows that a shard of the pool has, which are consecutive: the part in each note, in order."""
         cuts = even_cuts(0, self.pool_packs, self.job.most_rows)

@@ -59,11 +59,11 @@ class SegmentValues:
         kept = {name.removeprefix(_KEPT): array for name, array in arrays.items() if name.startswith(_KEPT)}
         return cls(input_ids=arrays["input_ids"], labels=arrays.get("labels"), kept_tokens=kept)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all values as arrays, by name."""
+    def arrays(self, first: int, last: int) -> dict[str, NDArray[Any]]:
+        """Return values first..last - 1 as arrays, by name."""
         labels = {} if self.labels is None else {"labels": self.labels}
         kept = {f"{_KEPT}{name}": array for name, array in self.kept_tokens.items()}
-        return {"input_ids": self.input_ids, **labels, **kept}
+        return {name: array[first:last] for name, array in {"input_ids": self.input_ids, **labels, **kept}.items()}
 
     def fill(self, source: SourceColumns, spans: Spans) -> None:
         """Copy values of segments into their places.
