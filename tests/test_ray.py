@@ -33,7 +33,9 @@ def cluster_of_two():
     handler = signal.getsignal(signal.SIGTERM)  # Ray's nodes replace it
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    checks = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # of nodes; by default 3000 and 5
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": checks}
+    started = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         started.add_node(num_cpus=1)
     ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
@@ -148,18 +150,63 @@ def goes_on_after_the_driver_was_killed(cluster, tmp_path):
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
 
 
-def writes_to_a_store(bucket, cluster, tmp_path):
-    source, options, out = as_files(tmp_path), options_of({"keep": ["score"]}), bucket / "set"
+def in_store(out):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.files()}
+
+
+def is_busy(node):
+    """Whether a node of one core runs a task."""
+    from ray._private.state import available_resources_per_node
+
+    return available_resources_per_node()[node.node_id].get("CPU", 0) == 0
+
+
+def replaces_nodes_of_a_store(bucket, server, cluster, tmp_path):
+    """One is killed while it writes, another after its tasks were done."""
+    source, options, out = as_files(tmp_path), options_of({"algorithm": "mixed", "keep": ["score"]}), bucket / "nodes"
     packer.pack(source, tmp_path / "expected", **options)
-    first = packer.pack(source, str(out), engine="ray", **options)
-    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.files()} == hashes(
-        tmp_path / "expected"
-    )
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+
+    def strike(stage, done, total):
+        """Kill the first node when a shard is there, and the second one when it has nothing left to do."""
+        if stage != "write" or len(nodes) != (1 if done == total else 2):
+            return
+        deadline = time.monotonic() + 10
+        while is_busy(nodes[0]) != (done < total):  # the cluster learns it a moment later
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        cluster.remove_node(nodes.pop(0), allow_graceful=False)
+
+    server.faults(seconds=0.3, methods=["PUT"], contains="/data-")
+    made = packer.pack(source, str(out), engine="ray", progress=strike, **options)
+    server.faults()
+    assert not nodes
+    assert in_store(out) == hashes(tmp_path / "expected")
     assert list(packer.verify(str(out), engine="ray")) == []
-    shard = out / first.shards[1].file
+    shard = out / made.shards[1].file
     shard.write_bytes(shard.read_bytes()[::-1])
     (fault,) = packer.verify(str(out), engine="ray")
     assert fault == f"{shard.name} does not match its hash: it was changed after packing"
+
+
+def goes_on_in_a_store_after_the_driver_was_killed(bucket, server, cluster, tmp_path):
+    source, out = save_arrow(tmp_path / "rows.arrow", made_documents(250)), bucket / "driver"
+    command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "64"]
+    command += ["--shard-size", "6KB", "--engine", "ray", "--ray-address", cluster.address, "--json"]
+    server.faults(seconds=0.3, methods=["PUT"], contains="/data-")
+    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (there := [path for path in out.iterdir() if path.name.startswith("data-")]):
+        assert driver.poll() is None
+        time.sleep(0.05)
+    driver.kill()
+    assert driver.wait() == -signal.SIGKILL
+    server.faults()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["found_complete"] is False
+    packer.pack(source, tmp_path / "expected", **options_of({}))
+    assert 0 < len(there) < len(hashes(tmp_path / "expected"))
+    assert in_store(out) == hashes(tmp_path / "expected")
 
 
 SCENARIOS = {
@@ -176,10 +223,12 @@ SCENARIOS = {
 
 
 @pytest.mark.slow
-def test_a_cluster_writes_the_bytes_of_one_process_whatever_dies(tmp_path, bucket):
+def test_a_cluster_writes_the_bytes_of_one_process_whatever_dies(tmp_path, bucket, store_server):
     """One test for all, because a cluster takes long to start and only one process should have one."""
+    of_a_store = (replaces_nodes_of_a_store, goes_on_in_a_store_after_the_driver_was_killed)
+    stored = {scenario.__name__: partial(scenario, bucket, store_server) for scenario in of_a_store}
     with cluster_of_two() as cluster:
-        for name, scenario in {**SCENARIOS, "store": partial(writes_to_a_store, bucket)}.items():
+        for name, scenario in {**SCENARIOS, **stored}.items():
             folder = tmp_path / name
             folder.mkdir()
             try:
