@@ -15,10 +15,15 @@ import click
 from packer.progress import STATUS, silent
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from packer.progress import Progress
 
 INTERVAL = 15.0
 """Seconds between lines of progress where stderr is not a terminal."""
+
+DELAY = 1.0
+"""Seconds of a stage before a bar is drawn on a terminal."""
 
 _UNITS = {
     "decode": "doc",
@@ -62,40 +67,46 @@ def _bars() -> Iterator[Progress]:
     "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears at
     once, because algorithms report no progress while they run.
     """
-    from tqdm import tqdm
-
-    tqdm.monitor_interval = 0  # no monitor thread: where none can be started, tqdm would print a warning
-    bars: dict[str, tqdm[Any]] = {}
+    kind, begun, bar = "", 0.0, None
 
     def draw(stage: str, done: int, total: int) -> None:
-        kind = stage.split()[0]
-        if kind not in bars:
-            for bar in bars.values():
+        nonlocal kind, begun, bar
+        now = time.monotonic()
+        if stage.split()[0] != kind:  # a stage may come back: sources of a mixture are decoded and tokenized in turn
+            if bar is not None:
                 bar.close()
-            bars.clear()  # a stage may come back: sources of a mixture are decoded and tokenized in turn
-            unit, delay = _UNITS.get(kind, "B"), 0 if kind == "solve" else 1
-            width = shutil.get_terminal_size().columns  # 80 where the terminal says 0, for which tqdm draws nothing
-            bars[kind] = tqdm(
-                total=total, desc=stage, unit=unit, unit_scale=unit != "alg", delay=delay, file=sys.stderr, ncols=width
-            )
-        bar = bars[kind]
+            kind, begun, bar = stage.split()[0], now, None
+        if bar is None:
+            if kind != "solve" and now - begun < DELAY:
+                return
+            bar = _new_bar(stage, done, total)
         bar.total = total  # how many documents there are is an estimate at first
         bar.update(done - bar.n)
         if bar.desc != f"{stage}: ":
-            bar.set_description(stage, refresh=bar.format_dict["elapsed"] >= bar.delay)
+            bar.set_description(stage)
 
     try:
         yield draw
     finally:
-        for bar in bars.values():
+        if bar is not None:
             bar.close()
+
+
+def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:
+    """Draw a bar; tqdm is imported here, because most commands on little data show none."""
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # no monitor thread: where none can be started, tqdm would print a warning
+    unit = _UNITS.get(stage.split()[0], "B")
+    width = shutil.get_terminal_size().columns  # 80 where the terminal says 0, for which tqdm draws nothing
+    return tqdm(
+        initial=done, total=total, desc=stage, unit=unit, unit_scale=unit != "alg", file=sys.stderr, ncols=width
+    )
 
 
 @contextmanager
 def _lines() -> Iterator[Progress]:
     """Print lines at intervals: "packer: write 45%, 1.20G of 2.67G tokens, 118M a second"."""
-    from tqdm import tqdm
-
     kind, begun, last = "", 0.0, 0.0
 
     def draw(stage: str, done: int, total: int) -> None:
@@ -105,6 +116,8 @@ def _lines() -> Iterator[Progress]:
             kind, begun, last = stage.split()[0], now, now
         if now - last < INTERVAL:
             return
+        from tqdm import tqdm
+
         last = now
         unit = _UNITS.get(kind, "B")
         if unit == "alg":  # it has no rate
