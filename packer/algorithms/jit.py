@@ -60,6 +60,14 @@ def jit_if_many_tokens(kernel: Kernel) -> Kernel:
     return cast(Kernel, _CompiledIfLarge(kernel, FEW_TOKENS))
 
 
+def jit_or_numpy(in_numpy: Kernel) -> Callable[[Kernel], Kernel]:
+    """Like `jit_if_many_tokens`, with a function that computes the same by NumPy, for plain calls.
+
+    For loops over single tokens, of which Python takes a second for a million.
+    """
+    return lambda kernel: cast(Kernel, _CompiledIfLarge(kernel, FEW_TOKENS, in_numpy))
+
+
 def before_compiling(prepare: Callable[[], None]) -> Callable[[], None]:
     """Call a function once, before the first kernel is compiled; it may import Numba."""
     _preparations.append(prepare)
@@ -73,15 +81,16 @@ _preparing = threading.RLock()
 class _Compiled:
     """A kernel that is compiled on first use. Kernels that call it find the compiled one by `_numba_type_`."""
 
-    def __init__(self, function: Callable[..., object]) -> None:
+    def __init__(self, function: Callable[..., object], plain: Callable[..., object] | None = None) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self.plain = plain or function
         self._compiled: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the compiled kernel; inside a kernel that runs as plain Python, the Python function."""
         if _plain.active:
-            return self.function(*arguments)
+            return self.plain(*arguments)
         return self.compiled(*arguments)
 
     @property
@@ -126,22 +135,24 @@ _plain_seconds = 0.0  # of this process
 class _CompiledIfLarge(_Compiled):
     """A kernel that runs as plain Python while there is little to do."""
 
-    def __init__(self, function: Callable[..., object], most_values: int) -> None:
-        super().__init__(function)
+    def __init__(
+        self, function: Callable[..., object], most_values: int, plain: Callable[..., object] | None = None
+    ) -> None:
+        super().__init__(function, plain)
         self._most_values = most_values
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel in one of the two ways."""
         global _plain_seconds
         if _plain.active:
-            return self.function(*arguments)
+            return self.plain(*arguments)
         if _is_prepared() or _plain_seconds >= PLAIN_SECONDS or _values(arguments) > self._most_values:
             return self.compiled(*arguments)
         began = time.thread_time()
         _plain.active = True
         try:
             with np.errstate(over="ignore"):  # hashes wrap around
-                return self.function(*arguments)
+                return self.plain(*arguments)
         finally:
             _plain.active = False
             _plain_seconds += time.thread_time() - began

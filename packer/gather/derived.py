@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_many_tokens
+from packer.algorithms.jit import jit_if_many_tokens, jit_or_numpy
 
 
 class RowLayout(NamedTuple):
@@ -56,7 +56,16 @@ def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss:
             out[i] = no_loss
 
 
-@jit_if_many_tokens
+def _count_in_numpy(
+    places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]
+) -> tuple[int, int]:
+    """Count as `count_trained` does."""
+    spans = zip(places.tolist(), extents.tolist(), strict=True)
+    trained = [int(np.count_nonzero(labels[place : place + extent] >= 0)) for place, extent in spans]
+    return sum(trained), trained.count(0)
+
+
+@jit_or_numpy(_count_in_numpy)
 def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels: NDArray[np.int32]) -> tuple[int, int]:
     """Count the trained tokens and the untrained segments.
 
@@ -80,7 +89,15 @@ def count_trained(places: NDArray[np.int64], extents: NDArray[np.int64], labels:
     return tokens, without
 
 
-@jit_if_many_tokens
+def _any_in_numpy(
+    places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
+) -> None:
+    """Find as `any_trained` does."""
+    for s, (place, length) in enumerate(zip(places.tolist(), lengths.tolist(), strict=True)):
+        out[s] = (labels[place : place + length] >= 0).any()
+
+
+@jit_or_numpy(_any_in_numpy)
 def any_trained(
     places: NDArray[np.int64], lengths: NDArray[np.int64], labels: NDArray[np.int32], out: NDArray[np.bool_]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large, jit_if_many_tokens
+from packer.algorithms.jit import jit_if_large, jit_if_many_tokens, jit_or_numpy
 from packer.gather.memory import array_at, copy_bytes, prefetch
 from packer.gather.token_column import VALUE_TYPES, Addresses
 
@@ -51,7 +51,14 @@ def _locate(column: Addresses, number: int) -> tuple[int, int]:
     return chunk, index * column.list_sizes[chunk]
 
 
-@jit_if_many_tokens
+def _cast_in_numpy(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
+    """Copy and check as `_copy_cast` does."""
+    wide = values.astype(np.int64)
+    out[:] = wide.astype(np.int32)
+    return bool((((wide >= 0) & (wide <= _LARGEST)) | (wide == allowed)).all())
+
+
+@jit_or_numpy(_cast_in_numpy)
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
     """Copy `values` to `out` as int32; returns whether each is a token id or equal to `allowed`."""
     wrong = False
@@ -62,7 +69,13 @@ def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bo
     return not wrong
 
 
-@jit_if_many_tokens
+def _copy_in_numpy(address: int, out: NDArray[np.int32], allowed: int) -> bool:
+    """Copy and check as `_copy_int32` does."""
+    copy_bytes(out.ctypes.data, address, 4 * len(out))
+    return bool(((out >= 0) | (out == allowed)).all())
+
+
+@jit_or_numpy(_copy_in_numpy)
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     """Variant of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
