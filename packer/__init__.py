@@ -30,10 +30,10 @@ Importing this package imports no other; loading a packed dataset imports numpy 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from packer.errors import PackerError, SourceError
+from packer.names_on_use import names_on_use
 
 if TYPE_CHECKING:
     from packer import attention
@@ -91,40 +91,34 @@ __all__ = [
     "verify",
 ]
 
-_HOMES = {
-    "BatchSampler": "packer.loader",
-    "Export": "packer.exporting",
-    "Imbalance": "packer.loader",
-    "Manifest": "packer.shards.manifest",
-    "MaskedLM": "packer.loader",
-    "PackOptions": "packer.options",
-    "PackedDataset": "packer.loader",
-    "PackedSchedule": "packer.loader",
-    "StaticShape": "packer.loader",
-    "batches": "packer.loader",
-    "causal_lm_loss": "packer.loader",
-    "collate": "packer.loader",
-    "export": "packer.functions",
-    "flatten": "packer.loader",
-    "load": "packer.loader",
-    "masked_lm": "packer.loader",
-    "masked_lm_loss": "packer.loader",
-    "materialize": "packer.functions",
-    "num_items_in_batch": "packer.loader",
-    "pack": "packer.functions",
-    "packed_schedule": "packer.loader",
-    "static_shape": "packer.loader",
-    "verify": "packer.functions",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name on first use, so that `packer --help` stays fast."""
-    if name == "attention":
-        return import_module("packer.attention")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'packer' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = names_on_use(
+    __name__,
+    {
+        "attention": (),
+        "exporting": ("Export",),
+        "functions": ("export", "materialize", "pack", "verify"),
+        "loader": (
+            "BatchSampler",
+            "Imbalance",
+            "MaskedLM",
+            "PackedDataset",
+            "PackedSchedule",
+            "StaticShape",
+            "batches",
+            "causal_lm_loss",
+            "collate",
+            "flatten",
+            "load",
+            "masked_lm",
+            "masked_lm_loss",
+            "num_items_in_batch",
+            "packed_schedule",
+            "static_shape",
+        ),
+        "options": ("PackOptions",),
+        "shards.manifest": ("Manifest",),
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -9,25 +9,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import packer
 from packer import random_purposes
 from packer.algorithms import jit
 from packer.algorithms.jit import jit_if_large
+from packer.gather import any_trained, count_trained, gather_kernels
+from packer.gather.token_column import VALUE_TYPES
+from packer.labels import NO_LOSS
 from tests.test_pack import hashes, made_documents, save_arrow
 
 PACKAGE = Path(__file__).parent.parent / "packer"
 
 MOST_ARGUMENTS = 8
-DECORATORS = {"jit", "jit_if_large", "jit_if_many_tokens"}
+DECORATORS = ("jit", "jit_if_large", "jit_if_many_tokens", "jit_or_numpy")
 
 
-def kernels():
+def kernels(decorators=DECORATORS):
     """(file, name, number of arguments) of every function that is compiled."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and {"jit", "jit_if_large", "jit_if_many_tokens"} & set(
-                map(ast.unparse, node.decorator_list)
+            if isinstance(node, ast.FunctionDef) and any(
+                ast.unparse(decorator).partition("(")[0] in decorators for decorator in node.decorator_list
             ):
                 arguments = node.args
                 number = sum(map(len, (arguments.posonlyargs, arguments.args, arguments.kwonlyargs)))
@@ -105,6 +110,31 @@ def test_a_kernel_is_compiled_when_plain_calls_took_long_or_numba_is_there(monke
         assert len(kernel.compiled.signatures) == 1
 
 
+@pytest.mark.parametrize("value_type", VALUE_TYPES)
+@given(lists=st.lists(st.lists(st.integers(-128, 127), max_size=5), min_size=1, max_size=6), allowed=st.just(NO_LOSS))
+def test_numpy_computes_what_compiled_loops_do(value_type, lists, allowed):
+    flat, lengths = np.array([value for each in lists for value in each]), np.array([len(each) for each in lists])
+    labels, places = flat.astype(np.int32), np.cumsum(lengths) - lengths
+    assert count_trained.plain(places, lengths, labels) == count_trained(places, lengths, labels)
+    found = [np.empty(len(lists), np.bool_) for _ in range(2)]
+    any_trained.plain(places, lengths, labels, found[0])
+    any_trained(places, lengths, labels, found[1])
+    assert (found[0] == found[1]).all()
+    for copy, values in (
+        (gather_kernels._copy_cast, flat.astype(value_type)),
+        (gather_kernels._copy_int32, labels.ctypes.data),
+    ):
+        for limit in (0, allowed):
+            out = [np.empty(len(flat), np.int32) for _ in range(2)]
+            assert copy.plain(values, out[0], limit) == copy(values, out[1], limit)
+            assert (out[0] == out[1]).all()
+
+
+def test_every_kernel_with_a_form_in_numpy_is_compared_with_it():
+    found = {name for _, name, _ in kernels(("jit_or_numpy",))}
+    assert found == {"count_trained", "any_trained", "_copy_cast", "_copy_int32"}
+
+
 COMMANDS = """
 import json, sys
 from packer.algorithms import jit
@@ -131,7 +161,9 @@ def test_a_small_set_is_packed_without_numba_to_the_same_bytes(tmp_path, algorit
     )  # fmt: skip
     imported = set(json.loads(done.stdout.splitlines()[-1]))
     heavy = {"numba", "llvmlite", "torch", "transformers", "tokenizers", "datasets", "pandas", "ray", "highspy"}
-    assert not imported & {*heavy, "pyarrow.parquet", "packer.loader"}
+    assert not imported & {*heavy, "pyarrow.parquet", "tqdm", "importlib.metadata"}
+    others = {"loader", "text", "ray_engine", "cli.show", "sources.text_source", "sources.mixture", "stats.row_figures"}
+    assert not imported & {f"packer.{name}" for name in others}
     packer.pack(source, tmp_path / "compiled", max_len=256, shard_size="60KB", algorithm=algorithm)
     assert hashes(out) == hashes(tmp_path / "compiled")
 

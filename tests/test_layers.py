@@ -24,6 +24,7 @@ FLOORS = {
     "plots": 0,
     "engine": 1,
     "progress": 0,
+    "names_on_use": 0,
     "random_purposes": 0,
     "system_errors": 0,
     "algorithms": 0,

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.stats import BATCH_SIZES, RowArrays, dataset_stats, distribution, packed_stats, padding_ratios
+from packer.stats import BATCH_SIZES, RowArrays, dataset_stats, packed_stats, padding_ratios
 from packer.stats.dataset_figures import epoch_steps
-from packer.stats.distribution import MAX_BINS
+from packer.stats.distribution import MAX_BINS, distribution
 from packer.stats.padding import expected_longest, grouped_total
 
 MAX_LEN = 32

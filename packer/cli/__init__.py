@@ -11,22 +11,15 @@ progress_bars.py     progress bars and log lines; colors.py: whether output is c
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import click
 
 from packer import __version__
-from packer.cli.check import check
-from packer.cli.compare import compare
-from packer.cli.demo import demo
-from packer.cli.doctor import doctor
-from packer.cli.export import export
-from packer.cli.materialize import materialize
-from packer.cli.pack import pack
-from packer.cli.show import show
-from packer.cli.stats import stats
-from packer.cli.tokenize import tokenize
-from packer.cli.verify import verify
+
+COMMANDS = ("pack", "tokenize", "stats", "compare", "verify", "show", "materialize", "export", "check", "doctor", "demo")
+"""The commands, each a function of a module with its name."""
 
 
 def main() -> None:
@@ -34,8 +27,22 @@ def main() -> None:
     cli(prog_name="packer")
 
 
+def command_named(name: str) -> click.Command:
+    """Import a command."""
+    command: click.Command = getattr(import_module(f"packer.cli.{name}"), name)
+    return command
+
+
 class _Commands(click.Group):
-    """The group of commands, which suggests --max-len alone for --max_len, not every similar name."""
+    """The group of commands: imports the one that runs, and suggests --max-len alone for --max_len."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See `click.Group`."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See `click.Group`."""
+        return command_named(cmd_name) if cmd_name in COMMANDS else None
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Group`."""
@@ -64,7 +71,3 @@ def cli() -> None:
     packer doctor                             what this machine has for packing
     packer demo                               on the Python standard library
     """  # noqa: D301  (an escaped b tells click to keep the lines)
-
-
-for command in (pack, tokenize, stats, compare, verify, show, materialize, export, check, doctor, demo):
-    cli.add_command(command)

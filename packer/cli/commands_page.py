@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from packer.cli import cli
+from packer.cli import COMMANDS, command_named
 from packer.cli.command import heading_of
 from packer.cli.declared_options import DeclaredOption
 from packer.options import Option
@@ -44,12 +44,12 @@ Results go to stdout, progress, log lines and errors to stderr. With `--json`, a
 
 def commands_page() -> str:
     """Return the page."""
-    return "\n".join([_INTRODUCTION, *(line for name in cli.commands for line in _command(name))])
+    return "\n".join([_INTRODUCTION, *(line for name in COMMANDS for line in _command(name))])
 
 
 def _command(name: str) -> Iterator[str]:
     """Lines about a command."""
-    command = cli.commands[name]
+    command = command_named(name)
     context = click.Context(command, info_name=f"packer {name}")
     yield f"## packer {name}\n"
     yield f"    {command.get_usage(context).removeprefix('Usage: ')}\n"

@@ -17,8 +17,9 @@
 Importing this package imports none of them.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from packer.names_on_use import names_on_use
 
 if TYPE_CHECKING:
     from packer.pipeline.collect_figures import dataset_figures, packed_figures
@@ -45,24 +46,16 @@ __all__ = [
     "verify",
 ]
 
-_HOMES = {
-    "PackResult": "packing",
-    "TokenizeResult": "tokenizing",
-    "compare": "comparing",
-    "dataset_figures": "collect_figures",
-    "dataset_statistics": "statistics",
-    "materialize": "materializing",
-    "pack": "packing",
-    "packed_figures": "collect_figures",
-    "packed_statistics": "statistics",
-    "row_length_statistics": "measure_row_lengths",
-    "tokenize": "tokenizing",
-    "verify": "verifying",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a function on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'packer.pipeline' has no attribute {name!r}")
-    return getattr(import_module(f"packer.pipeline.{_HOMES[name]}"), name)
+__getattr__ = names_on_use(
+    __name__,
+    {
+        "collect_figures": ("dataset_figures", "packed_figures"),
+        "comparing": ("compare",),
+        "materializing": ("materialize",),
+        "measure_row_lengths": ("row_length_statistics",),
+        "packing": ("PackResult", "pack"),
+        "statistics": ("dataset_statistics", "packed_statistics"),
+        "tokenizing": ("TokenizeResult", "tokenize"),
+        "verifying": ("verify",),
+    },
+)

@@ -14,7 +14,6 @@ from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import PathList
 from packer.pipeline.read_documents import SourceLike
 from packer.ranks import RankOf, Ranks, rank_of
-from packer.ray_engine import ray_engine
 from packer.shards.manifest import is_packed
 from packer.signs_of_life import SignsOfLife
 from packer.stores import AnyPath, is_remote
@@ -76,6 +75,8 @@ def chosen_engine(
     signs = SignsOfLife(folder=claimed.signs, patience=options.rank_timeout, is_alone=is_alone)
     is_complete = partial(is_packed, claimed.out)
     if options.engine == "ray":
+        from packer.ray_engine import ray_engine
+
         showing = signs.shown(0, is_complete) if claimed.is_shared else nullcontext()
         with showing, ray_engine(options.ray_address, workers) as on_ray:
             yield on_ray

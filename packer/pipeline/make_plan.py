@@ -18,9 +18,6 @@ from packer.facts import PlanTotals
 from packer.notes import Note, Notes, NotesInMemory, make_note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import row_format_of
-from packer.pipeline.group_plan import plan_groups
-from packer.pipeline.grouping import document_groups
-from packer.pipeline.order_plan import plan_in_order
 from packer.pipeline.packable_segments import cut_by_policy
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.read_documents import Documents
@@ -148,6 +145,8 @@ def plan_lengths(
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
     if groups is not None:
+        from packer.pipeline.group_plan import plan_groups
+
         plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         shards = PlannedShards(plan=plan, segments=segments)
     else:
@@ -176,6 +175,8 @@ def _plan_ungrouped(
 ) -> tuple[Shards, PlanTotals]:
     """Plan rows without groups; hold nothing per document."""
     if _is_in_order(options):
+        from packer.pipeline.order_plan import plan_in_order
+
         ordered = plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
         return ordered, ordered.totals
     surveyed = survey(reader, options, rows_per_shard=rows_per_shard, threads=engine.workers)
@@ -203,6 +204,9 @@ def _plan_grouped(
     mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, engine: Engine
 ) -> tuple[Shards, PlanTotals]:
     """Plan rows with groups; the whole plan is saved as one note, and then mapped."""
+    from packer.pipeline.group_plan import plan_groups
+    from packer.pipeline.grouping import document_groups
+
     documents = mapped.documents
     assert documents.lengths is not None
     table = replace(mapped.table, lengths=documents.lengths)

@@ -12,9 +12,8 @@ from packer.facts import Totals
 from packer.options import PackOptions
 from packer.output.request import Request, RequestedFile
 from packer.paths import PathList
-from packer.sources import TURN_STARTS, OpenDocuments, Source, open_source, open_text
+from packer.sources import TURN_STARTS, OpenDocuments, Source, open_source
 from packer.sources.tokenized_source import column_names
-from packer.text import TextOptions
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -58,6 +57,9 @@ def open_with(
             pairs=options.pairs,
             skips=skips,
         )
+    from packer.sources import open_text
+    from packer.text import TextOptions
+
     text = TextOptions(
         tokenizer=options.tokenizer,
         train_on=options.train_on,

@@ -33,7 +33,6 @@ from packer.pipeline.read_documents import SourceLike, open_sources, read_docume
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker
 from packer.pipeline.source_warnings import warn_of_padding, warn_of_split_chats
-from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
 from packer.progress import Progress, silent
@@ -169,6 +168,8 @@ def _find_complete(out: AnyPath, opened: OpenDocuments, request: Request, progre
         checked = "its shards have the recorded sizes, and no source file was written since"
         return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")
+    from packer.pipeline.verifying import compare_opened
+
     fault = next(compare_opened(out, manifest, opened, progress), None)
     if fault is not None:
         raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")

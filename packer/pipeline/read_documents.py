@@ -21,13 +21,13 @@ from packer.pipeline.open_inputs import open_with
 from packer.progress import Progress, silent
 from packer.sources import OpenDocuments, Source, TokenTable
 from packer.sources.documents import reading
-from packer.sources.mixture import Mixture, Recipe, distinct_names
-from packer.sources.origins import Origins
 from packer.stores import is_remote
 from packer.stores.mirror import settle
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+
+    from packer.sources.origins import Origins
 
 SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
 """A path, several of them, a glob or Hub id, or a `datasets` object."""
@@ -110,6 +110,8 @@ def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions
         raise PackerError(
             f"{len(source)} source(s) are given, and weights for {len(options.weights)}: give each source, in order"
         )
+    from packer.sources.mixture import Mixture, Recipe, distinct_names
+
     _refuse_twice(source)
     parts = tuple(open_with(each, options, mixed=True) for each in source)
     _refuse_unused(parts, options)

@@ -19,7 +19,6 @@ from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.recounting import identity_faults
 from packer.pipeline.rejected_list import list_faults
 from packer.progress import Progress, silent
-from packer.ray_engine import ray_engine
 from packer.shards.check_shards import verify_packed
 from packer.shards.figures import differences
 from packer.shards.manifest import Manifest
@@ -85,6 +84,8 @@ def _engine(name: EngineName, ray_address: str | None, workers: int) -> Abstract
         PackerError: there is an address for no cluster.
     """
     if name == "ray":
+        from packer.ray_engine import ray_engine
+
         return ray_engine(ray_address, workers)
     if ray_address is not None:
         raise PackerError(f"--ray-address {ray_address} is for --engine ray")

@@ -12,13 +12,18 @@
 - `account`: count every document and token; `threads`: run kernels in threads
 """
 
-from packer.plan.account import count_documents
-from packer.plan.apart import keep_apart
-from packer.plan.cutting import cut_documents, cuts_between
-from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
-from packer.plan.items import cut_pairs, items_of, with_both_of_each
-from packer.plan.segments import Segments
-from packer.plan.whole_plan import Plan, deal
+from typing import TYPE_CHECKING
+
+from packer.names_on_use import names_on_use
+
+if TYPE_CHECKING:
+    from packer.plan.account import count_documents
+    from packer.plan.apart import keep_apart
+    from packer.plan.cutting import cut_documents, cuts_between
+    from packer.plan.groups import NO_GROUP, apart_bound, deal_together, together_bound
+    from packer.plan.items import cut_pairs, items_of, with_both_of_each
+    from packer.plan.segments import Segments
+    from packer.plan.whole_plan import Plan, deal
 
 __all__ = [
     "NO_GROUP",
@@ -36,3 +41,31 @@ __all__ = [
     "together_bound",
     "with_both_of_each",
 ]
+
+__getattr__ = names_on_use(
+    __name__,
+    {
+        "account": ("count_documents",),
+        "apart": ("keep_apart",),
+        "cutting": (
+            "cut_documents",
+            "cuts_between",
+        ),
+        "groups": (
+            "NO_GROUP",
+            "apart_bound",
+            "deal_together",
+            "together_bound",
+        ),
+        "items": (
+            "cut_pairs",
+            "items_of",
+            "with_both_of_each",
+        ),
+        "segments": ("Segments",),
+        "whole_plan": (
+            "Plan",
+            "deal",
+        ),
+    },
+)

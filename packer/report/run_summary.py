@@ -11,7 +11,6 @@ from packer.report.plain_text import count_of, duration, number, percent, render
 from packer.shards.manifest import Manifest
 from packer.stats import PackedStats
 from packer.stores import any_path
-from packer.text.text_columns import TEMPLATE_KWARGS, TOOLS
 
 Fact = list[str]
 """A line of a summary: name, number and note."""
@@ -118,6 +117,8 @@ def _text_lines(manifest: Manifest) -> list[str]:
 
 
 def _text_identity(text: TextIdentity) -> str:
+    from packer.text.text_columns import TEMPLATE_KWARGS, TOOLS
+
     columns = "+".join(column for column in text.columns if column not in (TOOLS, TEMPLATE_KWARGS))
     return f"training on {text.train_on} of {columns} (tokenizer {text.tokenizer[:8]})"
 

@@ -32,11 +32,16 @@ Modules by subject:
 - Histograms instead of documents: `length_counts.py`.
 """
 
-from packer.sources.documents import TURN_STARTS, SourceFile, TokenTable, value_message
-from packer.sources.open_documents import OpenDocuments, SourceOrder, Survey
-from packer.sources.source import Source
-from packer.sources.text_source import open_text
-from packer.sources.tokenized_source import open_source
+from typing import TYPE_CHECKING
+
+from packer.names_on_use import names_on_use
+
+if TYPE_CHECKING:
+    from packer.sources.documents import TURN_STARTS, SourceFile, TokenTable, value_message
+    from packer.sources.open_documents import OpenDocuments, SourceOrder, Survey
+    from packer.sources.source import Source
+    from packer.sources.text_source import open_text
+    from packer.sources.tokenized_source import open_source
 
 __all__ = [
     "TURN_STARTS",
@@ -50,3 +55,23 @@ __all__ = [
     "open_text",
     "value_message",
 ]
+
+__getattr__ = names_on_use(
+    __name__,
+    {
+        "documents": (
+            "SourceFile",
+            "TURN_STARTS",
+            "TokenTable",
+            "value_message",
+        ),
+        "open_documents": (
+            "OpenDocuments",
+            "SourceOrder",
+            "Survey",
+        ),
+        "source": ("Source",),
+        "text_source": ("open_text",),
+        "tokenized_source": ("open_source",),
+    },
+)

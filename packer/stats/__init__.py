@@ -8,17 +8,24 @@
 - `row_lengths`: figures of the same documents in rows of several lengths, to choose max_len by
 - `report_figures`: everything that a report in HTML shows
 - `model_work`: work of a 7B model on rows, of which attention is a share
-- `row_figures` and `algorithm_comparison`: figures of each algorithm's rows; not imported here, because they need Numba
+- `row_figures` and `algorithm_comparison`: figures of each algorithm's rows
+
+Importing this package imports none of them.
 """
 
-from packer.stats.dataset_figures import DatasetStats, Epoch, dataset_stats
-from packer.stats.distribution import Distribution, distribution
-from packer.stats.model_work import RowWork
-from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
-from packer.stats.padding import BATCH_SIZES, Padding, padding_ratios
-from packer.stats.report_figures import ReportFigures, SampleRow
-from packer.stats.row_lengths import RowLength, RowLengths, row_length
-from packer.stats.row_mixing import Mixing
+from typing import TYPE_CHECKING
+
+from packer.names_on_use import names_on_use
+
+if TYPE_CHECKING:
+    from packer.stats.dataset_figures import DatasetStats, Epoch, dataset_stats
+    from packer.stats.distribution import Distribution
+    from packer.stats.model_work import RowWork
+    from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
+    from packer.stats.padding import BATCH_SIZES, Padding, padding_ratios
+    from packer.stats.report_figures import ReportFigures, SampleRow
+    from packer.stats.row_lengths import RowLength, RowLengths, row_length
+    from packer.stats.row_mixing import Mixing
 
 __all__ = [
     "BATCH_SIZES",
@@ -35,8 +42,40 @@ __all__ = [
     "RowWork",
     "SampleRow",
     "dataset_stats",
-    "distribution",
     "packed_stats",
     "padding_ratios",
     "row_length",
 ]
+
+__getattr__ = names_on_use(
+    __name__,
+    {
+        "dataset_figures": (
+            "DatasetStats",
+            "Epoch",
+            "dataset_stats",
+        ),
+        "distribution": ("Distribution",),
+        "model_work": ("RowWork",),
+        "packed_figures": (
+            "PackedStats",
+            "RowArrays",
+            "packed_stats",
+        ),
+        "padding": (
+            "BATCH_SIZES",
+            "Padding",
+            "padding_ratios",
+        ),
+        "report_figures": (
+            "ReportFigures",
+            "SampleRow",
+        ),
+        "row_lengths": (
+            "RowLength",
+            "RowLengths",
+            "row_length",
+        ),
+        "row_mixing": ("Mixing",),
+    },
+)
