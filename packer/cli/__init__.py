@@ -18,7 +18,19 @@ import click
 
 from packer import __version__
 
-COMMANDS = ("pack", "tokenize", "stats", "compare", "verify", "show", "materialize", "export", "check", "doctor", "demo")
+COMMANDS = (
+    "pack",
+    "tokenize",
+    "stats",
+    "compare",
+    "verify",
+    "show",
+    "materialize",
+    "export",
+    "check",
+    "doctor",
+    "demo",
+)
 """The commands, each a function of a module with its name."""
 
 

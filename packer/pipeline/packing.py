@@ -41,6 +41,7 @@ from packer.shards.manifest import MANIFEST, Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import files_beside, kept_shards
 from packer.sources import OpenDocuments
+from packer.sources.packed_documents import files_read
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
@@ -163,8 +164,8 @@ def _find_complete(out: AnyPath, opened: OpenDocuments, request: Request, progre
     if not is_same:
         raise PackerError(f"{out} is complete, packed {difference(found, requested)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
-    paths = [input_.path for input_ in opened.inputs if input_.path is not None]
-    if len(paths) == len(opened.inputs) and not changed_since(out / MANIFEST, paths):
+    paths = [path for input_ in opened.inputs for path, _ in files_read(input_)]
+    if len(paths) >= len(opened.inputs) and not changed_since(out / MANIFEST, paths):
         checked = "its shards have the recorded sizes, and no source file was written since"
         return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")

@@ -9,6 +9,7 @@ from pathlib import Path
 from packer.errors import SourceError
 from packer.sources import OpenDocuments
 from packer.sources.mapped_lists import MappedLists
+from packer.sources.packed_documents import files_read
 
 State = tuple[int, int, int]
 
@@ -27,13 +28,13 @@ class Watch:
         Raises:
             SourceError: a file is gone.
         """
-        named = [(input_.path, input_.file.name) for input_ in opened.inputs if isinstance(input_.path, Path)]
-        return cls(states={path: (name, _state(path, name)) for path, name in named})
+        named = [file for input_ in opened.inputs for file in files_read(input_)]
+        return cls(states={path: (name, _state(path, name)) for path, name in named if isinstance(path, Path)})
 
     def of_mapped(self, spilled: OpenDocuments) -> Watch:
         """Watch only files that are still read, not those that have been decoded."""
         inputs = [input_ for input_ in spilled.inputs if not isinstance(input_, MappedLists) or input_.origin is None]
-        read = {input_.path for input_ in inputs}
+        read = {path for input_ in inputs for path, _ in files_read(input_)}
         return Watch(states={path: state for path, state in self.states.items() if path in read})
 
     def check(self) -> None:

@@ -133,10 +133,15 @@ class Piece:
         return note
 
 
+def piece_size(source: Source) -> int:
+    """Return the approximate size of a piece of a source, in bytes."""
+    return max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
+
+
 def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
     """Cut the inputs that are not mapped into pieces, which depend on nothing but the files and the columns."""
     source = source.records
-    size = max(_PIECE, sum(file.bytes for file in source.files) // _PIECES)
+    size = piece_size(source)
     fingerprint = source.tokenized.fingerprint if source.tokenized is not None else None
     pieces = []
     for number, input_ in enumerate(source.inputs):

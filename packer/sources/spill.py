@@ -5,8 +5,7 @@
 00003-00000.json      note of what the stream was made from, and of its hash; written last, so that it marks the
                       stream as complete
 
-00003.unified         hashes of all streams, once their extra columns have one type each; only if processes share the
-                      work
+00003.unified         hashes of all streams with extra columns of one type each; only if processes share the work
 
 Nothing is synced. After a kill or a power failure, a stream is used again only if it matches its hash. If processes
 share the work, streams are synced instead, and are used as they are.
@@ -36,10 +35,11 @@ from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import join_with
 from packer.sources.decode_pool import DecodePool
-from packer.sources.decoded_pieces import Piece, cut_source
+from packer.sources.decoded_pieces import Piece, cut_source, piece_size
 from packer.sources.decoded_streams import appearing, rewrite, stream_types, write_stream
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
+from packer.sources.packed_documents import sort_packed
 from packer.sources.rejections import Rejections, rejected_file, rejections_of
 from packer.stores import AnyPath, each_at
 
@@ -78,6 +78,7 @@ def decode_inputs(
     source: Source, folder: AnyPath, progress: Progress, engine: Engine, *, kinds: Mapping[str, pa.DataType]
 ) -> list[Piece]:
     """Decode every input that is not mapped into streams in `folder`; see `Source.spill`. Return the streams."""
+    source = sort_packed(source, folder, piece_size(source), engine, progress)
     pieces = cut_source(source, folder)
     decoding = _Decoding(pieces, source, progress, sync=engine.is_shared or not engine.is_local)
     if engine.is_shared:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_
 from packer.sources.joined_paths import join_files
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.masks import apply_masks, with_masks
+from packer.sources.open_packed import is_packed_folder, open_packed, packed_columns, packed_folder, refuse_rows
 from packer.sources.pairs import open_pairs
 from packer.sources.regular_files import require_regular
 from packer.sources.source import Source
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_MANIFEST, _UNFINISHED = "manifest.json", ".packer"
+_UNFINISHED = ".packer"
 _OPENED_TOGETHER = 16  # files in object storage, whose headers are read one after the other
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -92,8 +92,13 @@ def refuse_masks(keep: Sequence[str]) -> None:
 def _opened(
     source: str | Path | PathList | Dataset | DatasetDict, split: str | None, columns: Columns, *, skips: bool
 ) -> Source:
+    packed = packed_folder(source)
+    if packed is not None:
+        return open_packed(packed, split, columns)
     found = find_source(source, split)
-    read = with_masks(columns, _names_in(found, columns.input_ids if skips else None))
+    names = _names_in(found, columns.input_ids if skips else None)
+    refuse_rows(found.name, names)
+    read = with_masks(columns, names)
     if found.table is not None:
         opened: list[Input] = [_open_table(found.table, found.name, read)]
     elif skips:
@@ -119,7 +124,8 @@ def column_names(
         split: as in `open_source`.
         usable: column that a record must have to tell the names, if unusable ones are rejected.
     """
-    return _names_in(find_source(source, split), usable)
+    packed = packed_folder(source)
+    return packed_columns(packed) if packed is not None else _names_in(find_source(source, split), usable)
 
 
 def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: str | None) -> Found:
@@ -199,8 +205,8 @@ def _find_files(source: str | Path, split: str | None) -> Found | None:
 
 def _find_in_folder(folder: AnyPath, split: str | None) -> Found:
     with reading(str(folder)):
-        if _is_packed(folder):
-            raise PackerError(f"{folder} is already packed (it has a {_MANIFEST}); give the dataset it was packed from")
+        if is_packed_folder(folder):
+            raise _not_alone(folder)
         if (folder / _UNFINISHED).is_dir():
             raise PackerError(f"{folder} is an unfinished pack; give the dataset it is packed from")
         is_saved = (folder / STATE).exists() or (folder / SPLITS).exists()
@@ -227,6 +233,12 @@ def _name_files(name: str, root: AnyPath, files: Sequence[AnyPath]) -> Found:
     for file in named:
         require_regular(*file)
     return Found(name, named)
+
+
+def _not_alone(folder: AnyPath) -> PackerError:
+    """Return the error for a packed dataset that cannot be read as documents."""
+    where = "copy it to a local disk" if isinstance(folder, RemotePath) else "give it alone, without --tokenizer"
+    return PackerError(f"{folder} is already packed; to pack its documents again {where}, or give its source")
 
 
 def _relative(file: AnyPath, root: AnyPath) -> str:
@@ -287,13 +299,3 @@ def _check_labels(inputs: tuple[Input, ...], columns: Columns) -> None:
             f"{by_labels[True]} has a column '{columns.labels}', {by_labels[False]} has none; "
             "give labels to all files or to none"
         )
-
-
-def _is_packed(folder: AnyPath) -> bool:
-    if not (folder / _MANIFEST).is_file():
-        return False
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(manifest, dict) and "format_version" in manifest

@@ -1,0 +1,252 @@
+"""Documents of a packed dataset: taken out of its rows in the order of their numbers, split ones joined again.
+
+Rows hold documents in random order, so their boundaries are sorted first (`segment_index.py`), which takes 32 bytes a
+segment on disk. Then any range of documents can be decoded by itself: its segments are looked up, and their tokens are
+gathered from the mapped shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow
+from packer.arrow import compute as pc
+from packer.engine import Engine, Threads
+from packer.gather import Spans, TokenColumn, gather
+from packer.labels import NO_LOSS
+from packer.progress import Progress, silent
+from packer.shards.kept_columns import tokens_at
+from packer.shards.manifest import MANIFEST
+from packer.sources.decode_pool import DecodePool
+from packer.sources.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
+from packer.sources.joined_segments import JoinedSegments, join_segments
+from packer.sources.packed_rows import PackedRows
+from packer.sources.places import Places
+from packer.sources.segment_index import SegmentIndex, SortedSegments, write_runs
+from packer.stores import AnyPath
+
+if TYPE_CHECKING:
+    from packer.sources.source import Source
+
+_PIECE = 32 << 20  # bytes of decoded documents, if they are read as a stream
+_VALUES = 1 << 22  # tokens in a batch: 16 MB
+_DOCUMENTS = 1 << 16  # documents in a batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedDocuments(Input):
+    """The documents of a packed dataset, or of one side of its preference pairs; or a range of them."""
+
+    rows_of: PackedRows
+    """The rows that they are in."""
+
+    columns: Columns
+    """Columns of the documents; the extra ones are kept columns of the rows."""
+
+    documents: range
+    """Documents as the rows number them: all, or every second one for a side of pairs."""
+
+    index: SegmentIndex | None = None
+    """Sorted segments; None if they have to be sorted to be read."""
+
+    @property
+    def file(self) -> SourceFile:
+        """All shards under one name, and the share of their bytes that belongs to these documents."""
+        file, every = self.rows_of.file, max(self.rows_of.documents, 1)
+        first, last = (file.bytes * document // every for document in (self._begin, self.documents.stop))
+        return replace(file, bytes=last - first)
+
+    @property
+    def path(self) -> AnyPath:
+        """Path of the manifest, which has the hashes of all shards."""
+        return self.rows_of.folder / MANIFEST
+
+    @property
+    def rows(self) -> int:
+        """Number of documents."""
+        return len(self.documents)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the documents have labels."""
+        return self.rows_of.has_labels
+
+    @property
+    def decoded(self) -> DecodedSize:
+        """Size of the documents once decoded; of a range, its share by the number of documents."""
+        return DecodedSize(*(size * self.rows // max(self.rows_of.documents, 1) for size in self.rows_of.decoded))
+
+    @property
+    def declared_types(self) -> Mapping[str, pa.DataType]:
+        """Types of the extra columns."""
+        kept_tokens = {name: pa.list_(kind) for name, kind in self.rows_of.kept_tokens.items()}
+        return {name: {**self.rows_of.kept, **kept_tokens}[name] for name in self.columns.extra}
+
+    @property
+    def places(self) -> Places:
+        """Numbers of the documents in the rows."""
+        return _DocumentPlaces(self.rows_of.file.name, self.documents)
+
+    def cut(self, size: int) -> Sequence[PackedDocuments]:
+        """Cut into ranges of documents; each takes about `size` bytes if documents are equally long everywhere."""
+        borders = self.rows_of.borders(size)
+        first, step = self.documents.start, self.documents.step
+        return [
+            replace(self, documents=range(begin + first, end, step)) for begin, end in pairwise(borders) if begin < end
+        ] or [self]
+
+    def sorted(self, folder: AnyPath, size: int, engine: Engine, progress: Progress) -> PackedDocuments:
+        """Sort the segments of the rows, which any piece needs before it is read; return the same documents.
+
+        Args:
+            folder: folder for the sorted segments.
+            size: approximate size of a piece, as for `cut`.
+            engine: decides what this process sorts.
+            progress: callback, called with "sort", in segments.
+
+        Raises:
+            PackerError: a shard is damaged, or the folder cannot be written.
+        """
+        of = self.rows_of
+        state = self.path.stat()
+        made_from = {"bytes": state.st_size, "mtime_ns": state.st_mtime_ns, "documents": of.documents}
+        index = SegmentIndex(
+            packed=of.folder,
+            manifest=of.manifest,
+            kept=of.kept,
+            kept_bytes=of.kept_bytes,
+            borders=of.borders(size),
+            folder=folder,
+            prefix="segments",
+            made_from=made_from,
+        )
+        write_runs(index, self, engine, progress)
+        return replace(self, index=index)
+
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
+        """Yield the documents in order; without an index, segments are sorted in a temporary folder first.
+
+        Raises:
+            DocumentError: a document is not in the rows as a whole, or holds a value that is no token.
+        """
+        if self.index is None:
+            with TemporaryDirectory(prefix="packer-segments-") as folder:
+                yield from self.sorted(Path(folder), _PIECE, Threads(), silent).batches(pool)
+            return
+        side = self.documents.start - self._begin
+        for number, (begin, end) in enumerate(pairwise(self.index.borders)):
+            if self._begin <= begin and end <= self.documents.stop:
+                documents = range(begin + side, end, self.documents.step)
+                before = (documents.start - self.documents.start) // documents.step
+                try:
+                    yield from self._in_range(documents, number)
+                except DocumentError as fault:
+                    raise fault.at(before + fault.row) from None
+
+    @property
+    def _begin(self) -> int:
+        """First document of these, or the other answer of its pair."""
+        return self.documents.start - self.documents.start % self.documents.step
+
+    def _in_range(self, documents: range, number: int) -> Iterator[Batch]:
+        """Yield the documents of a range of the index."""
+        assert self.index is not None
+        segments = self.index.read(number)
+        if documents.step > 1:
+            segments = segments.of(np.flatnonzero((segments.documents - documents.start) % documents.step == 0))
+        joined = join_segments(segments, documents, self.rows_of.manifest.options)
+        first = 0
+        while first < len(documents):
+            limit = joined.ends[first] - joined.lengths[first] + _VALUES
+            last = int(np.searchsorted(joined.ends, limit, side="right"))
+            last = min(max(last, first + 1), first + _DOCUMENTS, len(documents))
+            yield self._batch(joined, segments, documents, slice(first, last))
+            first = last
+
+    def _batch(self, joined: JoinedSegments, segments: SortedSegments, documents: range, part: slice) -> Batch:
+        """Copy some of the documents of a range out of the rows."""
+        lengths, max_len = joined.lengths[part], self.rows_of.manifest.max_len
+        first, last = np.searchsorted(joined.rows, [part.start, part.stop])
+        sizes, places = joined.new_lengths[first:last], joined.new_places[first:last]
+        spans = Spans(places // max_len, places % max_len, sizes, np.cumsum(sizes) - sizes)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+
+        def lists(values: pa.Array) -> pa.Array:
+            return pa.LargeListArray.from_arrays(as_arrow(offsets), values)
+
+        def copied(column: TokenColumn, name: str, allowed: int) -> pa.Array:
+            out = np.empty(int(offsets[-1]), np.int32)
+            bad = gather(column.addresses, spans, allowed, out)
+            if bad >= 0:
+                raise DocumentError(
+                    int(joined.rows[first + bad]),
+                    f"'{name}' of the rows holds a value that is no token: check them with `packer verify`",
+                )
+            return lists(as_arrow(out))
+
+        labels = self.rows_of.labels
+        extra = {}
+        for name in self.columns.extra:
+            if name in self.columns.per_token:
+                column, kind = self.rows_of.token_columns[name], self.rows_of.kept_tokens[name]
+                extra[name] = [lists(tokens_at(column, kind, spans, int(offsets[-1])))]
+            else:
+                extra[name] = [_of_documents(segments.kept[name], joined.firsts[part], name)]
+        done = documents[part.stop - 1] + 1 - self._begin
+        return Batch(
+            [copied(self.rows_of.input_ids, "input_ids", 0)],
+            None if labels is None else [copied(labels, "labels", NO_LOSS)],
+            self.file.bytes * done // max(self.documents.stop - self._begin, 1),
+            extra,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _DocumentPlaces:
+    """Numbers of documents in the rows of a packed dataset."""
+
+    name: str
+    documents: range
+
+    def place(self, row: int) -> str:
+        """Return the location of a document, such as "data-*-of-00012.arrow document 17"."""
+        return f"{self.name} document {self.documents[row]}"
+
+
+def _of_documents(values: pa.Array, firsts: NDArray[np.int64], name: str) -> pa.Array:
+    """Return the values at the first segments of documents; null, or no turns, for documents without one (-1)."""
+    is_missing = pa.array(firsts < 0)
+    found = values.take(pa.array(firsts, mask=firsts < 0))
+    if name == TURN_STARTS and not pa.types.is_null(found.type):
+        return pc.if_else(is_missing, pa.scalar([], found.type), found)
+    return found
+
+
+def sort_packed(source: Source, folder: AnyPath, size: int, engine: Engine, progress: Progress) -> Source:
+    """Sort the segments of every packed dataset among the inputs of a source; return the source that can use them."""
+    if not any(isinstance(input_, PackedDocuments) for input_ in source.inputs):
+        return source
+    ready = copy(source)
+    ready.inputs = tuple(
+        input_.sorted(folder, size, engine, progress) if isinstance(input_, PackedDocuments) else input_
+        for input_ in source.inputs
+    )
+    return ready
+
+
+def files_read(input_: Input) -> list[tuple[AnyPath, str]]:
+    """Return path and name of every file that an input is read from; a dataset in memory has none."""
+    if isinstance(input_, PackedDocuments):
+        folder, shards = input_.rows_of.folder, input_.rows_of.shards
+        return [(folder / name, name) for name in (MANIFEST, *(shard.file.name for shard in shards))]
+    return [] if input_.path is None else [(input_.path, input_.file.name)]
