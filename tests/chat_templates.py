@@ -118,6 +118,13 @@ def save_tokenizer(folder, *, template=None, adds_bos=False, adds_eos=False):
     return str(folder)
 
 
+def auto_tokenizer(path):
+    """The tokenizer of transformers, with which packer's is compared."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(path))
+
+
 def lists(array: pa.ListArray) -> list[list[int]]:
     return array.to_pylist()
 

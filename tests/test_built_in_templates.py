@@ -14,6 +14,7 @@ from packer.text.built_in_templates import built_in
 from packer.text.rendering import Chat, Templates
 from packer.text.text_columns import Records
 from packer.text.text_encoder import Encoder, TextOptions
+from packer.text.tokenizer import of_transformers
 from tests.chat_templates import WORDS
 
 SYSTEM = {"role": "system", "content": "Be brief. "}
@@ -36,7 +37,7 @@ def folder(tmp_path_factory) -> Path:
 
 def rendered(folder: Path, template: str, messages, *, prompt: bool = False) -> str:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    return Templates(tokenizer, template).render(Chat(0, messages), prompt=prompt)
+    return Templates(of_transformers(tokenizer), template).render(Chat(0, messages), prompt=prompt)
 
 
 def template_of_trl(name: str) -> str:

@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 import packer
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
-from tests.chat_templates import BODY, END, EXACT, LOOP, MARKED, PROMPT, REWRITING, lists, save_tokenizer
+from packer.text import Encoder, TextError, TextOptions, recognise
+from tests.chat_templates import (
+    BODY,
+    END,
+    EXACT,
+    LOOP,
+    MARKED,
+    PROMPT,
+    REWRITING,
+    auto_tokenizer,
+    lists,
+    save_tokenizer,
+)
 
 pytest.importorskip("transformers")
 
@@ -36,7 +47,7 @@ def tokenizer_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_path):
-    return open_tokenizer(tokenizer_path)
+    return auto_tokenizer(tokenizer_path)
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from packer.sources import decoded_pieces as pieces_module
 from packer.sources import text_records as records_module
 from packer.sources.hugging_face import REPORT
 from packer.sources.text_source import TextInput
-from packer.text import TRAIN_ON, open_tokenizer
+from packer.text import TRAIN_ON
 from tests import naive_chats
-from tests.chat_templates import EXACT, REWRITING, WORDS, save_tokenizer, trained
+from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained
 from tests.test_spill import with_free
 
 zstandard = pytest.importorskip("zstandard")
@@ -154,7 +154,7 @@ def assert_rows_hold(packed: Path, records, tokenizer, template=None, max_len=MA
 def test_rows_hold_the_tokens_of_each_document_alone(tmp_path, tokenizer, kind, small):
     records = KINDS[kind]()
     manifest = pack(write_lines(tmp_path / "rows.jsonl", records), tmp_path / "out", tokenizer)
-    assert_rows_hold(tmp_path / "out", records, open_tokenizer(tokenizer), CHATML)
+    assert_rows_hold(tmp_path / "out", records, auto_tokenizer(tokenizer), CHATML)
     assert manifest.totals.documents == len(records)
     assert manifest.options.pad_id == trained().token_to_id("<|endoftext|>")
     assert not list(packer.verify(tmp_path / "out", tmp_path / "rows.jsonl", tokenizer=tokenizer))
@@ -172,7 +172,7 @@ def test_rows_of_real_corpora_hold_the_tokens_of_each_document_alone(tmp_path, s
     real = str(shared_data / "tokenizers" / name)
     template = CHATML if "messages" in records[0] else None
     manifest = pack(source, tmp_path / "out", real, max_len=1024, chat_template=template)
-    assert_rows_hold(tmp_path / "out", records, open_tokenizer(real), template, max_len=1024)
+    assert_rows_hold(tmp_path / "out", records, auto_tokenizer(real), template, max_len=1024)
     assert manifest.options.tokenizer == name
     assert not list(packer.verify(tmp_path / "out", source, tokenizer=real))
 
@@ -191,7 +191,7 @@ def test_a_column_can_be_named_and_the_end_token_left_out(tmp_path, tokenizer):
     source = write_lines(tmp_path / "rows.jsonl", [{"content": record["text"], "text": "no"} for record in texts()])
     pack(source, tmp_path / "out", tokenizer, text_column="content", eos=False, max_len=4096)
     found = documents_of(tmp_path / "out")
-    opened = open_tokenizer(tokenizer)
+    opened = auto_tokenizer(tokenizer)
     assert [found[number][0] for number in range(60)] == [opened(record["text"])["input_ids"] for record in texts()]
 
 
@@ -200,7 +200,7 @@ def test_tools_that_only_a_later_line_has_are_rendered(tmp_path, tokenizer):
     with_tools = {**chats()[1], "tools": [{"name": "dig"}, {"name": "run"}]}
     write_lines(tmp_path / "rows.jsonl", [chats()[0], with_tools])
     pack(tmp_path / "rows.jsonl", tmp_path / "out", tokenizer, chat_template=template, max_len=512)
-    text = open_tokenizer(tokenizer).decode(documents_of(tmp_path / "out")[1][0])
+    text = auto_tokenizer(tokenizer).decode(documents_of(tmp_path / "out")[1][0])
     assert text.startswith("TOOLS 2\n")
 
 
@@ -449,7 +449,7 @@ def test_straddling_and_untrained_documents_are_counted_and_printed(tmp_path, to
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
     totals = read_manifest(tmp_path / "rows-packed-64").totals
-    ours = open_tokenizer(tokenizer)
+    ours = auto_tokenizer(tokenizer)
 
     def straddles(record):
         offsets = ours(record["prompt"] + record["completion"], return_offsets_mapping=True)["offset_mapping"]
@@ -598,13 +598,17 @@ importlib.util.find_spec = lambda name, package=None: None if name == "torch" el
 @pytest.mark.parametrize("usual", [None, "0"])
 def test_text_is_packed_without_torch_and_without_a_warning(tmp_path, tokenizer, usual):
     source = write_lines(tmp_path / "rows.jsonl", chats())
+    own = shutil.copytree(tokenizer, tmp_path / "tokenizer")  # transformers opens it, as packer does not know the key
+    config = json.loads((own / "tokenizer_config.json").read_text())
+    (own / "tokenizer_config.json").write_text(json.dumps(config | {"unknown": 1}))
     name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
     env = {key: value for key, value in os.environ.items() if key != name} | ({} if usual is None else {name: usual})
     code = f"{NO_TORCH}\nimport packer\npacker.pack(sys.argv[1], sys.argv[2], max_len=64, tokenizer=sys.argv[3])\n"
     code += f"assert os.environ.get({name!r}) == {usual!r}\nassert 'torch' not in sys.modules\n"
+    code += "assert 'transformers' in sys.modules\n"
     code += "import transformers\nassert not transformers.is_torch_available()\n"
     code += "transformers.logging.get_logger('transformers').warning('something else')\n"
-    command = [sys.executable, "-c", code, str(source), str(tmp_path / "out"), str(tokenizer)]
+    command = [sys.executable, "-c", code, str(source), str(tmp_path / "out"), str(own)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     assert "PyTorch" not in done.stderr + done.stdout

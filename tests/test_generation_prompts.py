@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
-from tests.chat_templates import BODY, END, LOOP, PROMPT, REWRITING, lists, save_tokenizer
+from packer.text import Encoder, TextError, TextOptions, recognise
+from tests.chat_templates import BODY, END, LOOP, PROMPT, REWRITING, auto_tokenizer, lists, save_tokenizer
 
 pytest.importorskip("transformers")
 
@@ -30,7 +30,7 @@ def tokenizer_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_path):
-    return open_tokenizer(tokenizer_path)
+    return auto_tokenizer(tokenizer_path)
 
 
 @pytest.fixture(scope="module")

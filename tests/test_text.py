@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import PackerError
-from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from packer.text import Encoder, TextError, TextOptions, recognise
 from tests import naive
-from tests.chat_templates import WORDS, lists, save_tokenizer, trained, trained_at
+from tests.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, trained, trained_at
 
 pytest.importorskip("transformers")
 
@@ -34,7 +34,7 @@ def path(request, tmp_path_factory):
 def opened(path):
     """The tokenizer by itself, and encoders of texts and of pairs."""
     options = TextOptions(tokenizer=path)
-    return open_tokenizer(path), Encoder(options, TEXT), Encoder(options, PAIR)
+    return auto_tokenizer(path), Encoder(options, TEXT), Encoder(options, PAIR)
 
 
 # ---- which columns ----
@@ -150,7 +150,7 @@ def test_alpaca_has_its_input_in_the_prompt(path, text_column):
 
 def test_no_eos_adds_none(path):
     options = TextOptions(tokenizer=path, eos=False)
-    tokenizer = open_tokenizer(path)
+    tokenizer = auto_tokenizer(path)
     encoded = Encoder(options, TEXT).encode([{"text": "The fox"}])
     assert lists(encoded.input_ids) == [tokenizer("The fox")["input_ids"]]
 
@@ -254,7 +254,7 @@ def test_a_tokenizer_in_python_gives_the_same(opened, monkeypatch):
     _, _, fast = opened
     records = [{"prompt": p, "completion": c} for p, c in [("fox:", " dogs"), ("", "café 😀"), ("fo", "x"), ("x", "")]]
     wanted = fast.encode(records)
-    monkeypatch.setattr(fast._tokens, "_backend", None)
+    monkeypatch.setattr(fast._tokens, "backend", None)
     assert fast.encode(records) == wanted
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import PackerError
-from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from packer.text import Encoder, TextError, TextOptions, recognise
 from packer.text.message_ends.generation_tags import mark_generated, tags_stand_alone, without_generation_marks
 from packer.text.messages import messages_of
 from tests import naive_chats
@@ -19,6 +19,7 @@ from tests.chat_templates import (
     MARKED,
     REWRITING,
     WORDS,
+    auto_tokenizer,
     lists,
     save_tokenizer,
     trained_at,
@@ -60,7 +61,7 @@ def encoders(tokenizer_path):
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_path):
-    return open_tokenizer(tokenizer_path)
+    return auto_tokenizer(tokenizer_path)
 
 
 def encode(encoder, conversation):
@@ -300,7 +301,7 @@ def test_tools_and_template_arguments_reach_the_template(tokenizer_path):
     record = {"messages": QUESTION, "tools": json.dumps([{"name": "f"}]), "chat_template_kwargs": {"mood": "calm"}}
     options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on="all")
     encoder = Encoder(options, recognise(record, "x"))
-    text = text_of(open_tokenizer(tokenizer_path), lists(encoder.encode([record]).input_ids)[0])
+    text = text_of(auto_tokenizer(tokenizer_path), lists(encoder.encode([record]).input_ids)[0])
     assert text.endswith('[{"name": "f"}]calm')
 
 

@@ -15,9 +15,9 @@ from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.sources import decoded_pieces as pieces_module
 from packer.sources import text_records as records_module
-from packer.text import END_OF_TEXT, open_tokenizer
+from packer.text import END_OF_TEXT
 from packer.text.tokens import _PROBES
-from tests.chat_templates import END, EXACT, LOOP, REWRITING, save_tokenizer
+from tests.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer, save_tokenizer
 from tests.test_from_text import chats, pack, pairs, shards, texts, write_formats, write_lines
 
 pytest.importorskip("zstandard")
@@ -208,7 +208,7 @@ def test_turns_begin_where_the_messages_before_them_end(tmp_path, tokenizer, sma
     source = write_lines(tmp_path / "rows.jsonl", made)
     options = PackOptions(max_len=1, tokenizer=tokenizer, chat_template=template, train_on=train_on)
     result = tokenize(source, options=options, sync=False)
-    ours = open_tokenizer(tokenizer)
+    ours = auto_tokenizer(tokenizer)
     rows = datasets.load_from_disk(str(result.output))
     boundaries = 0
     for row, record in zip(rows, made, strict=True):
@@ -230,7 +230,7 @@ def test_chats_are_split_between_turns_only(tmp_path, tokenizer, small, kind, op
     out = tmp_path / "out"
     manifest = pack(source, out, tokenizer, split_at="turns", keep=["source"], **options)
     assert manifest.totals.documents_split > 5
-    ours = open_tokenizer(tokenizer)
+    ours = auto_tokenizer(tokenizer)
     pieces = {}
     for row in packer.load(out):
         place = 0

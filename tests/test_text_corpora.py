@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from packer.text import Encoder, TextError, TextOptions, recognise
 from packer.text.message_ends import ChatTemplate
 from packer.text.rendering import Chat
+from packer.text.tokenizer import of_transformers
 from tests import naive_chats
-from tests.chat_templates import EXACT, MARKED, lists, trained_at
+from tests.chat_templates import EXACT, MARKED, auto_tokenizer, lists, trained_at
 
 zstandard = pytest.importorskip("zstandard")
 pytest.importorskip("transformers")
@@ -36,7 +37,7 @@ def read(shared_data, name):
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def tokenizer(request, shared_data):
-    return open_tokenizer(str(shared_data / "tokenizers" / request.param))
+    return auto_tokenizer(str(shared_data / "tokenizers" / request.param))
 
 
 def encode(tokenizer, records, **options):
@@ -85,7 +86,7 @@ def test_chats_train_what_the_twin_finds(shared_data, tokenizer, corpus, templat
 
 
 def test_qwen3_takes_single_turns_and_refuses_several(shared_data):
-    qwen3 = open_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+    qwen3 = auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
     records = read(shared_data, "gsm8k")
     encoded, found, labels = encode(qwen3, records)
     assert encoded.untrained == encoded.straddling == ()
@@ -102,7 +103,7 @@ def test_gsm8k_in_chatml_is_the_tokenized_set(shared_data):
     made = datasets.load_from_disk(str(shared_data / "tokenized" / "gsm8k"))
     with (shared_data / "corpora" / "gsm8k.jsonl").open() as file:
         records = [json.loads(line) for line in file][:SAMPLE]
-    qwen3 = open_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+    qwen3 = auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
     _, found, labels = encode(qwen3, records, chat_template=EXACT["chatml"])
     assert found == made[:SAMPLE]["input_ids"]
     assert labels == made[:SAMPLE]["labels"]
@@ -138,7 +139,7 @@ def trl_prepares(tokenizer, records, tmp_path, **options):
 
 @pytest.fixture(scope="module")
 def qwen3(shared_data):
-    return open_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+    return auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
 
 
 @pytest.mark.parametrize("corpus", ["gsm8k", "sgd_multiturn"])
@@ -146,7 +147,7 @@ def test_trl_trains_on_the_same_tokens_of_chats(shared_data, qwen3, corpus, tmp_
     """TRL needs marks, which its copy of Qwen3's template has; it renders a single turn as the original does."""
     records = read(shared_data, corpus)[::4]
     with_marks = (trl_templates() / "qwen3_training.jinja").read_text()
-    marked = open_tokenizer(qwen3.name_or_path)
+    marked = auto_tokenizer(qwen3.name_or_path)
     marked.chat_template = with_marks
     theirs = trl_prepares(marked, records, tmp_path, assistant_only_loss=True)
     _, ids, labels = encode(qwen3, records, chat_template=with_marks)
@@ -181,7 +182,7 @@ def test_templates_with_trls_marks_train_what_the_originals_do_turn_by_turn(shar
     agreed, different = set(), set()
     for marked in folder.glob("*_training.jinja"):
         name = marked.name.removesuffix("_training.jinja")
-        pair = [ChatTemplate(qwen3, path.read_text()) for path in (folder / f"{name}.jinja", marked)]
+        pair = [ChatTemplate(of_transformers(qwen3), path.read_text()) for path in (folder / f"{name}.jinja", marked)]
         for chat in chats:
             try:
                 by_turns, by_tags = (template.locate(chat, "assistant") for template in pair)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.text import open_tokenizer
 from packer.text.message_ends.generation_tags import has_generation_tags, mark_generated, without_generation_marks
 from packer.text.message_ends.message_marks import ends_of, mark_ends, without_end_marks
 from tests.chat_templates import (
@@ -20,6 +19,7 @@ from tests.chat_templates import (
     PROMPT,
     REWRITING,
     WORDS,
+    auto_tokenizer,
     save_tokenizer,
 )
 
@@ -167,7 +167,7 @@ conversations = st.lists(
 
 @pytest.fixture(scope="module")
 def render(tmp_path_factory):
-    tokenizer = open_tokenizer(save_tokenizer(tmp_path_factory.mktemp("tokenizer"), adds_bos=True))
+    tokenizer = auto_tokenizer(save_tokenizer(tmp_path_factory.mktemp("tokenizer"), adds_bos=True))
 
     def rendered(template, messages, *, prompt=False, tools=None):
         (text,) = tokenizer.apply_chat_template(

@@ -16,8 +16,7 @@ from packer.report import render_manifest_summary
 from packer.sources import decoded_pieces as pieces_module
 from packer.sources import text_records as records_module
 from packer.sources.text_source import TextInput
-from packer.text.load_tokenizer import open_tokenizer
-from tests.chat_templates import EXACT, save_tokenizer
+from tests.chat_templates import EXACT, auto_tokenizer, save_tokenizer
 from tests.packed_rows import rows_on_disk
 from tests.test_from_text import Killed, chats, kill_after, pack, pairs, shards, texts, write_lines
 from tests.test_kept import write
@@ -87,7 +86,7 @@ def test_rows_equal_those_of_sources_tokenized_separately(tmp_path, tokenizer, s
 
 
 def test_padding_is_that_of_the_tokenizer(tmp_path, tokenizer, sources):
-    other = open_tokenizer(str(tokenizer))
+    other = auto_tokenizer(str(tokenizer))
     other.pad_token = other.eos_token
     other.save_pretrained(tmp_path / "other")
     manifest = pack(weighed(sources), tmp_path / "out", tmp_path / "other")

@@ -18,8 +18,8 @@ from packer.cli import cli
 from packer.errors import OtherSourceError
 from packer.options import PackOptions
 from packer.sources import open_source, open_text
-from packer.text import PairEncoder, TextOptions, open_tokenizer, recognise_pairs
-from tests.chat_templates import EXACT, WORDS, lists, save_tokenizer
+from packer.text import PairEncoder, TextOptions, recognise_pairs
+from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer
 from tests.test_from_text import Killed, documents_of, kill_after, shards, write_formats, write_lines
 from tests.test_from_text import small as small  # a fixture
 
@@ -145,7 +145,7 @@ def test_tokens_and_labels_are_those_of_trl(tmp_path, tokenizer, adding_tokenize
         made = [{name: record[name] for name in ("chosen", "rejected")} for record in made]
     source = write_lines(tmp_path / "pairs.jsonl", records(kind))
     for path in (tokenizer, adding_tokenizer):
-        assert read(source, path) == with_trl(made, open_tokenizer(path))
+        assert read(source, path) == with_trl(made, auto_tokenizer(path))
 
 
 @pytest.mark.parametrize("name", ["chatml", "default system", "no special tokens", "system in the first turn"])
@@ -160,7 +160,7 @@ def test_chats_of_any_template_have_the_tokens_and_labels_of_trl(tmp_path, name)
         }
         for prompt, one, other in texts()
     ]
-    assert read(write_lines(tmp_path / "pairs.jsonl", made), path) == with_trl(made, open_tokenizer(path))
+    assert read(write_lines(tmp_path / "pairs.jsonl", made), path) == with_trl(made, auto_tokenizer(path))
 
 
 def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(tmp_path, shared_data):
@@ -175,7 +175,7 @@ def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(tmp_path, s
         for number, (question, answer) in enumerate(said)
     ]
     tokenizer = str(shared_data / "tokenizers" / "qwen3")
-    assert read(write_lines(tmp_path / "pairs.jsonl", made), tokenizer) == with_trl(made, open_tokenizer(tokenizer))
+    assert read(write_lines(tmp_path / "pairs.jsonl", made), tokenizer) == with_trl(made, auto_tokenizer(tokenizer))
 
 
 @cache
@@ -183,7 +183,7 @@ def encoder_of(tokenizer):
     return PairEncoder(TextOptions(tokenizer=tokenizer), recognise_pairs(records("explicit text")[0], "rows"))
 
 
-plain_tokenizer = cache(open_tokenizer)
+plain_tokenizer = cache(auto_tokenizer)
 parts = st.text(st.sampled_from(WORDS), max_size=12)
 
 
@@ -226,7 +226,7 @@ def test_messages_without_loss_stay_without_loss(tmp_path, tokenizer):
         },
     ]
     source = write_lines(tmp_path / "pairs.jsonl", made)
-    plain = open_tokenizer(tokenizer)
+    plain = auto_tokenizer(tokenizer)
     trained = {}
     for train_on in ("completion", "assistant"):
         found = read(source, tokenizer, train_on=train_on)

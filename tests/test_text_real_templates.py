@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from packer.text import Encoder, TextError, TextOptions, recognise
 from packer.text.message_ends import chat_template as chat_template_module
 from packer.text.message_ends.message_marks import RenderedChat, copy_with_marks, render_with_ends
 from packer.text.rendering import Chat, Templates
+from packer.text.tokenizer import of_transformers
 from tests import naive_chats
-from tests.chat_templates import EXACT, MARKED, REWRITING, lists, trained_at
+from tests.chat_templates import EXACT, MARKED, REWRITING, auto_tokenizer, lists, trained_at
 from tests.test_text_corpora import read
 
 pytest.importorskip("zstandard")
@@ -44,7 +45,7 @@ REFUSALS = (
 
 @pytest.fixture(scope="module")
 def tokenizer(shared_data):
-    return open_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
+    return auto_tokenizer(str(shared_data / "tokenizers" / "qwen3"))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,9 @@ def attempt(encoder, record):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tokens_masks_and_turns_are_the_twins(shared_data, tokenizer, encoder, name):
     template = TEMPLATES[name]
-    encoder._template = chat_template_module.ChatTemplate(tokenizer, template)  # opening a tokenizer takes a second
+    encoder._template = chat_template_module.ChatTemplate(
+        of_transformers(tokenizer), template
+    )  # opening a tokenizer takes a second
     source = template or tokenizer.chat_template
     for record in chats(shared_data):
         if naive_chats.renderer(tokenizer, template, record.get("tools"))(record["messages"], prompt=False) is None:
@@ -129,8 +132,8 @@ def test_the_shortcut_changes_no_place(shared_data, tokenizer, name, monkeypatch
     if copy_with_marks(TEMPLATES[name] or tokenizer.chat_template) is None:
         pytest.skip("there is no shortcut for this template")
     records = chats(shared_data)
-    template = chat_template_module.ChatTemplate(tokenizer, TEMPLATES[name])
-    plain = chat_template_module.ChatTemplate(tokenizer, TEMPLATES[name])
+    template = chat_template_module.ChatTemplate(of_transformers(tokenizer), TEMPLATES[name])
+    plain = chat_template_module.ChatTemplate(of_transformers(tokenizer), TEMPLATES[name])
     fast = [located(template, record) for record in records]
     monkeypatch.setattr(
         chat_template_module, "render_with_ends", lambda templates, chat: RenderedChat(chat, templates.render(chat))
@@ -165,6 +168,6 @@ def test_the_shortcut_tells_the_ends_of_most_templates(shared_data, tokenizer):
     chat = Chat(0, read(shared_data, "sgd_multiturn")[0]["messages"])
     for name in usual:
         if name in TEMPLATES:
-            one = render_with_ends(Templates(tokenizer, TEMPLATES[name]), chat)
+            one = render_with_ends(Templates(of_transformers(tokenizer), TEMPLATES[name]), chat)
             render = naive_chats.renderer(tokenizer, TEMPLATES[name])
             assert one.ends == naive_chats.message_ends(render, chat.messages), name

@@ -47,8 +47,8 @@ class TextIdentity(Facts):
     tokenizers: str
     """Version of the tokenizers library."""
 
-    transformers: str
-    """Version of the transformers library."""
+    transformers: str | None = None
+    """Version of the transformers library; None if the tokenizer's files alone say how to tokenize."""
 
     chat_template: str | None = None
     """xxh3-128 of the chat templates, hexadecimal; None if the text is no chat."""

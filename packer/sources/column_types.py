@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import pyarrow as pa
 
+from packer.arrow import as_arrow
 from packer.arrow import compute as pc
 
 
@@ -110,8 +112,8 @@ def can_be_kept(kind: pa.DataType) -> bool:
         return False
     try:
         values = as_plain(pa.nulls(2, kind))
-        values = pa.concat_arrays([values, values]).take(pa.array([0]))
-        pc.if_else(pa.array([True]), pa.scalar(None, values.type), values)
+        values = pa.concat_arrays([values, values]).take(as_arrow(np.zeros(1, np.int64)))
+        pc.if_else(pc.is_null(values), pa.nulls(1, values.type)[0], values)
     except (pa.ArrowException, ValueError, TypeError):
         return False
     return True

@@ -1,17 +1,22 @@
-"""Text and chats to tokens and labels; `tokenizers` and `transformers` are imported on use.
+"""Text and chats to tokens and labels; `tokenizers` is imported on use, `transformers` only if it is needed.
 
-text_columns.py        columns that hold a text, a prompt and its completion, or a conversation
-messages.py            checks of their values
-conversations.py       records to conversations; messages that are context only
-rendering.py           conversations to text, by a chat template
-message_ends/          where messages end in that text, and what the assistant wrote
-tokens.py              text to tokens, and where in them a character begins
-text_encoder.py        all of it, batch by batch
-pair_columns.py        columns that hold preference pairs
-pair_encoder.py        preference pairs to tokens and labels
-tokenizer_identity.py  what shapes the tokens, for a manifest
-load_tokenizer.py      tokenizers by path or Hub id
-train_tokenizer.py     a small byte-level tokenizer, trained in place
+text_columns.py          columns that hold a text, a prompt and its completion, or a conversation
+messages.py              checks of their values
+conversations.py         records to conversations; messages that are context only
+rendering.py             conversations to text, by a chat template
+message_ends/            where messages end in that text, and what the assistant wrote
+tokens.py                text to tokens, and where in them a character begins
+text_encoder.py          all of it, batch by batch
+pair_columns.py          columns that hold preference pairs
+pair_encoder.py          preference pairs to tokens and labels
+tokenizer_identity.py    what shapes the tokens, for a manifest
+load_tokenizer.py        tokenizers by path or Hub id
+tokenizer.py             a tokenizer, with transformers or without
+tokenizer_folder.py      tokenizers whose files say everything
+tokenizer_classes.py     classes of transformers that take a tokenizer.json as it is
+tokenizer_content.py     the content of a tokenizer, whichever way it was made
+template_environment.py  chat templates, compiled as transformers does
+train_tokenizer.py       a small byte-level tokenizer, trained in place
 """
 
 from packer.text.load_tokenizer import open_decoder, open_tokenizer

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from packer.options.choices import TrainOn
-from packer.text.messages import Message, TextError, messages_of, text_of, tools_of
+from packer.text.messages import Message, TextError, messages_of, plain, text_of, tools_of
 from packer.text.rendering import Chat
 from packer.text.text_columns import SYSTEM, TEMPLATE_KWARGS, TOOLS
 
@@ -41,7 +41,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
         [*system, *chain.from_iterable(parts)],
         len(system) + len(parts[0]) if len(parts) > 1 else 0,
         tools_of(record.get(TOOLS), row),
-        kwargs or {},
+        plain(kwargs or {}),
         frozenset(len(system) + turn for turn in masked),
     )
 

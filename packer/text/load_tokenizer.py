@@ -1,4 +1,4 @@
-"""Tokenizers by path or Hub id; `tokenizers` and `transformers` are imported on use."""
+"""Tokenizers by path or Hub id: by their files alone, or by transformers, which takes seconds to import."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packer.errors import PackerError
 from packer.paths import expanded
 from packer.progress import STATUS
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from packer.text.tokenizer import Tokenizer, of_rust, of_transformers
+from packer.text.tokenizer_folder import FILES, open_complete
 
 _TIMEOUT = 10  # seconds within which the Hub must answer
 _NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` and nothing else
 
 
-def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
+def open_tokenizer(path_or_id: str) -> Tokenizer:
     """Open a tokenizer by path (a folder or tokenizer.json) or Hub id.
 
     A tokenizer.json with a tokenizer_config.json beside it is opened as the folder, because only the configuration
@@ -31,17 +30,16 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
     path_or_id = expanded(path_or_id)
     path = Path(path_or_id)
     STATUS.info("loading the tokenizer")
-    transformers = _transformers()
-    opened: PreTrainedTokenizerBase
     if path.is_file() and not path.with_name("tokenizer_config.json").is_file():
-        opened = transformers.PreTrainedTokenizerFast(tokenizer_object=_read(path))
-        return opened
+        return _open_alone(path)
     folder_or_id = str(path.parent) if path.is_file() else path_or_id
     try:
-        if not path.exists():
-            _look_up(path_or_id)
+        folder = Path(folder_or_id) if path.exists() else _download(path_or_id)
+        complete = open_complete(folder, folder_or_id) if folder is not None else None
+        if complete is not None:
+            return complete
         # None, the default, would ask on stdin whether to run code that comes with the tokenizer
-        opened = transformers.AutoTokenizer.from_pretrained(folder_or_id, trust_remote_code=False)
+        opened = _transformers().AutoTokenizer.from_pretrained(folder_or_id, trust_remote_code=False)
     except Exception as error:  # several HTTP libraries raise their own, depending on versions
         if "trust_remote_code" in str(error):
             raise PackerError(
@@ -53,7 +51,7 @@ def open_tokenizer(path_or_id: str) -> PreTrainedTokenizerBase:
         raise PackerError(
             f"{path_or_id} is neither a tokenizer folder or tokenizer.json nor a Hub id ({reason}): check the path"
         ) from error
-    return opened
+    return of_transformers(opened)
 
 
 def open_decoder(path_or_id: str) -> Callable[[Any], str]:
@@ -63,11 +61,14 @@ def open_decoder(path_or_id: str) -> Callable[[Any], str]:
         PackerError: there is no such tokenizer.
     """
     path = Path(expanded(path_or_id))
-    if path.is_file():  # without transformers, whose import takes seconds
-        tokenizer = _read(path)
-        return lambda ids: str(tokenizer.decode([int(token) for token in ids], skip_special_tokens=False))
-    pretrained = open_tokenizer(path_or_id)
-    return lambda ids: str(pretrained.decode([int(token) for token in ids]))
+    return _open_alone(path).decode if path.is_file() else open_tokenizer(path_or_id).decode
+
+
+def _open_alone(path: Path) -> Tokenizer:
+    """Open a tokenizer.json without a configuration."""
+    backend = _read(path)
+    special = {"pad_token": str(backend.padding["pad_token"])} if backend.padding is not None else {}
+    return of_rust(backend, name=str(path), special_tokens=special, chat_template=None)
 
 
 def _transformers() -> Any:
@@ -111,9 +112,17 @@ def _check_templates(config: Path) -> None:
             )
 
 
-def _look_up(hub_id: str) -> None:
-    """Ask the Hub once whether it has this tokenizer; transformers itself would retry for half a minute."""
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+def _download(hub_id: str) -> Path | None:
+    """Return the folder of a tokenizer of the Hub, with those files that are known; None if it cannot be had.
+
+    Raises:
+        Exception: the Hub has no such tokenizer, or does not answer; transformers itself would retry for half a minute.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
 
     if not constants.HF_HUB_OFFLINE and try_to_load_from_cache(hub_id, "tokenizer_config.json") is None:
         HfApi().model_info(hub_id, timeout=_TIMEOUT)
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=[*FILES], etag_timeout=_TIMEOUT))
+    except Exception:  # transformers tries by itself, and says why it fails
+        return None

@@ -22,6 +22,7 @@ _SHAREGPT = {
     "function_call": "assistant",
 }
 _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool", "function", "ipython")}
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 _LONGEST_ROLE = 20  # characters; what is longer may be text
 _ROLES |= {"observation": "tool", "function_call": "assistant"}
 
@@ -129,7 +130,26 @@ def _message(message: Any, column: str, number: int, row: int) -> Message:
         raise TextError(
             row, f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type"
         )
-    return {**message, "role": known[role]}
+    message = {key: value if type(value) is str else plain(value) for key, value in message.items()}
+    return _with_reasoning({**message, "role": known[role]})
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; what JSON does not have, such as a time of Arrow, becomes the name of its type.
+
+    Chat templates come from anywhere, and objects of Python have methods that jinja2's sandbox does not know.
+    """
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else f"<{type(value).__name__}>"
+
+
+def _with_reasoning(message: Message) -> Message:
+    """Give the reasoning of an answer the names under which templates read it, as transformers does from 5 on."""
+    reasoning = next((message[name] for name in _REASONING if name in message), None)
+    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _calls_of(text: str, where: str, row: int) -> list[dict[str, Any]]:
@@ -169,4 +189,4 @@ def tools_of(value: Any, row: int) -> list[Any] | None:
         raise TextError(row, f"'{TOOLS}' is not valid JSON: {error}", "invalid_chat") from None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise TextError(row, f"'{TOOLS}' is a {type(tools).__name__} where a list of objects is expected", "wrong_type")
-    return tools or None
+    return plain(tools) or None

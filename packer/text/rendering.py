@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packer.errors import PackerError
 from packer.options.choices import BUILT_IN_TEMPLATES
 from packer.system_errors import shortage
 from packer.text.built_in_templates import built_in
 from packer.text.messages import Message, TextError, is_utf8
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from packer.text.template_environment import compiled
+from packer.text.text_columns import TEMPLATE_KWARGS
+from packer.text.tokenizer import Tokenizer
 
 CHOICE = f"choose a template by --chat-template ({', '.join(BUILT_IN_TEMPLATES)}, or a file)"
 """Remedy if a chat template is missing or unfit."""
+
+# arguments of transformers' apply_chat_template
+_GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
+_NOT_FOR_TEMPLATES = ("continue_final_message", "return_assistant_tokens_mask", "sanitize_control_tokens")
+_NOT_FOR_TEXT = {"padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,10 @@ class Templates:
         PackerError: there is no template, or one is no text; or a built-in one needs tokens that there are not.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
         """Take the templates of a tokenizer, or `source`: a template, or the name of a built-in one."""
-        self._tokenizer = tokenizer
-        self._name = tokenizer.name_or_path or "the tokenizer"
+        self._special_tokens = tokenizer.special_tokens
+        self._name = tokenizer.name
         if source in BUILT_IN_TEMPLATES:
             source = _built_in(str(source), tokenizer, self._name)
         self.sources = _checked(tokenizer.chat_template if source is None else source, self._name)
@@ -96,21 +101,34 @@ class Templates:
     ) -> str | Exception:
         """Render any messages with the tools and arguments of a chat; return what the template raises."""
         chosen = source or self.source_of(chat)
-        apply: Any = self._tokenizer.apply_chat_template  # its return type covers all of its options
         try:
-            (text,) = apply(
-                [messages],
+            return compiled(chosen).render(
+                {"documents": None, **self._special_tokens, **_arguments(chat)},
+                messages=messages,
                 tools=chat.tools,
-                chat_template=chosen,
                 add_generation_prompt=prompt,
-                tokenize=False,
-                **chat.kwargs,
             )
         except Exception as error:  # templates raise anything
             if shortage(error) is not None:
                 raise
             return error
-        return str(text)
+
+
+def _arguments(chat: Chat) -> dict[str, Any]:
+    """Return the arguments of a chat that are for its template.
+
+    `apply_chat_template` takes some for itself. Those that do not change the text are left out.
+
+    Raises:
+        TypeError: an argument would change what is rendered besides the template.
+    """
+    found = {name: value for name, value in chat.kwargs.items() if name not in _NOT_FOR_TEXT}
+    refused = next((name for name in _NOT_FOR_TEMPLATES if found.pop(name, None)), None)
+    if refused is None:
+        refused = next((name for name in _GIVEN if name in found), None)
+    if refused is not None:
+        raise TypeError(f"'{TEMPLATE_KWARGS}' has {refused}, which is no argument of a template; remove it")
+    return found
 
 
 def _quotes(reason: str, chat: Chat, error: Exception) -> bool:
@@ -133,7 +151,7 @@ def template_tokens(source: str) -> list[tuple[str, str]]:
         return []  # rendering reports the error
 
 
-def _built_in(name: str, tokenizer: PreTrainedTokenizerBase, tokenizer_name: str) -> str:
+def _built_in(name: str, tokenizer: Tokenizer, tokenizer_name: str) -> str:
     """Return a built-in template.
 
     Raises:
@@ -141,8 +159,7 @@ def _built_in(name: str, tokenizer: PreTrainedTokenizerBase, tokenizer_name: str
     """
     template, special_tokens = built_in(name)
     for token in special_tokens:
-        number = tokenizer.convert_tokens_to_ids(token)
-        if number is None or tokenizer.convert_ids_to_tokens(number) != token:
+        if not tokenizer.has_token(token):
             raise PackerError(
                 f"--chat-template {name} writes {token}, which is not a token of {tokenizer_name}: choose the template "
                 "of its own model, or add the token to the tokenizer"

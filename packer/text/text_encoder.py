@@ -115,15 +115,17 @@ class Encoder:
         self.records = records
         self._turns = turns
         tokenizer = open_tokenizer(options.tokenizer)
-        self.identity = text_identity(tokenizer, columns=records.needed, train_on=self.train_on, eos=options.eos)
+        self._tokens = TextTokens(tokenizer)
+        self.identity = text_identity(
+            tokenizer, self._tokens, columns=records.needed, train_on=self.train_on, eos=options.eos
+        )
         self._template = None
         if records.conversational:
             self._template = ChatTemplate(tokenizer, options.chat_template)
             self.identity = with_templates(self.identity, self._template.templates.sources)
         end = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        self.pad_id = int(end) if end is not None else 0
+        self.pad_id = end if end is not None else 0
         """The padding token, or the end of a sequence, or 0."""
-        self._tokens = TextTokens(tokenizer)
         self._ending = self._tokens.suffix
         if options.eos and not self._ending and not records.conversational:
             if tokenizer.eos_token_id is None:
@@ -131,7 +133,7 @@ class Encoder:
                     f"{options.tokenizer} names no end-of-sequence token to end documents with: add tokenizer_config."
                     "json with an eos_token, or choose --no-eos"
                 )
-            self._ending = [int(tokenizer.eos_token_id)]
+            self._ending = [tokenizer.eos_token_id]
 
     @property
     def has_labels(self) -> bool:
@@ -171,7 +173,7 @@ class Encoder:
                     if any(place.inside for place in places):
                         straddling.append(row)
         encoded = _assemble(ids, trained if self.has_labels else None, straddling, first_row)
-        return replace(encoded, turn_starts=pa.array(turns, pa.list_(pa.int32()))) if self._turns else encoded
+        return replace(encoded, turn_starts=_lists(turns)) if self._turns else encoded
 
     def _tokenize(self, chunk: Chunk) -> list[tuple[list[int], list[Place]]]:
         """Return the tokens of each text, with nothing added, and where among them its `places` are."""
@@ -248,6 +250,14 @@ def _ranges(places: list[Place], shift: int, length: int) -> list[tuple[int, int
     starts = [place.token + shift for place in places[::2]]
     ends = [place.token + place.inside + shift for place in places[1::2]]
     return list(zip(starts, ends if len(ends) == len(starts) else [length], strict=True))
+
+
+def _lists(values: list[list[int]]) -> pa.ListArray:
+    """Make a list<int32> array; `pa.array` would import pandas, which takes half a second."""
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    return pa.ListArray.from_arrays(
+        as_arrow(offsets), as_arrow(np.fromiter(chain.from_iterable(values), np.int32, int(offsets[-1])))
+    )
 
 
 def _assemble(

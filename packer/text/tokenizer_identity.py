@@ -6,34 +6,45 @@ import datetime
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import Any
 
 import xxhash
 
 from packer.facts import TextIdentity
 from packer.text.rendering import template_tokens
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from packer.text.tokenizer import Tokenizer
+from packer.text.tokenizer_content import content_of
+from packer.text.tokens import TextTokens
 
 
 def text_identity(
-    tokenizer: PreTrainedTokenizerBase, *, columns: Sequence[str], train_on: str, eos: bool
+    tokenizer: Tokenizer, tokens: TextTokens, *, columns: Sequence[str], train_on: str, eos: bool
 ) -> TextIdentity:
-    """Identify the tokens of text without a chat template; the arguments are fields of `TextIdentity`."""
-    import tokenizers
-    import transformers
+    """Identify the tokens of text without a chat template; the other arguments are fields of `TextIdentity`.
 
-    content = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else _sorted(tokenizer.get_vocab())
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    A tokenizer has the same hash with transformers and without, whatever the class of transformers is called.
+    """
+    import tokenizers
+
     return TextIdentity(
         columns=tuple(columns),
         train_on=train_on,
         eos=eos,
-        tokenizer=_hash(type(tokenizer).__name__ + _sorted(special) + content),
+        tokenizer=_hash(_sorted([*_content(tokenizer, tokens), dict(tokenizer.special_tokens)])),
         tokenizers=tokenizers.__version__,
-        transformers=transformers.__version__,
+        transformers=version("transformers") if tokenizer.pretrained is not None else None,
     )
+
+
+def _content(tokenizer: Tokenizer, tokens: TextTokens) -> list[Any]:
+    """What turns text into tokens."""
+    ends = [tokens.prefix, tokens.suffix]
+    if tokenizer.pretrained is not None and tokens.backend is None:
+        return [type(tokenizer.pretrained).__name__, tokenizer.pretrained.get_vocab(), ends]
+    assert tokens.backend is not None
+    settings, vocabulary = tokenizer.content or content_of(tokens.backend)
+    return [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary, ends]
 
 
 def with_templates(identity: TextIdentity, sources: dict[str, str]) -> TextIdentity:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from packer.errors import PackerError
 from packer.system_errors import shortage
 from packer.text.messages import TextError
+from packer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from tokenizers import Tokenizer as RustTokenizer
 
 _PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
 
@@ -34,23 +35,23 @@ class TextTokens:
         PackerError: it refuses plain sentences, or adds other tokens than a fixed beginning and end.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._slow = tokenizer
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         try:
-            self._backend = _backend(tokenizer)
+            self.backend = _backend(tokenizer)
             self.prefix, self.suffix = _added(tokenizer)  # before and after every text: BOS, [CLS], [SEP]
         except BaseException as error:
             if isinstance(error, PackerError) or not _is_refusal(error):
                 raise
-            name = tokenizer.name_or_path or type(tokenizer).__name__
             raise PackerError(
-                f"{name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes any text"
+                f"{tokenizer.name} does not tokenize a plain sentence: {_reason(error)}; choose a tokenizer that takes "
+                "any text"
             ) from error
-        if self._backend is not None:
-            self._backend.no_padding()
-            self._backend.no_truncation()
+        if self.backend is not None:
+            self.backend.no_padding()
+            self.backend.no_truncation()
             # it would add those tokens, and in byte-level models hide leading spaces from the offsets
-            self._backend.post_processor = None
+            self.backend.post_processor = None
 
     def encode(
         self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None, first_row: int = 0
@@ -88,11 +89,11 @@ class TextTokens:
     def _encode(
         self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None
     ) -> list[tuple[list[int], list[Place]]]:
-        if self._backend is None:
+        if self.backend is None:
             return [self._encode_slowly(text, at) for text, at in zip(texts, cuts or [()] * len(texts), strict=True)]
         if cuts is None:
-            return [(encoding.ids, []) for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
-        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+            return [(encoding.ids, []) for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         return [
             (encoding.ids, [_place(encoding, cut, len(text)) for cut in at])
             for encoding, text, at in zip(encodings, texts, cuts, strict=True)
@@ -100,8 +101,8 @@ class TextTokens:
 
     def _encode_slowly(self, text: str, cuts: Sequence[int]) -> tuple[list[int], list[Place]]:
         """Tokenize with a tokenizer in Python, without offsets: the tokens of the text before a cut end there."""
-        ids = _plain(self._slow, text)
-        return ids, [_common(_plain(self._slow, text[:cut]), ids) for cut in cuts]
+        ids = self._tokenizer.ids(text, special=False)
+        return ids, [_common(self._tokenizer.ids(text[:cut], special=False), ids) for cut in cuts]
 
 
 def _is_refusal(error: BaseException) -> bool:
@@ -128,20 +129,16 @@ def _common(before: list[int], ids: list[int]) -> Place:
     return Place(min(token, len(ids)), token < len(before))
 
 
-def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return [int(token) for token in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
-
-
-def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:
+def _backend(tokenizer: Tokenizer) -> RustTokenizer | None:
     """The tokenizer in Rust; None if there is none, or if the class around it does more than call it."""
-    if not tokenizer.is_fast:
-        return None
-    backend = tokenizer.backend_tokenizer
-    expected = [list(tokenizer(probe)["input_ids"]) for probe in _PROBES]  # this switches off padding and truncation
+    backend = tokenizer.backend
+    if tokenizer.pretrained is None or backend is None:
+        return backend
+    expected = [tokenizer.ids(probe, special=True) for probe in _PROBES]  # this switches off padding and truncation
     return backend if [backend.encode(probe).ids for probe in _PROBES] == expected else None
 
 
-def _added(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+def _added(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Return the tokens that a tokenizer puts before and after every text.
 
     Raises:
@@ -149,15 +146,15 @@ def _added(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """
     found = set()
     for probe in _PROBES:
-        whole, plain = [int(token) for token in tokenizer(probe)["input_ids"]], _plain(tokenizer, probe)
+        whole, plain = tokenizer.ids(probe, special=True), tokenizer.ids(probe, special=False)
         before = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), None)
         if before is None:
             break
         found.add((tuple(whole[:before]), tuple(whole[before + len(plain) :])))
     if len(found) != 1:
         raise PackerError(
-            f"{tokenizer.name_or_path or type(tokenizer).__name__}: the tokens it adds to a text are not the same "
-            "before and after every text; choose a tokenizer that adds BOS and EOS alone"
+            f"{tokenizer.name}: the tokens it adds to a text are not the same before and after every text; choose a "
+            "tokenizer that adds BOS and EOS alone"
         )
     ((prefix, suffix),) = found
     return list(prefix), list(suffix)

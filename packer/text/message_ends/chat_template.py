@@ -10,7 +10,6 @@ beginning of the whole, the chat is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from packer.options.choices import TrainOn
 from packer.text.message_ends.generation_prompts import GenerationPrompts, question_for
@@ -23,9 +22,7 @@ from packer.text.message_ends.generation_tags import (
 from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
 from packer.text.messages import TextError
 from packer.text.rendering import CHOICE, Chat, Templates
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from packer.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
 
@@ -50,7 +47,7 @@ class ChatTemplate:
         PackerError: there is no template.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, source: str | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
         self.templates = Templates(tokenizer, source)
         self._prompts = GenerationPrompts(self.templates)
         self._prompts_behind_ends: dict[str, str] = {}

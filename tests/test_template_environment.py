@@ -1,0 +1,107 @@
+"""Chat templates write the same text as with transformers, and refuse the same."""
+
+import pytest
+
+from packer.text import TextError
+from packer.text.messages import messages_of, tools_of
+from packer.text.rendering import Chat, Templates
+from packer.text.tokenizer import of_transformers
+from tests.chat_templates import ALWAYS_PROMPTING, EXACT, MARKED, REWRITING, auto_tokenizer, save_tokenizer
+
+pytest.importorskip("transformers")
+
+CHATS = [
+    [{"role": "user", "content": "fox?"}, {"role": "assistant", "content": " <b> & 'é' \n"}],
+    [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": [{"type": "text", "text": "fox"}], "number": 3, "none": None, "some": [1.5, True]},
+        {"role": "assistant", "content": "a", "thinking": "hm", "tool_calls": [{"function": {"name": "f"}}]},
+        {"role": "tool", "content": "{}", "name": "f"},
+    ],
+    [{"role": "assistant", "reasoning": "r", "content": "b"}, {"role": "assistant", "reasoning_content": "q"}],
+]
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "<é>"}}]
+
+TEMPLATES = {
+    **EXACT,
+    **MARKED,
+    **REWRITING,
+    "always prompting": ALWAYS_PROMPTING,
+    "special tokens": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ unk_token }}[{{ messages | length }}]",
+    "all of a message": "{% for message in messages %}{{ message | tojson }}{{ message }}{% endfor %}",
+    "tools": "{{ tools | tojson(indent=2) }}{{ tools is none }}{{ documents }}{{ tools | tojson(sort_keys=1) }}",
+    "JSON": "{{ messages | tojson(ensure_ascii=true, separators=(',', ':')) }}{{ '<é>' | tojson }}",
+    "reasoning": "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning }};{% endfor %}",
+    "arguments": "{{ flag }}{{ nested.a[0] }}{{ enable_thinking is defined }}{{ custom_tools }}",
+    "loop controls": "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{% continue %}x{% endfor %}",
+    "white space": "  {% if true %}\n  a\n  {% endif %}\n{#- c -#}\n  {{- ' b ' -}}\n\n",
+    "namespace": "{% set ns = namespace(a=1, self=2) %}{% set ns.a = 3 %}{{ ns.a }}{{ ns.self }}",
+    "namespace, private": "{% set ns = namespace(_a=1) %}",
+    "namespace, private later": "{% set ns = namespace() %}{% set ns._a = 1 %}",
+    "dict": "{{ dict(a=1, **{'b': 2}) }}{{ dict.fromkeys('ab') }}",
+    "attributes of dict": "{{ dict.__class__ }}{{ dict.mro }}",
+    "date": "{{ strftime_now('%Y') }}{{ strftime_now(format='%Y-%m') }}",
+    "refusal": "{% if messages | length != 2 %}{{ raise_exception('Two messages only') }}{% endif %}",
+    "change of a list": "{{ messages.append(1) }}",
+    "change of a message": "{% for m in messages %}{{ m.update(a=1) }}{% endfor %}",
+    "way out of the sandbox": "{{ ''.__class__.__mro__ }}",
+    "another way": "{{ cycler.__init__.__globals__ }}",
+    "a third way": "{{ raise_exception.__globals__ }}{{ self._TemplateReference__context }}",
+    "undefined": "{{ nothing }}{{ messages[0].nothing }}{{ nothing.of_it }}",
+    "syntax": "{% for m in messages %}",
+    "unknown tag": "{% generate %}",
+    "unknown filter": "{{ messages | nothing }}",
+    "division": "{{ 1 / 0 }}",
+    "include": "{% include '/etc/passwd' %}",
+    "nested generation": "{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}",
+    "macros": "{% macro f(m) %}{{ m.role }}{{ caller() }}{% endmacro %}{% call f(messages[0]) %}x{% endcall %}",
+}
+
+
+@pytest.fixture(scope="module")
+def auto(tmp_path_factory):
+    return auto_tokenizer(save_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_text_and_errors_are_those_of_transformers(auto, name):
+    ours, source = Templates(of_transformers(auto), TEMPLATES[name]), TEMPLATES[name]
+    for messages in CHATS:
+        for prompt in (False, True):
+            for tools, kwargs in ((None, {}), (TOOLS, {"flag": True, "nested": {"a": (1,)}, "bos_token": "B"})):
+                try:
+                    wanted = auto.apply_chat_template(
+                        [messages],
+                        chat_template=source,
+                        tools=tools,
+                        tokenize=False,
+                        add_generation_prompt=prompt,
+                        **kwargs,
+                    )[0]
+                except Exception as error:
+                    wanted = (type(error), str(error))
+                chat = Chat(0, messages_of(messages, "messages", 0), tools=tools_of(tools, 0), kwargs=kwargs)
+                found = ours.attempt(chat, chat.messages, prompt=prompt)
+                assert (found if isinstance(found, str) else (type(found), str(found))) == wanted
+
+
+def test_a_template_sees_nothing_but_json():
+    """Values of Arrow such as times have methods, which the sandbox does not know."""
+    import datetime
+
+    message = {"role": "user", "content": "x", "time": datetime.datetime(2026, 1, 1), "parts": [{"raw": b"x"}]}
+    (checked,) = messages_of([message], "messages", 0)
+    assert checked == {"role": "user", "content": "x", "time": "<datetime>", "parts": [{"raw": "<bytes>"}]}
+    assert tools_of([{"name": datetime.date(2026, 1, 1)}], 0) == [{"name": "<date>"}]
+
+
+@pytest.mark.parametrize("name", ["padding", "return_dict", "max_length"])
+def test_arguments_that_do_not_change_the_text_are_left_out(auto, name):
+    templates = Templates(of_transformers(auto), "{{ padding }}{{ return_dict }}{{ max_length }}x")
+    assert templates.render(Chat(0, CHATS[0], kwargs={name: 5, "sanitize_control_tokens": False})) == "x"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "tokenize", "continue_final_message"])
+def test_arguments_that_are_not_for_templates_are_refused(auto, name):
+    with pytest.raises(TextError, match=rf"TypeError 'chat_template_kwargs' has {name}, which is no argument of"):
+        Templates(of_transformers(auto), "x").render(Chat(0, CHATS[0], kwargs={name: True}))

@@ -1,0 +1,365 @@
+"""Tokenizers opened without transformers are AutoTokenizer's; what is not known is left to transformers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from packer.text import open_tokenizer
+from packer.text.tokenizer import of_transformers
+from packer.text.tokenizer_classes import CLASSES
+from packer.text.tokenizer_folder import open_complete
+from packer.text.tokenizer_identity import text_identity
+from packer.text.tokens import TextTokens
+from tests.chat_templates import EXACT, MARKED, WORDS, auto_tokenizer, save_tokenizer, trained
+
+transformers = pytest.importorskip("transformers")
+
+SPECIAL = ["<s>", "</s>", "<unk>", "<pad>", "<mask>", "<|endoftext|>", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]
+TEXTS = [
+    *("The quick fox", " two  spaces\n\n\tand 123 lines\r\n", "café cafe\u0301 \ufb01 中文 😀 '\u017f'S", "x"),
+    *("<s>The fox</s> dogs<|endoftext|>fox", "a [SEP] b[MASK]c <mask> d", "UPPER Case <extra> <EXTRA>fox <unk>"),
+]
+
+
+def compare(path):
+    """Compare a tokenizer with that of transformers; return whether it was opened without."""
+    ours, auto = open_tokenizer(str(path)), auto_tokenizer(path)
+    theirs = of_transformers(auto)
+    assert (ours.name, ours.special_tokens) == (auto.name_or_path, auto.special_tokens_map)
+    assert (ours.eos_token_id, ours.pad_token_id) == (auto.eos_token_id, auto.pad_token_id)
+    assert ours.chat_template == auto.chat_template
+    for text in TEXTS:
+        for special in (True, False):
+            ids = auto(text, add_special_tokens=special)["input_ids"]
+            assert ours.ids(text, special=special) == ids
+            assert ours.decode(ids) == auto.decode(ids)
+    for token in (*SPECIAL, "fox", "no token"):
+        assert ours.has_token(token) == theirs.has_token(token)
+    hashes = [
+        text_identity(one, TextTokens(one), columns=["text"], train_on="all", eos=True).tokenizer
+        for one in (ours, theirs)
+    ]
+    assert hashes[0] == hashes[1]
+    return ours.pretrained is None
+
+
+def change(folder, name="tokenizer_config.json", **values):
+    """Change a file of a tokenizer; None leaves a key out."""
+    path = Path(folder) / name
+    content = json.loads(path.read_text()) | values if path.exists() else values
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+
+
+# ---- tokenizers of every kind ----
+
+
+def byte_level(folder, class_name="PreTrainedTokenizerFast", **options):
+    """A byte-level tokenizer as a class of transformers builds it from a vocabulary and merges."""
+    model = json.loads(trained().to_str())["model"]
+    vocab = model["vocab"] | {token: len(model["vocab"]) + at for at, token in enumerate(SPECIAL[:5])}
+    made = getattr(transformers, class_name)(vocab=vocab, merges=[tuple(merge) for merge in model["merges"]], **options)
+    made.save_pretrained(folder)
+
+
+def generic(folder, rust, **options):
+    transformers.PreTrainedTokenizerFast(tokenizer_object=rust, **options).save_pretrained(folder)
+
+
+def bpe(folder):
+    """Byte-level, with normalizer, added tokens of every kind, BOS and EOS, padding and truncation."""
+    from tokenizers import AddedToken, Tokenizer, normalizers, processors
+
+    rust = Tokenizer.from_str(trained().to_str())
+    rust.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    rust.add_tokens([AddedToken("<extra>", normalized=True, lstrip=True, rstrip=True)])
+    rust.add_tokens([AddedToken("fox", normalized=False, single_word=True)])
+    rust.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[(token, rust.token_to_id(token)) for token in ("<s>", "</s>")]
+    )
+    rust.enable_padding(length=40, pad_id=0, pad_token="<|endoftext|>")
+    rust.enable_truncation(5)
+    generic(folder, rust, bos_token="<s>", eos_token="</s>")
+
+
+def unigram(folder):
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    pieces = [
+        (piece, -1.0 - at / 50) for at, piece in enumerate(["▁", *["▁The", "▁fox", "▁dogs", "quick"], *"abcdefox"])
+    ]
+    rust = Tokenizer(models.Unigram([("<unk>", 0.0), *pieces], unk_id=0, byte_fallback=False))
+    rust.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("\n", " ")])
+    rust.pre_tokenizer, rust.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    rust.add_special_tokens(["<s>", "</s>", "<unk>"])
+    generic(folder, rust, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+def word_piece(folder):
+    vocab = {
+        token: at
+        for at, token in enumerate([*SPECIAL[6:], *["the", "fox", "quick", "dogs", "a", "b", "##s", "##fox", "lines"]])
+    }
+    transformers.BertTokenizer(vocab=vocab).save_pretrained(folder)
+
+
+def word_level(folder):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    rust = Tokenizer(models.WordLevel({token: at for at, token in enumerate(["[UNK]", "The", "fox"])}, "[UNK]"))
+    rust.pre_tokenizer = pre_tokenizers.Whitespace()
+    rust.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
+    rust.post_processor = processors.BertProcessing(("[SEP]", rust.token_to_id("[SEP]")), ("[CLS]", 3))
+    generic(folder, rust, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
+
+
+def gemma(folder):
+    pieces = [
+        "<pad>",
+        "<eos>",
+        "<bos>",
+        "<unk>",
+        "<mask>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        *"Thefoxdgs",
+    ]
+    vocab = {piece: at for at, piece in enumerate(dict.fromkeys(pieces))}
+    made = transformers.GemmaTokenizer(vocab=vocab, merges=[])
+    made.add_bos_token = True
+    made.save_pretrained(folder)
+
+
+KINDS = {
+    "bpe": bpe,
+    "unigram": unigram,
+    "word piece": word_piece,
+    "word level": word_level,
+    "gemma": gemma,
+    "gpt2": lambda folder: byte_level(folder, "GPT2Tokenizer"),
+    "gpt2, prefix space": lambda folder: byte_level(folder, "GPT2Tokenizer", add_prefix_space=True, pad_token="<pad>"),
+    "qwen2": lambda folder: byte_level(folder, "Qwen2Tokenizer", eos_token="</s>"),
+    "as saved": save_tokenizer,
+    "adds both": lambda folder: save_tokenizer(folder, adds_bos=True, adds_eos=True),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+
+    def copy(kind, folder):
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp("tokenizer")
+            KINDS[kind](made[kind])
+        shutil.copytree(made[kind], folder, dirs_exist_ok=True)
+        return folder
+
+    return copy
+
+
+@pytest.mark.parametrize("name", ["qwen3", "bert_uncased"])
+def test_real_tokenizers_are_opened_without_transformers(shared_data, name):
+    assert compare(shared_data / "tokenizers" / name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_opened_without_transformers(folders, tmp_path, kind):
+    assert compare(folders(kind, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("class_name", "model_type"), [(name, model) for name, one in CLASSES.items() for model in sorted(one.model_types)]
+)
+def test_a_model_beside_a_tokenizer_of_its_class_changes_nothing(folders, tmp_path, class_name, model_type):
+    kinds = {
+        "GPT2Tokenizer": "gpt2",
+        "Qwen2Tokenizer": "qwen2",
+        "GemmaTokenizer": "gemma",
+        "BertTokenizer": "word piece",
+    }
+    folder = folders(kinds.get(class_name, "as saved"), tmp_path)
+    change(folder, tokenizer_class=f"{class_name}Fast")
+    change(folder, "config.json", model_type=model_type)
+    assert compare(folder)
+
+
+# ---- configurations as older versions wrote them ----
+
+
+def flags(tokens):
+    return {str(token.pop("id")): token for token in tokens}
+
+
+def older(folder):
+    """All that transformers 4 writes beside a tokenizer.json."""
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    eos = {"__type": "AddedToken", **next(t for t in tokens if t["content"] == "</s>")}
+    del eos["id"]
+    change(
+        folder,
+        added_tokens_decoder=flags(tokens),
+        additional_special_tokens=["<|im_start|>", "<|im_end|>"],
+        extra_special_tokens={},
+        clean_up_tokenization_spaces=True,
+        model_max_length=1000,
+        tokenizer_class="PreTrainedTokenizerFast",
+        eos_token=eos,
+        add_bos_token=True,
+        add_eos_token=False,
+        backend=...,
+    )
+    # not read if the decoder is there
+    change(folder, "special_tokens_map.json", eos_token="<s>")
+    change(folder, "added_tokens.json", nothing=7)
+
+
+def oldest(folder):
+    """Special and added tokens in files of their own."""
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    change(folder, bos_token=..., backend=..., tokenizer_class="PreTrainedTokenizerFast")
+    eos = {"content": "<|im_end|>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    change(folder, "special_tokens_map.json", bos_token="<s>", eos_token=eos)
+    change(folder, "added_tokens.json", **{token["content"]: token["id"] for token in tokens[-2:]})
+
+
+def templates_in_files(folder):
+    (folder / "chat_template.jinja").write_text(EXACT["chatml"] + "\r\n")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("x")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        older,
+        oldest,
+        templates_in_files,
+        lambda folder: (folder / "chat_template.jinja").write_text("a\r\nb"),
+        lambda folder: change(folder, chat_template=EXACT["chatml"]),
+        lambda folder: change(folder, chat_template={"default": "a", "rag": "b"}),
+        lambda folder: change(
+            folder, chat_template=[{"name": "default", "template": "a"}, {"name": "x", "template": "b"}]
+        ),
+        lambda folder: change(folder, pad_token=None, unk_token=None),
+    ],
+    ids=["older", "oldest", "template files", "one file", "one", "several", "list", "null"],
+)
+def test_configurations_of_all_versions_are_read_as_transformers_does(tmp_path, edit):
+    save_tokenizer(tmp_path, adds_bos=True)
+    edit(tmp_path)
+    assert compare(tmp_path)
+
+
+# ---- what is not known ----
+
+
+def change_first_token(folder, **values):
+    """Change an added token in the configuration only."""
+    tokens = flags(json.loads((folder / "tokenizer.json").read_text())["added_tokens"])
+    first = next(iter(tokens))
+    change(folder, added_tokens_decoder=tokens | {first: tokens[first] | values})
+
+
+def reorder(folder):
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["added_tokens"][0]["id"] += 1000
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("kind", "edit"),
+    [
+        ("as saved", lambda folder: change(folder, tokenizer_class="LlamaTokenizer")),
+        ("as saved", lambda folder: change(folder, tokenizer_class=...)),
+        ("as saved", lambda folder: change(folder, tokenizer_class="GPT2Tokenizer", add_prefix_space=True)),
+        ("as saved", lambda folder: change(folder, tokenizer_class="Qwen2Tokenizer")),
+        ("as saved", lambda folder: change(folder, image_token="<image>")),
+        ("as saved", lambda folder: change(folder, extra_special_tokens={"image_token": "</s>"})),
+        ("as saved", lambda folder: change(folder, extra_special_tokens=["<new>"])),
+        ("as saved", lambda folder: change(folder, cls_token="<new>")),
+        ("as saved", lambda folder: change(folder, cls_token="the")),
+        ("as saved", lambda folder: change(folder, split_special_tokens=True)),
+        ("as saved", lambda folder: change(folder, fix_mistral_regex=True)),
+        ("as saved", lambda folder: change(folder, add_prefix_space=True)),
+        ("as saved", lambda folder: change(folder, "config.json", model_type="qwen2")),
+        ("as saved", lambda folder: change(folder, "config.json", model_type="mistral")),
+        ("as saved", lambda folder: change_first_token(folder, lstrip=True)),
+        ("as saved", reorder),
+        ("adds both", lambda folder: change(folder, add_eos_token=False)),
+        ("gpt2", lambda folder: change(folder, add_bos_token=True)),
+        ("gpt2", lambda folder: change(folder, tokenizer_class="Qwen2Tokenizer")),
+        ("gpt2", lambda folder: change(folder, "config.json", model_type="qwen2")),
+        ("gemma", lambda folder: change(folder, unk_token="<pad>")),
+        ("word piece", lambda folder: change(folder, do_lower_case=False)),
+        ("word piece", lambda folder: change(folder, clean_up_tokenization_spaces=True)),
+    ],
+)
+def test_what_is_not_known_is_left_to_transformers(folders, tmp_path, kind, edit):
+    edit(folders(kind, tmp_path))
+    assert not compare(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer_config.json", "{"),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", "\udcff"),
+        ("tekken.json", "{}"),
+        ("config.json", "{}"),
+        ("added_tokens.json", '{"<new>": 9}'),
+        ("special_tokens_map.json", '{"eos_token": 5}'),
+    ],
+)
+def test_files_that_cannot_be_read_are_left_to_transformers(folders, tmp_path, name, content):
+    folder = folders("as saved", tmp_path)
+    assert open_complete(folder, "x") is not None
+    (folder / name).write_text(content, errors="surrogateescape")
+    assert open_complete(folder, "x") is None
+
+
+# ---- where it is opened from ----
+
+
+def test_a_tokenizer_of_the_hub_is_opened_from_the_cache(tmp_path):
+    revision = "0" * 40
+    folder = tmp_path / "hub" / "models--org--name"
+    save_tokenizer(folder / "snapshots" / revision, template=EXACT["chatml"])
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(revision)
+    code = (
+        "import sys; from packer.text import open_tokenizer; one = open_tokenizer('org/name')\n"
+        "print(one.name, one.pretrained, one.eos_token_id, len(one.chat_template), 'transformers' in sys.modules)"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == [
+        "org/name",
+        "None",
+        str(trained().token_to_id("</s>")),
+        str(len(EXACT["chatml"])),
+        "False",
+    ]
+
+
+@pytest.mark.parametrize("template", [EXACT["chatml"], MARKED["marked"]])
+def test_packing_chats_imports_neither_transformers_nor_torch(tmp_path, template):
+    path = save_tokenizer(tmp_path / "tokenizer", template=template, adds_bos=True)
+    chat = [{"role": "user", "content": WORDS}, {"role": "assistant", "content": "The fox"}]
+    source = tmp_path / "chats.jsonl"
+    source.write_text(json.dumps({"messages": chat}) + "\n")
+    for arguments in (["pack", "--max-len", "512", "--output", "packed"], ["tokenize", "--output", "tokenized"]):
+        command = [arguments[0], str(source), "--tokenizer", path, *arguments[1:]]
+        script = f"import sys\nfrom packer.cli import cli\ntry: cli({command})\nfinally: print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+        imported = set(done.stdout.splitlines()[-1].split())
+        assert done.returncode == 0, done.stderr
+        assert "tokenizers" in imported
+        assert not imported & {"transformers", "torch", "datasets", "pandas", "huggingface_hub"}
