@@ -24,6 +24,7 @@ from packer.notes import Note, notes_in
 from packer.output.stored_pack import StoredPack
 from packer.shards.files import HashingFile
 from packer.signs_of_life import SignsOfLife
+from packer.sources.decoded_pieces import Piece
 from packer.stores import RemotePath
 from packer.stores.temporary_files import temporary_folder
 
@@ -363,6 +364,19 @@ def test_a_bucket_that_is_missing_is_one_line(source, bucket):
 
 def run(*arguments):
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_decoded_streams_are_opened_at_the_same_time(source, bucket, expected, monkeypatch):
+    """Opening one takes several requests, one after the other."""
+    both, opened = threading.Barrier(2), Piece.open
+
+    def together(piece, columns=None):
+        both.wait(timeout=30)
+        return opened(piece, columns)
+
+    monkeypatch.setattr(Piece, "open", together)
+    packer.pack(source, str(bucket / "set"), **OPTIONS)
+    assert stored(bucket / "set") == expected
 
 
 def test_addresses_are_taken_and_shown_by_the_command(source, bucket, packed, tmp_path):

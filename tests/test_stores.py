@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import subprocess
 import sys
 
 import pytest
@@ -142,3 +143,35 @@ def test_without_obstore_the_extra_is_named(monkeypatch):
         PackerError, match=r's3://bucket/x needs the package obstore: pip install "packer-llm\[store\]"'
     ):
         (RemotePath.of("s3://bucket") / "x").stat()
+
+
+FORKED = """
+import os, sys
+from packer.stores import RemotePath
+path = RemotePath.of(sys.argv[1])
+if "first" in sys.argv:
+    path.write_bytes(b"content")
+child = os.fork()
+try:
+    print(path.read_text() if child == 0 else "", end="", flush=True)
+except Exception as error:
+    print(f"{type(error).__name__}: {error}", flush=True)
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_process_may_use_a_store_only_if_the_one_before_it_did_not(bucket):
+    """Otherwise its requests would wait forever."""
+
+    def told(*arguments):
+        words = [sys.executable, "-c", FORKED, str(bucket / "x"), *arguments]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    (bucket / "x").write_bytes(b"content")
+    assert told() == "content"
+    assert told("first") == (
+        f"PackerError: {bucket}: this process was forked from one that has used object storage, and cannot use it: "
+        'start processes by spawning them, as with multiprocessing.set_start_method("spawn")\n'
+    )

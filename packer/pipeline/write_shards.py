@@ -43,7 +43,7 @@ class ShardTask:
             SourceError: a token or label of the source is out of range, or a source file changed.
             OSError: the disk is full, or writing fails.
         """
-        self.watch.check()
+        self.watch.check_again()
         name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
         with self.claimed.temporary(name) as temporary:
             batches = observe(self.maker.batches(shard))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
 
 from packer.shards.files import matches
 from packer.shards.manifest import checksum
-from packer.sources.decoded_streams import appearing
+from packer.sources.decoded_streams import appearing, stream_types
 from packer.sources.documents import Columns, Input
 from packer.sources.ipc import open_ipc
 from packer.sources.mapped_lists import MappedLists
-from packer.stores import AnyPath
+from packer.stores import AnyPath, each_opened_at
 
 if TYPE_CHECKING:
     from packer.sources.source import Source
+
+Result = TypeVar("Result")
 
 _NO_NOTE = (
     FileNotFoundError,
@@ -167,3 +171,17 @@ def cut_source(source: Source, folder: AnyPath) -> list[Piece]:
                 Piece(number=number, input=piece, stream=stream, columns=source.stored_columns, made_from=made_from)
             )
     return pieces
+
+
+def open_all(pieces: Sequence[Piece], columns: Columns | None = None) -> list[MappedLists]:
+    """Map the streams of all pieces, in object storage several at a time; see `Piece.open`."""
+    return _of_all(lambda piece: piece.open(columns), pieces)
+
+
+def types_of_all(pieces: Sequence[Piece]) -> list[dict[str, pa.DataType]]:
+    """Return the types of the columns of the stream of each piece, by name."""
+    return _of_all(lambda piece: stream_types(piece.stream), pieces)
+
+
+def _of_all(read: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
+    return each_opened_at(pieces[0].stream, read, pieces) if pieces else []

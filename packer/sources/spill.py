@@ -35,8 +35,8 @@ from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import join_with
 from packer.sources.decode_pool import DecodePool
-from packer.sources.decoded_pieces import Piece, cut_source, piece_size
-from packer.sources.decoded_streams import appearing, rewrite, stream_types, write_stream
+from packer.sources.decoded_pieces import Piece, cut_source, open_all, piece_size, types_of_all
+from packer.sources.decoded_streams import appearing, rewrite, write_stream
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.packed_documents import sort_packed
@@ -107,9 +107,9 @@ def decode_inputs(
 
 def open_pieces(source: Source, pieces: list[Piece], columns: Columns | None = None) -> tuple[Input, ...]:
     """Return the inputs of a source, with streams in place of those that were decoded; by default all columns."""
-    inputs = list(source.inputs)
-    for number, parts in groupby(pieces, key=lambda piece: piece.number):
-        inputs[number] = _joined(inputs[number], [part.open(columns) for part in parts])
+    inputs, opened = list(source.inputs), zip(pieces, open_all(pieces, columns), strict=True)
+    for number, parts in groupby(opened, key=lambda pair: pair[0].number):
+        inputs[number] = _joined(inputs[number], [part for _, part in parts])
     return tuple(inputs)
 
 
@@ -224,7 +224,7 @@ class _Decoding:
         Raises:
             SourceError: no type holds all values of a column; with the first document that does not fit.
         """
-        opened = [piece.open() for piece in self._pieces]
+        opened = open_all(self._pieces)
         streams = [
             (piece.number, number, part) for number, (piece, part) in enumerate(zip(self._pieces, opened, strict=True))
         ]
@@ -238,8 +238,8 @@ class _Decoding:
                     with self._naming(number):
                         joined[name] = join_with(kind, chunk, name, first_row=row)
                     row += len(chunk)
-        for number, piece in enumerate(self._pieces):
-            if any(kind != joined.get(name, kind) for name, kind in stream_types(piece.stream).items()):
+        for number, (piece, types) in enumerate(zip(self._pieces, types_of_all(self._pieces), strict=True)):
+            if any(kind != joined.get(name, kind) for name, kind in types.items()):
                 counts, rejected = piece.counts(), piece.rejected()
                 with self._naming(number), appearing(piece.stream) as temporary:
                     digest = rewrite([piece.stream], temporary, joined)

@@ -6,7 +6,6 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +28,7 @@ from packer.sources.table_in_memory import TableInMemory
 from packer.sources.unusable_lists import reject_unusable
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 from packer.stores.listing import listed, pinned
+from packer.stores.requests import opened_in_parallel
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _UNFINISHED = ".packer"
-_OPENED_TOGETHER = 16  # files in object storage, whose headers are read one after the other
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -266,8 +265,7 @@ def for_each_file(task: Callable[[InputFormat, AnyPath, str], Result], found: Fo
         return task(FORMATS["arrow"] if found.saved else format_of(path, name), path, name)
 
     if any(isinstance(path, RemotePath) for path, _ in found.files):
-        with ThreadPoolExecutor(_OPENED_TOGETHER) as threads:
-            return list(threads.map(call, found.files))
+        return opened_in_parallel(call, found.files)
     return [call(file) for file in found.files]
 
 

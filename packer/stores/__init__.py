@@ -12,6 +12,6 @@ folder_sizes.py  sizes of all objects in a folder, by few requests
 temporary_files.py  files to be uploaded, and copies of objects
 """
 
-from packer.stores.remote_path import AnyPath, RemotePath, any_path, each_at, is_remote
+from packer.stores.remote_path import AnyPath, RemotePath, any_path, each_at, each_opened_at, is_remote
 
-__all__ = ["AnyPath", "RemotePath", "any_path", "each_at", "is_remote"]
+__all__ = ["AnyPath", "RemotePath", "any_path", "each_at", "each_opened_at", "is_remote"]

@@ -11,7 +11,16 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from packer.stores.address import SCHEMES, Address
 from packer.stores.remote_file import RemoteFile
-from packer.stores.requests import PART, CutShortError, count, in_parallel, library, requested, store_of
+from packer.stores.requests import (
+    PART,
+    CutShortError,
+    count,
+    in_parallel,
+    library,
+    opened_in_parallel,
+    requested,
+    store_of,
+)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -277,3 +286,8 @@ def any_path(path: str | AnyPath) -> AnyPath:
 def each_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call a function that reads in a folder for each item: in object storage, several at the same time."""
     return in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]
+
+
+def each_opened_at(folder: AnyPath, task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Call a function that opens a file in a folder for each item; see `each_at`."""
+    return opened_in_parallel(task, items) if isinstance(folder, RemotePath) else [task(item) for item in items]

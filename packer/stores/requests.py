@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 
 from packer.errors import PackerError
 
+_OPENED_TOGETHER = 16  # files, each of which may make several requests at the same time
+
 AT_ONCE = 32
 """Requests that a process has under way at the same time; a store answers each after 10 to 100 ms."""
 
@@ -80,13 +82,24 @@ def store_of(scheme: str, bucket: str) -> Any:
     """Return the store of a bucket.
 
     Raises:
-        PackerError: obstore is not installed, or the address or credentials are incomplete.
+        PackerError: obstore is not installed, the address or credentials are incomplete, or this process was forked
+            from one that has used a store.
     """
-    return _opened(scheme, bucket, os.getpid())  # its threads do not survive a fork
+    global _process
+    if _process not in (None, os.getpid()):  # a request would wait forever for the threads of obstore
+        raise PackerError(
+            f"{scheme}://{bucket}: this process was forked from one that has used object storage, and cannot use it: "
+            'start processes by spawning them, as with multiprocessing.set_start_method("spawn")'
+        )
+    _process = os.getpid()
+    return _opened(scheme, bucket)
+
+
+_process: int | None = None  # that has used obstore, whose threads do not survive a fork
 
 
 @lru_cache(maxsize=64)
-def _opened(scheme: str, bucket: str, pid: int) -> Any:
+def _opened(scheme: str, bucket: str) -> Any:
     try:
         from obstore.store import from_url
     except ImportError:
@@ -224,6 +237,14 @@ def in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[R
     finally:
         for future in futures:
             future.cancel()
+
+
+def opened_in_parallel(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Do what `in_parallel` does, for a function that itself calls `in_parallel`: it has threads of its own."""
+    if len(items) <= 1:
+        return [task(item) for item in items]
+    with ThreadPoolExecutor(min(_OPENED_TOGETHER, len(items))) as threads:
+        return list(threads.map(task, items))
 
 
 def submitted(task: Callable[..., Result], *arguments: Any) -> Future[Result]:
