@@ -6,6 +6,7 @@
     packer.batches(dataset, rows=4)              batches for varlen attention: no document sees another
     packer.BatchSampler(dataset, ...)            the same for several ranks and workers, resumable
     packer.collate, packer.flatten               for a DataLoader: packed rows, or raw examples, to a batch
+    packer.rows("lengths-packed-4096")           documents of each row, for a trainer that makes its own examples
     packer.verify("dataset-packed-4096", ...)    a sentence for every fault
     packer.materialize(index, source, output)    the rows of an index (index_only=True) with their tokens
     packer.export("dataset-packed-4096", to=...) Parquet files with the columns of another trainer
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from packer.functions import export, materialize, pack, verify
     from packer.loader import (
         BatchSampler,
+        DocumentRows,
         Imbalance,
         MaskedLM,
         PackedDataset,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         masked_lm_loss,
         num_items_in_batch,
         packed_schedule,
+        rows,
         static_shape,
     )
     from packer.options import PackOptions
@@ -64,6 +67,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchSampler",
+    "DocumentRows",
     "Export",
     "Imbalance",
     "Manifest",
@@ -87,6 +91,7 @@ __all__ = [
     "num_items_in_batch",
     "pack",
     "packed_schedule",
+    "rows",
     "static_shape",
     "verify",
 ]
@@ -99,6 +104,7 @@ __getattr__ = names_on_use(
         "functions": ("export", "materialize", "pack", "verify"),
         "loader": (
             "BatchSampler",
+            "DocumentRows",
             "Imbalance",
             "MaskedLM",
             "PackedDataset",
@@ -113,6 +119,7 @@ __getattr__ = names_on_use(
             "masked_lm_loss",
             "num_items_in_batch",
             "packed_schedule",
+            "rows",
             "static_shape",
         ),
         "options": ("PackOptions",),

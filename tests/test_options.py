@@ -128,7 +128,7 @@ def test_the_keyword_arguments_have_the_declared_types():
     wider = {"keep": Sequence[str], "keep_tokens": Sequence[str], "emit": str | Sequence[TokenColumn]}
     wider |= {"shard_size": int | str, "max_len": typing_extensions.Required[int], "tokenizer": str | Path | None}
     declared = get_type_hints(PackOptions)
-    expected = {name: wider.get(name, declared[name]) for name in SAMPLES}
+    expected = {name: wider.get(name, declared[name]) for name in [*SAMPLES, "lengths_column"]}
     names = {**vars(typing_extensions), "Sequence": Sequence, "Path": Path}
     assert get_type_hints(PackArguments, localns=names, include_extras=True) == expected
 

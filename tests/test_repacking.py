@@ -1,7 +1,5 @@
 """A packed dataset as a source: its documents, in rows of another length."""
 
-import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import packer
-from packer.engine import Threads
-from packer.errors import PackerError, SourceError
-from packer.progress import silent
-from packer.sources import decoded_pieces, open_source, segment_index
-from packer.sources.documents import Columns
+from packer.errors import SourceError
+from packer.sources import decoded_pieces, segment_index
 from tests.packings import packings
 
 KEPT = {"keep": ["url"], "keep_tokens": ["reward"]}

@@ -16,7 +16,7 @@ from packer.cli.config_options import config_options
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import check_report_files, text_decoder, write_report_files
-from packer.cli.source_options import source_options, sources_and_weights
+from packer.cli.source_options import lengths_and_column, source_options, sources_and_weights
 from packer.errors import PackerError
 from packer.facts import REJECTED
 from packer.options import PackOptions
@@ -26,6 +26,12 @@ from packer.stores import is_remote
 
 @command(resumes=True)
 @source_options
+@click.option(
+    "--lengths",
+    metavar="FILE[:COLUMN]",
+    help="In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
+    "or JSON lines. The result says which documents share a row, as with --index-only.",
+)
 @config_options
 @options(PackOptions)
 @options(
@@ -41,6 +47,7 @@ from packer.stores import is_remote
 def pack(
     dataset: tuple[str, ...],
     sources: tuple[str, ...],
+    lengths: str | None,
     report: Path | None,
     with_text: bool,
     as_json: bool,
@@ -56,6 +63,10 @@ def pack(
     from packer import pipeline
     from packer.ranks import rank_of
 
+    if lengths is not None:
+        if dataset or sources:
+            raise click.UsageError("--lengths takes the place of DATASET: give one of the two.")
+        dataset, values["lengths_column"] = lengths_and_column(lengths)
     source, weights = sources_and_weights(dataset, sources)
     pack_options = PackOptions(weights=weights, **values_of(PackOptions, values))
     check_report_files(report=report, with_text=with_text, tokenizer=values["tokenizer"])

@@ -59,6 +59,20 @@ def sources_and_weights(
     return [path for path, _ in mixture], tuple(weight for _, weight in mixture)
 
 
+def lengths_and_column(lengths: str) -> tuple[tuple[str], str | None]:
+    """Split FILE:COLUMN at the last colon; a .npy file has no columns.
+
+    Raises:
+        PackerError: no column is named.
+    """
+    path, colon, column = lengths.rpartition(":")
+    if lengths.endswith(".npy"):
+        return (lengths,), None
+    if not colon or not column or "/" in column:
+        raise PackerError(f"--lengths is {lengths!r}: name the column as well, as in data.parquet:num_tokens")
+    return (path,), column
+
+
 def _path_and_weight(source: str) -> tuple[str, float]:
     """Split PATH:WEIGHT at the last colon; a path may have more.
 

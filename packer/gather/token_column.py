@@ -26,6 +26,9 @@ VALUE_TYPES: tuple[type[np.integer], ...] = (
     np.uint64,
 )
 
+NO_BYTES = pa.binary(0)
+"""Type of the values of lists of which only the lengths are known; any number of these values takes no memory."""
+
 
 class Addresses(NamedTuple):
     """Addresses of the lists of each chunk, as a named tuple of arrays that kernels accept.
@@ -189,11 +192,13 @@ class ColumnBuilder:
 
 
 def _layout(kind: pa.DataType) -> _Layout:
-    dtype = numpy_dtype(kind.value_type)
-    code = VALUE_TYPES.index(dtype.type) if dtype.type in VALUE_TYPES else -1
+    code, width = -1, 0
+    if kind.value_type != NO_BYTES:
+        dtype = numpy_dtype(kind.value_type)
+        code, width = VALUE_TYPES.index(dtype.type) if dtype.type in VALUE_TYPES else -1, dtype.itemsize
     if pa.types.is_fixed_size_list(kind):
-        return _Layout(0, kind.list_size, code, dtype.itemsize)
-    return _Layout(8 if pa.types.is_large_list(kind) else 4, 0, code, dtype.itemsize)
+        return _Layout(0, kind.list_size, code, width)
+    return _Layout(8 if pa.types.is_large_list(kind) else 4, 0, code, width)
 
 
 def list_lengths(array: pa.Array) -> NDArray[np.int64]:

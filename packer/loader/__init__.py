@@ -22,6 +22,8 @@
     attention_balance.py  batches of about equal work
     accelerate_calls.py   calls of accelerate that mean something else
     sampler.py        batches per rank, with a state to resume from
+    document_rows.py  documents of each row, for trainers that make their own examples
+    index_tokens.py   tokens of an index, read from its source
     collating.py      collate, flatten and batches, which a training loop calls
     loss.py           losses as means over tokens, sequences or documents
     schedule.py       effect of packing on batch size, steps and betas
@@ -34,6 +36,7 @@ from packer.loader.attention_balance import Imbalance
 from packer.loader.batch_shape import StaticShape, static_shape
 from packer.loader.collating import batches, collate, flatten
 from packer.loader.dataset import PackedDataset, load
+from packer.loader.document_rows import DocumentRows, rows
 from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
 from packer.loader.masking import MaskedLM, masked_lm
 from packer.loader.sampler import BatchSampler
@@ -42,6 +45,7 @@ from packer.loader.schedule import PackedSchedule, packed_schedule
 __all__ = [
     "NO_LOSS",
     "BatchSampler",
+    "DocumentRows",
     "Imbalance",
     "MaskedLM",
     "PackedDataset",
@@ -56,5 +60,6 @@ __all__ = [
     "masked_lm_loss",
     "num_items_in_batch",
     "packed_schedule",
+    "rows",
     "static_shape",
 ]

@@ -32,6 +32,7 @@ class PackArguments(TypedDict, total=False):
     split: str | None
     input_column: str
     labels_column: str
+    lengths_column: str | None
     on_error: OnError
     keep: Sequence[str]
     keep_tokens: Sequence[str]
@@ -83,7 +84,7 @@ def pack_options(
         TypeError: an argument has no such name, and the message names the nearest; or a required one is missing.
         PackerError: a value is outside its limits, or does not go with another.
     """
-    declared = {name: option for name, option in options_of(declaration).items() if option.about.on_command}
+    declared = {name: option for name, option in options_of(declaration).items() if name != "weights"}
     for name in arguments:
         if name not in declared:
             nearest = get_close_matches(name, [*declared, *others], 1, 0.5)

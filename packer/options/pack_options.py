@@ -67,6 +67,10 @@ class PackOptions:
         str,
         About("Column of labels; without one, labels are made from the tokens.", READING, metavar="NAME"),
     ] = "labels"
+    lengths_column: Annotated[
+        str | None,
+        About("Column with the number of tokens of each document, in place of tokens.", READING, on_command=False),
+    ] = None
     on_error: Annotated[
         OnError,
         About(

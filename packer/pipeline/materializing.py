@@ -47,6 +47,8 @@ def materialize(
     manifest = read_manifest(folder)
     if not manifest.options.index_only:
         raise PackerError(f"{folder} holds its tokens already, and only an index can be materialized: use it as it is")
+    if manifest.options.lengths_column is not None:
+        raise PackerError(f"{folder} was packed from lengths alone, so that there are no tokens to write")
     sources = listed_sources(folder, manifest, expanded(source))
     return pack(
         sources if manifest.source.mixture else sources[0],

@@ -12,6 +12,7 @@ from packer.paths import PathList
 from packer.pipeline.read_documents import SourceLike
 from packer.sources.formats import FORMATS, ending_of
 from packer.sources.hugging_face import SAVED
+from packer.sources.lengths_alone import ARRAY, is_array_file
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 
 
@@ -41,7 +42,8 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
         raise PackerError(f"{source} is a glob: name the output with --output")
     if path.name in ("", ".."):
         path = path.resolve()
-    name = path.name if path.is_dir() else path.name.removesuffix(ending_of(path.name))
+    ending = ARRAY if is_array_file(path) else ending_of(path.name)
+    name = path.name if path.is_dir() else path.name.removesuffix(ending)
     folder = path.parent if path.exists() else Path()  # for a Hub id, the current folder
     others = [folder / f"{name}{ending}" for each in FORMATS.values() for ending in each.all_endings]
     others = [other for other in (folder / name, *others) if other.name != path.name]

@@ -38,6 +38,11 @@ def open_with(
     Raises:
         PackerError: as `open_source` and `open_text`; or the options split at turns, and the source has texts.
     """
+    if options.lengths_column is not None:
+        from packer.sources.lengths_alone import open_lengths
+
+        keep = (*options.keep, *options.group_columns)
+        return open_lengths(source, options.lengths_column, keep, split=options.split)
     text_column, skips = options.text_column, options.on_error == "skip"
     is_text = options.tokenizer is not None
     if mixed and is_text:

@@ -84,6 +84,8 @@ def read_index_source(
         PackerError: it is another source, was changed, or must be decoded.
         SourceError: a file is damaged.
     """
+    if manifest.options.lengths_column is not None:
+        raise PackerError(f"{folder} was packed from lengths alone, so that there are no tokens: leave source out")
     opened = open_packed_source(folder, manifest, source)
     refuse_decoding(opened)
     watch = Watch.of(opened)

@@ -41,6 +41,7 @@ from packer.shards.manifest import MANIFEST, Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import files_beside, kept_shards
 from packer.sources import OpenDocuments
+from packer.sources.lengths_alone import ARRAY_COLUMN, is_array_file
 from packer.sources.packed_documents import files_read
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
@@ -101,6 +102,7 @@ def pack(
 
     # Open the source, and watch its files for changes.
     source = expanded(source)
+    options = _of_lengths(source, options)
     opened = open_sources(source, options)
     if options.index_only or index is not None:
         refuse_decoding(opened)
@@ -144,6 +146,13 @@ def pack(
                 raise
             return PackResult(manifest=written, output=out, found_complete=False, finished_elsewhere=True)
     return PackResult(manifest=manifest, output=out, found_complete=False)
+
+
+def _of_lengths(source: object, options: PackOptions) -> PackOptions:
+    """Return the options for a source of lengths, which are always those of an index; others are returned unchanged."""
+    if options.lengths_column is None and is_array_file(source):
+        options = replace(options, lengths_column=ARRAY_COLUMN)
+    return options if options.lengths_column is None else replace(options, index_only=True)
 
 
 def _find_complete(out: AnyPath, opened: OpenDocuments, request: Request, progress: Progress) -> PackResult:

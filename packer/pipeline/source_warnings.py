@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from packer.facts import PlanTotals, SourceIdentity
 from packer.gather import held_lists
+from packer.gather.token_column import NO_BYTES
 from packer.options import PackOptions
 from packer.sources import OpenDocuments, Source
 from packer.sources.documents import reading
@@ -75,6 +76,8 @@ def _documents(source: Source) -> Iterator[pa.Array]:
     for input_ in source.inputs:
         if isinstance(input_, MappedLists):
             for (chunk,) in input_.chunks(input_.input_ids):
+                if chunk.type.value_type == NO_BYTES:
+                    return
                 for first in range(0, len(chunk), _READ_TOGETHER):
                     part = chunk[first : first + _READ_TOGETHER]
                     with reading(input_.file.name), held_lists([part]):

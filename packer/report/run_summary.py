@@ -27,7 +27,11 @@ def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = No
     """
     options, totals = manifest.options, manifest.totals
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
-    facts = [*_document_facts(totals), *_token_facts(totals, labels=options.labels), *_row_facts(manifest, rows)]
+    facts = [
+        *_document_facts(totals),
+        *_token_facts(totals, labels=options.labels and options.lengths_column is None),
+        *_row_facts(manifest, rows),
+    ]
     lines = [
         f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {duration(seconds)}",
         render_table(facts, align="<><"),
@@ -36,7 +40,9 @@ def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = No
         lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
     lines += [*_warnings(options, totals), *_text_lines(manifest), *_rejected_lines(totals.documents_rejected, output)]
     lines.append(f"Written to {output}")
-    if options.index_only:
+    if options.lengths_column is not None:
+        lines[-1] += f"; packer.rows({output!r}) has the documents of each row"
+    elif options.index_only:
         lines[-1] += f" without tokens; packer.load({output!r}, source=...) reads them from the dataset"
     return "\n".join(lines)
 

@@ -1,0 +1,156 @@
+"""Rows as documents: for a trainer whose dataset makes its own examples, of images or whatever has a length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast, overload
+
+from packer.loader.dataset import PackedDataset, load
+from packer.loader.open_shards import Row
+from packer.loader.sampler import BatchSampler
+from packer.shards.row_format import PADDING
+from packer.stores import AnyPath
+
+
+class Segment(NamedTuple):
+    """A document, or a piece of one, in a row."""
+
+    doc_id: int
+    """Index of the document in its source."""
+
+    start: int
+    """First token of the segment in the document."""
+
+    length: int
+    """Number of tokens."""
+
+
+class MixedSegment(NamedTuple):
+    """A document, or a piece of one, in a row of a mixture; the first three fields are those of `Segment`."""
+
+    doc_id: int
+    start: int
+    length: int
+    source_id: int
+    """Index of the source."""
+
+
+class DocumentRows(Sequence[list[Segment]]):
+    """Documents of each row of a packed dataset: `rows[0]` is [(doc_id, start, length), ...].
+
+    Rows of a mixture have (doc_id, start, length, source_id).
+
+    Args:
+        dataset: the packed dataset, copied or index-only.
+    """
+
+    def __init__(self, dataset: PackedDataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> list[Segment]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[Segment]]: ...
+
+    def __getitem__(self, index: int | slice) -> list[Segment] | list[list[Segment]]:
+        if isinstance(index, slice):
+            return [_segments(self.dataset[row]) for row in range(*index.indices(len(self)))]
+        return _segments(self.dataset[index])
+
+    def __repr__(self) -> str:
+        return f"DocumentRows({str(self.dataset.path)!r}, rows={len(self):,}, max_len={self.dataset.max_len:,})"
+
+    def batch_sampler(
+        self,
+        *,
+        global_batch: int,
+        rows: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int | None = 0,
+        epoch: int = 0,
+        drop_last: bool = False,
+        balance: Literal["attention"] | None = None,
+        lanes: int | None = None,
+        window: int = 2,
+    ) -> DocumentBatchSampler:
+        """Return a `batch_sampler` for a DataLoader, whose dataset is then asked for rows in place of indices.
+
+            loader = DataLoader(examples, batch_sampler=rows.batch_sampler(global_batch=8), collate_fn=...)
+
+        calls `examples[[(doc_id, start, length), ...]]` for each row of a batch.
+
+        Args:
+            global_batch: as in `BatchSampler`, like all others.
+            rows: rows per batch.
+            rank: number of this process.
+            world_size: number of processes.
+            seed: seed of the order of rows; None for the order on disk.
+            epoch: number of the first epoch.
+            drop_last: whether to leave out the rows at the end of an epoch that do not fill a global batch. Otherwise,
+                batches of the last step may be empty.
+            balance: "attention" for batches of about equal work.
+            lanes: number of lanes.
+            window: shards of a lane whose rows are shuffled together.
+
+        Raises:
+            PackerError: as `BatchSampler`.
+        """
+        return DocumentBatchSampler(
+            self.dataset,
+            global_batch=global_batch,
+            rows=rows,
+            rank=rank,
+            world_size=world_size,
+            seed=seed,
+            epoch=epoch,
+            drop_last=drop_last,
+            balance=balance,
+            lanes=lanes,
+            window=window,
+        )
+
+
+class DocumentBatchSampler(BatchSampler):
+    """A `BatchSampler` whose batches hold the documents of each row, as `DocumentRows` returns them.
+
+    Ranks, epochs and the state to resume from are those of `BatchSampler`.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        for numbers in super().__iter__():
+            yield [_segments(row) for row in self.dataset.__getitems__(numbers)] if numbers else []
+
+
+def rows(
+    path: str | AnyPath, *, cache_dir: str | Path | None = None, cache_bytes: int | str | None = None
+) -> DocumentRows:
+    """Open a packed dataset, of which only the documents of each row are needed.
+
+    It may be an index of tokens or of lengths alone (`packer pack --lengths`), or a copied dataset.
+
+    Args:
+        path: folder of the dataset, or its address in object storage.
+        cache_dir: as in `load`.
+        cache_bytes: as in `load`.
+
+    Raises:
+        PackerError: as `load`.
+    """
+    return DocumentRows(load(path, cache_dir=cache_dir, cache_bytes=cache_bytes))
+
+
+def _segments(row: Row) -> list[Segment]:
+    ids = row["doc_ids"].tolist()
+    count = len(ids) - (ids[-1] == PADDING)
+    lengths = row.get("seq_tokens", row["seq_lengths"])[:count].tolist()
+    starts = row["doc_starts"][:count].tolist()
+    if "source_ids" not in row:
+        return list(map(Segment, ids[:count], starts, lengths))
+    mixed = map(MixedSegment, ids[:count], starts, lengths, row["source_ids"][:count].tolist())
+    return cast("list[Segment]", list(mixed))

@@ -1,0 +1,197 @@
+"""Documents of which only the lengths are known: a column of numbers, or an array in a .npy file.
+
+They become lists of values that take no bytes, so that everything but tokens is there: lengths and other columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_arrow, as_numpy
+from packer.arrow import compute as pc
+from packer.errors import PackerError, SourceError
+from packer.gather.token_column import NO_BYTES
+from packer.paths import PathList
+from packer.sources.column_checks import check_types
+from packer.sources.column_types import as_plain
+from packer.sources.column_values import alike
+from packer.sources.csv_records import CsvRecords
+from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
+from packer.sources.formats import InputFormat
+from packer.sources.mapped_lists import MappedLists
+from packer.sources.source import Source
+from packer.sources.table_in_memory import TableInMemory
+from packer.sources.text_records import RecordReader
+from packer.sources.tokenized_source import find_source, for_each_file
+from packer.stores import AnyPath, any_path
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+ARRAY = ".npy"
+"""Ending of files of NumPy that hold an array."""
+
+ARRAY_COLUMN = "lengths"
+"""Name that stands for the array of a .npy file in place of a column."""
+
+_LISTS = "input_ids"
+
+
+def is_array_file(source: object) -> bool:
+    """Whether a source is a .npy file, which holds lengths."""
+    return isinstance(source, (str, Path)) and str(source).endswith(ARRAY)
+
+
+def open_lengths(
+    source: str | Path | PathList | Dataset | DatasetDict, column: str, keep: Sequence[str], *, split: str | None = None
+) -> Source:
+    """Open a source of lengths: documents that have lengths and kept columns, but no tokens.
+
+    It holds 8 bytes for each document, and its kept columns.
+
+    Args:
+        source: as for `open_source`; or the path of a .npy file with an array of one dimension.
+        column: column with the number of tokens of each document.
+        keep: columns to keep beside it, with a value for each document.
+        split: as for `open_source`.
+
+    Raises:
+        PackerError: the path, the split or a column does not exist.
+        SourceError: a file is damaged, or a length is missing, negative or no whole number.
+    """
+    columns = Columns(_LISTS, "", tuple(keep))
+    if is_array_file(source):
+        path = any_path(str(source))
+        return Source(path.name, (_of_array(path, columns),), columns)
+    found = find_source(source, split)
+    if found.table is not None:
+        inputs = [_of_table(found.table.table, found.name, column, columns)]
+    else:
+        inputs = for_each_file(lambda kind, path, name: _of_file(kind, path, name, column, columns), found)
+    check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
+    return Source(found.name, tuple(inputs), columns, found.indices)
+
+
+def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:
+    """Return values of a column as numbers, shape (values,).
+
+    Args:
+        values: the values.
+        column: name of the column, for messages.
+        in_text: whether strings of digits are numbers, as in CSV.
+
+    Raises:
+        DocumentError: a value is missing, no whole number, negative or too large; with its index.
+    """
+    if values.null_count:
+        raise DocumentError(int(pc.index(values.is_null(), True).as_py()), f"'{column}' is missing; give it a number")
+    if in_text and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        is_number = pc.match_substring_regex(values, r"^\d{1,18}$")
+        wrong = pc.index(is_number, False).as_py()
+        if wrong >= 0:
+            raise DocumentError(wrong, f"'{column}' is {str(values[wrong])[:40]!a}; expected a whole number")
+        values = pc.cast(values, pa.int64())
+    if not pa.types.is_integer(values.type):
+        raise DocumentError(0, f"'{column}' holds {values.type}; expected whole numbers")
+    numbers = as_numpy(values)
+    bad = np.flatnonzero((numbers < 0) | (numbers > LONGEST))
+    if len(bad):
+        raise DocumentError(int(bad[0]), f"'{column}' is {numbers[bad[0]]}; expected 0 to {LONGEST}")
+    return numbers.astype(np.int32)
+
+
+def _of_array(path: AnyPath, columns: Columns) -> MappedLists:
+    if columns.extra:
+        raise PackerError(f"{path.name} holds lengths and no columns: leave out {', '.join(columns.extra)}")
+    if not path.is_file():
+        raise PackerError(f"{path}: no such file; check the path")
+    with reading(path.name), path.open("rb") as file:
+        array: NDArray[Any] = np.load(file, allow_pickle=False)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        shape = list(array.shape)
+        raise SourceError(f"{path.name}: {array.dtype} of shape {shape}; expected whole numbers in one dimension")
+    native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    return _input(_file(path, path.name), path, [{ARRAY_COLUMN: as_arrow(native)}], ARRAY_COLUMN, columns)
+
+
+def _of_table(table: pa.Table, name: str, column: str, columns: Columns) -> MappedLists:
+    wanted = (column, *columns.extra)
+    for each in wanted:
+        if each not in table.column_names:
+            raise PackerError(f"{name}: no column '{each}' (found: {', '.join(table.column_names)})")
+    chosen = table.select(dict.fromkeys(wanted))
+    batches = [{each: as_plain(batch[each]) for each in wanted} for batch in chosen.to_batches()]
+    return _input(SourceFile(name=name, bytes=chosen.nbytes), None, batches, column, columns)
+
+
+def _of_file(kind: InputFormat, path: AnyPath, name: str, column: str, columns: Columns) -> MappedLists:
+    reader = kind.open_records(path, name)
+    wanted = tuple(dict.fromkeys((column, *columns.extra)))
+    reader.require(wanted)
+    return _input(_file(path, name), path, list(_batches(reader, wanted)), column, columns, reader)
+
+
+def _batches(reader: RecordReader, wanted: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
+    """Yield the wanted columns of the records of a file, block by block."""
+    row = 0
+    for block, _ in reader.blocks(wanted):
+        try:
+            records = reader.records(block, wanted)
+            if isinstance(records, pa.Table):
+                table = records.select(wanted).combine_chunks()
+                arrays = {name: as_plain(table[name].combine_chunks()) for name in wanted}
+            else:
+                arrays = {name: pa.array([record.get(name) for record in records]) for name in wanted}
+        except DocumentError as fault:
+            raise _located(fault, row, reader) from None
+        except pa.ArrowException as error:
+            raise SourceError(f"{reader.file.name}: {str(error).splitlines()[0]}") from error
+        yield arrays
+        row += len(arrays[wanted[0]])
+
+
+def _input(
+    file: SourceFile,
+    path: AnyPath | None,
+    batches: Sequence[dict[str, pa.Array]],
+    column: str,
+    columns: Columns,
+    reader: RecordReader | None = None,
+) -> MappedLists:
+    """Return the documents of a file, given its columns."""
+    lengths, row = [np.zeros(0, np.int32)], 0
+    for batch in batches:
+        try:
+            lengths.append(whole_numbers(batch[column], column, in_text=isinstance(reader, CsvRecords)))
+        except DocumentError as fault:
+            raise _located(fault, row, reader, file.name) from None
+        row += len(batch[column])
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)])
+    values = pa.Array.from_buffers(NO_BYTES, int(offsets[-1]), [None, pa.py_buffer(b"")])
+    arrays: dict[str, Any] = {_LISTS: pa.LargeListArray.from_arrays(as_arrow(offsets), values)}
+    for name in columns.extra:
+        arrays[name] = pa.chunked_array(alike([batch[name] for batch in batches], name)) if batches else pa.nulls(0)
+    table = pa.table(arrays)
+    return MappedLists(
+        file=file,
+        path=path,
+        stores=(TableInMemory.of(table, table.column_names, (_LISTS,)),),
+        input_ids=_LISTS,
+        labels=None,
+        extra=columns.extra,
+    )
+
+
+def _located(fault: DocumentError, first_row: int, reader: RecordReader | None, name: str = "") -> SourceError:
+    row = first_row + fault.row
+    return SourceError(f"{reader.places.place(row) if reader is not None else f'{name} row {row}'}: {fault.message}")
+
+
+def _file(path: AnyPath, name: str) -> SourceFile:
+    return SourceFile(name=name, bytes=path.stat().st_size)

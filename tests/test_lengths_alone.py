@@ -1,0 +1,192 @@
+"""Packing of lengths alone, and rows of document numbers for trainers that make their own examples."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.errors import PackerError
+from tests.test_index_only import hashes
+
+LENGTHS = np.random.default_rng(0).integers(0, 40, 400)
+
+
+def write(path, lengths=LENGTHS, name="num_tokens", **columns):
+    """Write a file of lengths; its ending says in which format."""
+    table = pa.table({name: pa.array(lengths), **columns})
+    if path.suffix == ".npy":
+        np.save(path, lengths)
+    elif path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=70)
+    elif path.suffix == ".arrow":
+        with pa.ipc.new_stream(str(path), table.schema) as stream:
+            stream.write_table(table, max_chunksize=90)
+    elif path.suffix == ".csv":
+        rows = [",".join(map(str, row.values())) for row in table.to_pylist()]
+        path.write_text("\n".join([",".join(table.column_names), *rows, ""]))
+    else:
+        content = "".join(json.dumps(row) + "\n" for row in table.to_pylist()).encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def documents_in(folder):
+    return sorted(segment for row in packer.rows(folder) for segment in row)
+
+
+@pytest.fixture(scope="module")
+def of_tokens(tmp_path_factory):
+    """An index of documents with these lengths, and tokens."""
+    folder = tmp_path_factory.mktemp("tokens")
+    table = pa.table({"input_ids": pa.array([list(range(length)) for length in LENGTHS], pa.list_(pa.int32()))})
+    with pa.ipc.new_stream(str(folder / "tokens.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    packer.pack(folder / "tokens.arrow", folder / "index", max_len=64, index_only=True, shard_size="4KB")
+    return folder / "index"
+
+
+@pytest.mark.parametrize("name", ["l.npy", "l.parquet", "l.arrow", "l.csv", "l.jsonl", "l.jsonl.gz"])
+def test_rows_are_those_of_documents_with_tokens(tmp_path, of_tokens, name):
+    path = write(tmp_path / name)
+    column = {} if path.suffix == ".npy" else {"lengths_column": "num_tokens"}
+    packer.pack(path, tmp_path / "packed", max_len=64, shard_size="4KB", **column)
+    assert [hash for file, hash in sorted(hashes(tmp_path / "packed").items()) if file.endswith(".arrow")] == [
+        hash for file, hash in sorted(hashes(of_tokens).items()) if file.endswith(".arrow")
+    ]
+    expected = [(document, 0, length) for document, length in enumerate(LENGTHS.tolist()) if length]
+    assert documents_in(tmp_path / "packed") == expected
+    assert not list(packer.verify(tmp_path / "packed", path))
+
+
+def test_the_command_takes_a_file_and_a_column(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "l.npy")
+    write(tmp_path / "data.parquet")
+    for words, output in (("l.npy", "l-packed-64"), ("data.parquet:num_tokens", "data-packed-64")):
+        done = CliRunner().invoke(cli, ["pack", "--lengths", words, "--max-len", "64"])
+        assert done.exit_code == 0, done.output
+        assert f"packer.rows('{output}') has the documents of each row" in done.stdout
+        assert "trained" not in done.stdout
+    for words, message in (
+        (["--lengths", "data.parquet"], "name the column as well, as in data.parquet:num_tokens"),
+        (["--lengths", "data.parquet:tokens"], "no column 'tokens' (found: num_tokens)"),
+        (["--lengths", "nowhere.npy"], "nowhere.npy: no such file"),
+        (["l.npy", "--lengths", "l.npy"], "--lengths takes the place of DATASET"),
+        (["--lengths", "l.npy", "--keep", "name"], "holds lengths and no columns: leave out name"),
+    ):
+        done = CliRunner().invoke(cli, ["pack", *words, "--max-len", "64", "-o", "other"])
+        assert done.exit_code != 0
+        assert message in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_folders_kept_columns_and_long_documents(tmp_path):
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "a.parquet", LENGTHS[:100], name="n")
+    write(tmp_path / "data" / "b.parquet", LENGTHS[100:], name="n")
+    packer.pack(tmp_path / "data", tmp_path / "packed", max_len=16, lengths_column="n")
+    found = {}
+    for document, start, length in documents_in(tmp_path / "packed"):
+        assert start == found.get(document, 0)
+        found[document] = start + length
+    assert found == {document: length for document, length in enumerate(LENGTHS.tolist()) if length}
+
+
+def test_columns_are_kept_and_group(tmp_path):
+    kinds = pa.array([("photo", "chart", None)[number % 3] for number in range(len(LENGTHS))])
+    path = write(tmp_path / "l.parquet", kind=kinds)
+    packer.pack(path, tmp_path / "packed", max_len=64, lengths_column="num_tokens", keep=["kind"], group_by="kind")
+    for row in packer.load(tmp_path / "packed"):
+        real = row["doc_ids"] >= 0
+        assert row["kind"][real].tolist() == [kinds[int(number)].as_py() for number in row["doc_ids"][real]]
+    assert not list(packer.verify(tmp_path / "packed", path))
+
+
+def test_datasets_in_memory_and_mixtures(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    one = datasets.Dataset.from_dict({"n": LENGTHS[:300]}).shuffle(seed=1)
+    other = datasets.Dataset.from_dict({"n": LENGTHS[300:]})
+    packer.pack([(one, 1.0), (other, 2.0)], tmp_path / "packed", max_len=64, lengths_column="n", mix_unit="epochs")
+    found = documents_in(tmp_path / "packed")
+    lengths = {(0, doc): length for doc, length in enumerate(one["n"])}
+    lengths |= {(1, doc): length for doc, length in enumerate(other["n"])}
+    expected = [(doc, 0, length, 0) for (source, doc), length in lengths.items() if length and source == 0]
+    expected += 2 * [(doc, 0, length, 1) for (source, doc), length in lengths.items() if length and source == 1]
+    assert found == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([3, -1], r"l.parquet row 1: 'num_tokens' is -1; expected 0 to 2147483647"),
+        ([3, 2**31], r"l.parquet row 1: 'num_tokens' is 2147483648; expected"),
+        ([3, None], r"l.parquet row 1: 'num_tokens' is missing"),
+        ([3.0, 2.5], r"l.parquet row 0: 'num_tokens' holds double; expected whole numbers"),
+        (["3", "4"], r"l.parquet row 0: 'num_tokens' holds string; expected whole numbers"),
+    ],
+)
+def test_what_is_no_length_is_named(tmp_path, lengths, message):
+    path = write(tmp_path / "l.parquet", lengths)
+    with pytest.raises(PackerError, match=message):
+        packer.pack(path, tmp_path / "packed", max_len=64, lengths_column="num_tokens")
+    assert not (tmp_path / "packed").exists()
+
+
+def test_files_that_are_no_lengths_are_refused(tmp_path):
+    np.save(tmp_path / "square.npy", np.zeros((2, 2)))
+    with pytest.raises(PackerError, match=r"square.npy: float64 of shape \[2, 2\]; expected whole numbers in one"):
+        packer.pack(tmp_path / "square.npy", tmp_path / "packed", max_len=64)
+    (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    with pytest.raises(PackerError, match=r"cut.npy: cannot be read, truncated or corrupt"):
+        packer.pack(tmp_path / "cut.npy", tmp_path / "packed", max_len=64)
+    write(tmp_path / "l.csv", ["1", "x"])
+    with pytest.raises(PackerError, match="'num_tokens' is 'x'; expected a whole number"):
+        packer.pack(tmp_path / "l.csv", tmp_path / "packed", max_len=64, lengths_column="num_tokens")
+
+
+def test_there_are_no_tokens_to_load_or_write(tmp_path):
+    path = write(tmp_path / "l.npy")
+    packer.pack(path, tmp_path / "packed", max_len=64)
+    with pytest.raises(PackerError, match="packed from lengths alone, so that there are no tokens: leave source out"):
+        packer.load(tmp_path / "packed", source=path)
+    with pytest.raises(PackerError, match="packed from lengths alone"):
+        packer.materialize(tmp_path / "packed", path, tmp_path / "made")
+
+
+def test_the_batch_sampler_gives_documents_in_the_order_of_rows_and_resumes(tmp_path):
+    packer.pack(write(tmp_path / "l.npy"), tmp_path / "packed", max_len=64, shard_size="4KB")
+    rows = packer.rows(tmp_path / "packed")
+    assert rows[-1] == rows[len(rows) - 1] == rows[len(rows) - 1 :][0]
+    options = {"global_batch": 8, "rows": 2, "seed": 5}
+    numbers = packer.BatchSampler(rows.dataset, **options)
+    whole = list(rows.batch_sampler(**options))
+    assert whole == [[rows[number] for number in batch] for batch in numbers]
+    ranks = [iter(rows.batch_sampler(**options, rank=rank, world_size=2)) for rank in range(2)]
+    by_step = [next(rank) for _ in range(len(whole) // 4) for rank in ranks for _ in range(2)]
+    assert sorted(map(str, by_step)) == sorted(map(str, whole))
+    begun = rows.batch_sampler(**options)
+    first = [batch for _, batch in zip(range(5), begun, strict=False)]
+    resumed = rows.batch_sampler(**options)
+    resumed.load_state_dict(begun.state_dict())
+    assert first + list(resumed) == whole
+
+
+def test_a_dataloader_asks_the_dataset_for_rows(tmp_path):
+    torch = pytest.importorskip("torch")
+    packer.pack(write(tmp_path / "l.npy"), tmp_path / "packed", max_len=64)
+    rows = packer.rows(tmp_path / "packed")
+
+    class Examples(torch.utils.data.Dataset):
+        def __getitem__(self, row):
+            return torch.cat([torch.arange(start, start + length) for _, start, length in row])
+
+    sampler = rows.batch_sampler(global_batch=4, drop_last=True)
+    batches = list(torch.utils.data.DataLoader(Examples(), batch_sampler=sampler, collate_fn=list))
+    assert [len(batch) for batch in batches] == [4] * sampler.steps
+    assert all(0 < len(example) <= 64 for batch in batches for example in batch)
