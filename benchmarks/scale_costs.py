@@ -1,9 +1,10 @@
 """What a pack on object storage costs: requests, bytes over the network and hours of nodes, from a plan and prices.
 
-A partition reads each of its blocks with one request when its shard is written. A row of the pool needs a small request
-for each of its segments, which the mirror of the store rounds up to whole chunks. Offsets of documents are read once,
-with a request for each record batch. A shard is a multipart upload, and its entry one more request; the note of each
-task is stored once and read once.
+A partition reads each of its blocks with one request when its shard is written. Values of what it leaves over are
+stored in notes, one for each shard of the pool that takes some and one for its region, and read once. For that, the
+note of the partition is read again, and each node reads the note of each region. Offsets of documents are read once, with
+a request for each record batch. A shard is a multipart upload, and its entry one more request; the note of each task of
+the plan is stored once and read once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import math
 from dataclasses import dataclass
 
 from scale_plan import ROW_BYTES, PlanFigures
-
-from packer.stores.mirror import CHUNK
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +61,8 @@ class Costs:
     blocks: int
     """GET requests for blocks."""
 
-    pool: int
-    """GET requests for segments in rows of the pool."""
+    values: int
+    """GET requests for values of leftovers, and as many PUT requests."""
 
     heads: int
     """GET requests for the heads and offsets of record batches."""
@@ -77,8 +76,8 @@ class Costs:
     read: float
     """Bytes that are read."""
 
-    read_for_pool: float
-    """Bytes of these that are read for rows of the pool."""
+    values_bytes: float
+    """Bytes of values of leftovers, which are written and read."""
 
     written: float
     """Bytes that are written."""
@@ -90,10 +89,10 @@ class Costs:
     """Node-hours in which all cores are busy."""
 
     pool_hours: float
-    """Node-hours in which cores wait for small requests, with as many at once as they may."""
+    """Node-hours in which cores wait for values of leftovers, with as many requests at once as they may."""
 
     hours: float
-    """Node-hours of the pack: the busier of network and cores, and the small requests, which come last."""
+    """Node-hours of the pack: the busier of network and cores, and the wait for leftovers, which come last."""
 
     requests_price: float
     nodes_price: float
@@ -102,32 +101,32 @@ class Costs:
     @property
     def gets(self) -> int:
         """All GET requests."""
-        return self.blocks + self.pool + self.heads + self.notes
+        return self.blocks + self.values + self.heads + self.notes
 
 
 def costs_of(plan: PlanFigures, shard_size: int, setting: Setting, max_len: int) -> Costs:
     """Return what the pack of a plan costs."""
-    pool_tokens = plan.pool_rows * max_len
-    per_segment = 4 * pool_tokens / max(1, plan.pool_segments)
-    for_pool = plan.pool_segments * CHUNK * (1 + (per_segment - 1) / CHUNK)  # an unaligned read of whole chunks
-    read = 4 * (plan.tokens - pool_tokens) + 4 * plan.documents + for_pool + plan.note_bytes
-    written = plan.rows * max_len * ROW_BYTES + 20 * plan.documents + plan.note_bytes
+    values = plan.values_tokens * 4 + plan.values_pieces * 16
+    notes = plan.tasks + plan.partitions + plan.regions * setting.nodes
+    note_bytes = 2 * plan.note_bytes + plan.region_bytes * (setting.nodes - 1)
+    read = 4 * plan.tokens + 4 * plan.documents + values + note_bytes
+    written = plan.rows * max_len * ROW_BYTES + 20 * plan.documents + values + plan.note_bytes
     parts = math.ceil(shard_size / setting.part) + 2  # begun and completed
     heads = math.ceil(plan.documents / setting.batch)
-    puts = plan.shards * (parts + 1) + plan.tasks
-    gets = plan.ranges + plan.pool_segments + heads + plan.tasks
+    puts = plan.shards * (parts + 1) + plan.tasks + plan.value_notes
+    gets = plan.ranges + plan.value_notes + heads + notes
     network = max(read, written) / (setting.network / 8 * 1e9) / 3600
     cores = plan.tokens / (setting.core_speed * setting.cores) + plan.task_seconds / setting.cores
-    waiting = plan.pool_segments * setting.latency / (setting.at_once * setting.cores)
+    waiting = plan.value_notes * setting.latency / (setting.at_once * setting.cores)
     hours = max(network, cores / 3600) + waiting / 3600
     return Costs(
         blocks=plan.ranges,
-        pool=plan.pool_segments,
+        values=plan.value_notes,
         heads=heads,
-        notes=plan.tasks,
+        notes=notes,
         puts=puts,
         read=read,
-        read_for_pool=for_pool,
+        values_bytes=values,
         written=written,
         network_hours=network,
         core_hours=cores / 3600,
@@ -146,20 +145,20 @@ def cost_lines(plan: PlanFigures, costs: Costs, setting: Setting) -> list[tuple[
         ("shards", f"{plan.shards:,}"),
         ("blocks of a shard", f"{plan.blocks_each:,.0f}"),
         ("rows of the pool", f"{plan.pool_rows / plan.rows:.2%}"),
+        ("  their segments", _millions(plan.pool_segments)),
         ("GET, blocks", _millions(costs.blocks)),
-        ("GET, segments of the pool", _millions(costs.pool)),
-        ("  per request for a block", f"{costs.pool / costs.blocks:.1f}"),
         ("GET, record batches", _millions(costs.heads)),
-        ("GET and PUT, notes", _millions(costs.notes)),
+        ("GET and PUT, leftovers", _millions(costs.values)),
+        ("GET, notes of the plan", _millions(costs.notes)),
         ("PUT, POST", _millions(costs.puts)),
         ("read", f"{costs.read / 1e12:.1f} TB"),
-        ("  for the pool", f"{costs.read_for_pool / 1e12:.1f} TB"),
+        ("  leftovers", f"{costs.values_bytes / 1e12:.2f} TB"),
         ("written", f"{costs.written / 1e12:.1f} TB"),
         ("notes", f"{plan.note_bytes / 1e9:.1f} GB"),
         ("node-hours", f"{costs.hours:.1f}"),
         ("  network is busy", f"{costs.network_hours:.1f}"),
         ("  cores are busy", f"{costs.core_hours:.1f}"),
-        ("  small requests wait", f"{costs.pool_hours:.1f}"),
+        ("  leftovers are awaited", f"{costs.pool_hours:.2f}"),
         (f"hours on {setting.nodes} nodes", f"{seconds / 3600:.2f}"),
         ("  GET per second", f"{costs.gets / seconds:,.0f}"),
         ("  PUT per second", f"{costs.puts / seconds:,.0f}"),

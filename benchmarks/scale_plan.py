@@ -24,11 +24,13 @@ from packer.engine import Result, Threads, Watched
 from packer.notes import Note, Notes, NotesInMemory, read_note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
+from packer.pipeline.partition_plan import PartitionPlan
 from packer.pipeline.partitioning import plan_partitions
 from packer.pipeline.surveying import Survey, survey
 from packer.plan import Segments
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker
 from packer.plan.permute import draw_bits
+from packer.plan.pieces import PIECE
 
 MEDIAN, SIGMA, LONGEST = 245, 1.0, 20_000
 """Lengths are log-normal, about 400 tokens on average."""
@@ -144,6 +146,22 @@ class PlanFigures:
     pool_segments: int
     """Segments in these rows."""
 
+    value_notes: int
+    """Notes in which the values of leftovers travel, at most: one for each that leaves some over and each that takes
+    them. Those that are empty are not written."""
+
+    values_tokens: float
+    """Tokens in these notes: those of the pool, and once more for each region that passes them on."""
+
+    values_pieces: float
+    """Pieces in these notes."""
+
+    regions: int
+    """Notes of regions, which say who takes the leftovers."""
+
+    region_bytes: float
+    """Size of these notes."""
+
     above: int
     """Rows above the lower bound."""
 
@@ -206,6 +224,17 @@ def made_up_survey(
     return all_of_them, seconds * times
 
 
+def _count_value_notes(plan: PartitionPlan) -> int:
+    """Count the notes with values: for each shard of the pool and all whose pieces it takes, and for each region."""
+    for_regions = sum(stage.below.count for stage in plan.stages)
+    for_shards = (
+        len(part.stage.below.numbers(part.region))
+        for shard in range(plan.own_shards, len(plan.shard_rows))
+        for part in plan.pool_parts(shard)
+    )
+    return for_regions + sum(for_shards)
+
+
 def plan_at_scale(
     documents: int,
     *,
@@ -252,6 +281,8 @@ def plan_at_scale(
     counts = Counter(name.rpartition("-")[0] for name in plan.pool) | {f"drawn-{partitions}": partitions}
     times = {stage: count / engine.ran[stage] for stage, count in counts.items()}
     sample = range(min(most_tasks, partitions))
+    pool_segments = round(sum(sum(notes.pieces[stage]) * times[stage] for stage in counts))
+    left = sum(sum(notes.left[stage]) * times[stage] for stage in counts) / PIECE.itemsize
     last = max((stage for stage in counts if "-level" in stage), default=f"drawn-{partitions}")
     return PlanFigures(
         documents=documents,
@@ -263,7 +294,12 @@ def plan_at_scale(
         blocks_each=len(surveyed.blocks) / partitions,
         ranges=sum(len(cut.ranges(number)) for number in sample) * partitions // len(sample),
         pool_rows=plan.pool_packs,
-        pool_segments=round(sum(sum(notes.pieces[stage]) * times[stage] for stage in counts)),
+        pool_segments=pool_segments,
+        value_notes=_count_value_notes(plan),
+        values_tokens=left * plan.pool_packs * max_len / max(1, pool_segments),
+        values_pieces=left,
+        regions=len(plan.pool),
+        region_bytes=sum(sum(notes.bytes[stage.name]) * times[stage.name] for stage in plan.stages),
         above=plan.packs - plan.lower_bound,
         survey_seconds=survey_seconds,
         survey_ran=min(1.0, most_surveyed / documents),

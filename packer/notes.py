@@ -116,6 +116,11 @@ class Notes(Protocol):
             lasting: whether it must survive a system crash, because it cannot be reproduced exactly.
         """
 
+    def save_all(self, notes: Mapping[str, Note]) -> None:
+        """Store several notes by name; each completely or not at all."""
+        for name, note in notes.items():
+            self.save(name, note)
+
 
 class NotesInMemory(Notes):
     """Notes of a plan that writes no files."""
@@ -203,6 +208,10 @@ class NotesInStore(Notes):
             self._path(name).unlink(missing_ok=True)  # damaged
         path = self._path(name).relative_to(self._claimed.notes)
         self._claimed.write_note(str(path), note.to_bytes(), lasting=lasting)
+
+    def save_all(self, notes: Mapping[str, Note]) -> None:
+        """Store several notes by name, at the same time."""
+        in_parallel(lambda each: self.save(*each), list(notes.items()))
 
     def _path(self, name: str) -> RemotePath:
         stage, _, number = name.rpartition("-")

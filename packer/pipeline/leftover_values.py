@@ -59,10 +59,14 @@ class LeftoverValues:
         """Number of the shards of partitions, which leave values; those of the pool, which take them, follow."""
         return self.plan.own_shards
 
+    @property
+    def _partitions(self) -> str:
+        """Name of the stage in which partitions left pieces over."""
+        return self.plan.stages[0].below.stage
+
     def left_by(self, shard: int) -> Located:
         """Return the pieces that the partition of a shard leaves over."""
-        name = f"{self.plan.stages[0].below.stage}-{self.plan.partition_of(shard)}"
-        return _located(load(self.plan.notes, name).arrays["left"])
+        return self._left(self._partitions, self.plan.partition_of(shard))
 
     def save(self, shard: int, copy: Copy) -> None:
         """Note the values of the pieces that the partition of a shard leaves over.
@@ -70,36 +74,39 @@ class LeftoverValues:
         Raises:
             SourceError: a token or label of the source is out of range.
         """
-        stage, partition = self.plan.stages[0], self.plan.partition_of(shard)
-        passed_on = self._deal(stage, partition, self.left_by(shard), partial(_copy_all, copy))
-        if len(passed_on.arrays["pieces"]):
-            self.plan.notes.save(f"{_stage(stage.below.stage, _REGION)}-{partition}", passed_on)
+        partition = self.plan.partition_of(shard)
+        for_region = self.left_over(copy, partition)
+        if len(for_region.arrays["pieces"]):
+            self.plan.notes.save(f"{_stage(self._partitions, _REGION)}-{partition}", for_region)
 
     def pass_on(self, engine: Engine, copy: Copy) -> None:
-        """Note the values of the pieces that regions leave over, level by level, from those left over below.
+        """Note the values of all other pieces: those of partitions without a shard, then of regions, level by level.
 
         Raises:
             SourceError: a token or label of the source is out of range.
         """
+        without_shard = np.flatnonzero(self.plan.own_rows == 0).tolist()
+        self._run(self._partitions, without_shard, partial(self.left_over, copy), engine)
         for stage in self.plan.stages:
             for above in self.plan.stages:
                 if above.below.stage == stage.name:
-                    task, regions = partial(self.passed_on, stage, above, copy), range(len(stage.below))
-                    run_stage(self.plan.notes, _stage(stage.name, _REGION), regions, task, engine=engine)
+                    self._run(stage.name, range(len(stage.below)), partial(self.passed_on, stage, above, copy), engine)
+
+    def left_over(self, copy: Copy, partition: int) -> Note:
+        """Note the values of the pieces that a partition leaves over; return the note for the region."""
+        left = self._left(self._partitions, partition)
+        return self._deal(self.plan.stages[0], partition, left, partial(_copy_all, copy))
 
     def passed_on(self, stage: PoolStage, above: PoolStage, copy: Copy, region: int) -> Note:
-        """Note the values of the pieces that a region leaves over; a task.
+        """Note the values of the pieces that a region leaves over; return the note for the region above.
 
         Args:
             stage: stage of the region.
             above: stage whose regions take the pieces.
             copy: reads what is in no note.
             region: number of the region.
-
-        Returns:
-            Note with the values of the pieces that the region above leaves over itself; the others are saved.
         """
-        left = _located(load(self.plan.notes, stage.names[region]).arrays["left"])
+        left = self._left(stage.name, region)
         return self._deal(above, region, left, partial(self._collect, [(stage, region)], _REGION, copy))
 
     def collected(self, shard: int, segments: Located, copy: Copy) -> SegmentValues:
@@ -140,11 +147,20 @@ class LeftoverValues:
         for taker in [_REGION, *np.unique(takers).tolist()]:
             first, last = np.searchsorted(takers, [taker, taker + 1])
             pieces = pieces_of(*(each[first:last] for each in (left.documents, left.starts, left.lengths)))
-            notes[taker] = Note(facts={}, arrays={"pieces": pieces, **values.arrays(ends[first], ends[last])})
-        passed_on = notes.pop(_REGION)
-        for taker, note in notes.items():
-            self.plan.notes.save(f"{_stage(stage.below.stage, taker)}-{number}", note)
-        return passed_on
+            note = Note(facts={}, arrays={"pieces": pieces, **values.arrays(ends[first], ends[last])})
+            notes[f"{_stage(stage.below.stage, taker)}-{number}"] = note
+        for_region = notes.pop(f"{_stage(stage.below.stage, _REGION)}-{number}")
+        self.plan.notes.save_all(notes)
+        return for_region
+
+    def _left(self, stage: str, number: int) -> Located:
+        """Return the pieces that a task of a stage leaves over."""
+        return _located(load(self.plan.notes, f"{stage}-{number}").arrays["left"])
+
+    def _run(self, left_by: str, numbers: Sequence[int], task: Callable[[int], Note], engine: Engine) -> None:
+        """Run tasks that return notes for regions."""
+        if len(numbers):
+            run_stage(self.plan.notes, _stage(left_by, _REGION), numbers, task, engine=engine)
 
     def _collect(
         self,
