@@ -2,9 +2,9 @@
 
 A partition reads each of its blocks with one request when its shard is written. Values of what it leaves over are
 stored in notes, one for each shard of the pool that takes some and one for its region, and read once. For that, the
-note of the partition is read again, and each node reads the note of each region. Offsets of documents are read once, with
-a request for each record batch. A shard is a multipart upload, and its entry one more request; the note of each task of
-the plan is stored once and read once.
+note of the partition is read again, and each node reads the note of each region. Offsets of documents are read once,
+with a request for each record batch. A shard is a multipart upload, and its entry one more request; the note of each
+task of the plan is stored once and read once.
 """
 
 from __future__ import annotations

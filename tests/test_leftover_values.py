@@ -16,7 +16,7 @@ from packer import signs_of_life
 from packer.errors import PackerError, SourceError
 from packer.pipeline import choose_engine, leftover_values, packing, partitioning, surveying
 from packer.pipeline.write_shards import ShardTask
-from packer.plan.pieces import pieces_of
+from packer.plan.pieces import Located
 from packer.stores import mirror, temporary_files
 from packer.stores.requests import traffic
 
@@ -280,7 +280,7 @@ def test_a_full_disk_for_the_values_of_a_shard_is_one_line(remote, tmp_path, mon
 
 def test_pieces_are_found_by_document_and_first_token():
     def located(*pieces):
-        return leftover_values._located(pieces_of(*np.array(pieces, np.int64).reshape(-1, 3).T))
+        return Located.in_one_row(*np.array(pieces, np.int64).reshape(-1, 3).T)
 
     finder = leftover_values._Finder(located((7, 0, 3), (2**40, 5, 1), (7, 256, 4), (3, 0, 2)))
     here, found = finder.find(located((7, 256, 4), (7, 5, 1), (2**40, 5, 1), (8, 0, 3), (2**41, 0, 3), (3, 0, 2)))

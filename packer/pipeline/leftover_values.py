@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +30,7 @@ from packer.notes import Note, run_stage
 from packer.pipeline.partition_plan import PartitionPlan
 from packer.pipeline.regions import PoolStage, load
 from packer.pipeline.segment_reader import MappedDocuments
-from packer.plan.pieces import Located, Shards, pieces_of
+from packer.plan.pieces import Located, Shards
 from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues
 from packer.stores.temporary_files import temporary_memory
@@ -68,14 +69,19 @@ class LeftoverValues:
         """Return the pieces that the partition of a shard leaves over."""
         return self._left(self._partitions, self.plan.partition_of(shard))
 
-    def save(self, shard: int, copy: Copy) -> None:
+    def save(self, shard: int, left: Located, copy: Copy) -> None:
         """Note the values of the pieces that the partition of a shard leaves over.
+
+        Args:
+            shard: number of the shard.
+            left: what `left_by` returned.
+            copy: reads the source.
 
         Raises:
             SourceError: a token or label of the source is out of range.
         """
         partition = self.plan.partition_of(shard)
-        for_region = self.left_over(copy, partition)
+        for_region = self._deal(self.plan.stages[0], partition, left, partial(_copy_all, copy))
         if len(for_region.arrays["pieces"]):
             self.plan.notes.save(f"{_stage(self._partitions, _REGION)}-{partition}", for_region)
 
@@ -87,10 +93,8 @@ class LeftoverValues:
         """
         without_shard = np.flatnonzero(self.plan.own_rows == 0).tolist()
         self._run(self._partitions, without_shard, partial(self.left_over, copy), engine)
-        for stage in self.plan.stages:
-            for above in self.plan.stages:
-                if above.below.stage == stage.name:
-                    self._run(stage.name, range(len(stage.below)), partial(self.passed_on, stage, above, copy), engine)
+        for stage, above in pairwise(self.plan.stages):
+            self._run(stage.name, range(len(stage.below)), partial(self.passed_on, stage, above, copy), engine)
 
     def left_over(self, copy: Copy, partition: int) -> Note:
         """Note the values of the pieces that a partition leaves over; return the note for the region."""
@@ -134,28 +138,27 @@ class LeftoverValues:
             fill: function that writes the values of pieces, one after the other.
         """
         region = self._recent(stage.names[number // stage.below.size])
-        here, found = _Finder(left).find(_located(region.arrays["pieces"]))
+        here, found = _Finder(left).find(Located.of_pieces(region.arrays["pieces"]))
         rows = np.searchsorted(region.arrays["row_starts"], here, side="right") - 1
         takers = np.full(len(left.lengths), _REGION)
         takers[found] = self.plan.pool_shards(stage, number // stage.below.size, rows)
         order = np.argsort(takers, kind="stable")
-        left, takers = _some(left, order), takers[order]
+        left, takers = left.some(order), takers[order]
         values = self._room(left)
         fill(left, values)
-        ends = np.append(_places(left), left.lengths.sum())
+        ends = np.append(left.places, left.lengths.sum())
         notes = {}
         for taker in [_REGION, *np.unique(takers).tolist()]:
             first, last = np.searchsorted(takers, [taker, taker + 1])
-            pieces = pieces_of(*(each[first:last] for each in (left.documents, left.starts, left.lengths)))
-            note = Note(facts={}, arrays={"pieces": pieces, **values.arrays(ends[first], ends[last])})
-            notes[f"{_stage(stage.below.stage, taker)}-{number}"] = note
+            arrays = {"pieces": left.some(slice(first, last)).pieces, **values.arrays(ends[first], ends[last])}
+            notes[f"{_stage(stage.below.stage, taker)}-{number}"] = Note(facts={}, arrays=arrays)
         for_region = notes.pop(f"{_stage(stage.below.stage, _REGION)}-{number}")
         self.plan.notes.save_all(notes)
         return for_region
 
     def _left(self, stage: str, number: int) -> Located:
         """Return the pieces that a task of a stage leaves over."""
-        return _located(load(self.plan.notes, f"{stage}-{number}").arrays["left"])
+        return Located.of_pieces(load(self.plan.notes, f"{stage}-{number}").arrays["left"])
 
     def _run(self, left_by: str, numbers: Sequence[int], task: Callable[[int], Note], engine: Engine) -> None:
         """Run tasks that return notes for regions."""
@@ -171,7 +174,7 @@ class LeftoverValues:
         out: SegmentValues,
     ) -> None:
         """Write the values of segments that were left over below some regions, one after the other."""
-        places, finder = _places(segments), _Finder(segments)
+        places, finder = segments.places, _Finder(segments)
         missing = np.ones(len(places), bool)
         names = [
             f"{_stage(stage.below.stage, taker)}-{number}"
@@ -181,13 +184,13 @@ class LeftoverValues:
         for note in self.plan.notes.load_all(names):
             if note is None:
                 continue
-            pieces = _located(note.arrays["pieces"])
+            pieces = Located.of_pieces(note.arrays["pieces"])
             here, found = finder.find(pieces)
             source = SegmentValues.from_arrays(note.arrays).columns(pieces.starts, pieces.lengths)
             out.fill(source, Spans(here, pieces.starts[here], pieces.lengths[here], places[found]))
             missing[found] = False
         if missing.any():
-            copy(_some(segments, np.flatnonzero(missing)), places[missing], out)
+            copy(segments.some(np.flatnonzero(missing)), places[missing], out)
 
     def _room(self, segments: Located, memory: Callable[[int], Any] = bytearray) -> SegmentValues:
         tokens = int(segments.lengths.sum())
@@ -250,7 +253,7 @@ class _Finder:
 
 def _copy_all(copy: Copy, segments: Located, out: SegmentValues) -> None:
     """Copy the values of segments, one after the other."""
-    copy(segments, _places(segments), out)
+    copy(segments, segments.places, out)
 
 
 def _stage(left_by: str, taker: int) -> str:
@@ -261,20 +264,3 @@ def _stage(left_by: str, taker: int) -> str:
         taker: shard of the pool that takes them, or _REGION.
     """
     return f"{left_by}-values" if taker == _REGION else f"{left_by}-values-{taker}"
-
-
-def _located(pieces: NDArray[Any]) -> Located:
-    """Return pieces, an array of PIECE, as the segments of a single row."""
-    documents, starts, lengths = (pieces[name].astype(np.int64) for name in ("document", "start", "length"))
-    return Located(documents=documents, starts=starts, lengths=lengths, row_starts=np.array([0, len(pieces)]))
-
-
-def _some(segments: Located, chosen: NDArray[np.int64]) -> Located:
-    documents, starts, lengths = (each[chosen] for each in (segments.documents, segments.starts, segments.lengths))
-    return Located(documents=documents, starts=starts, lengths=lengths, row_starts=np.array([0, len(documents)]))
-
-
-def _places(segments: Located) -> NDArray[np.int64]:
-    """Return the index of the first value of each segment, where they lie one after the other."""
-    places: NDArray[np.int64] = np.cumsum(segments.lengths) - segments.lengths
-    return places

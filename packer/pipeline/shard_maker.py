@@ -141,8 +141,9 @@ class ShardMaker:
             return
         every = rows.located(0, len(rows))
         if shard < self.leftovers.own_shards:
-            with self._held(columns, every, self.leftovers.left_by(shard)):
-                self.leftovers.save(shard, self.copy_values)
+            left = self.leftovers.left_by(shard)
+            with self._held(columns, every, left):
+                self.leftovers.save(shard, left, self.copy_values)
                 yield columns
         else:
             yield self.leftovers.collected(shard, every, self.copy_values).columns(every.starts, every.lengths)

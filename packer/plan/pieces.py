@@ -28,6 +28,31 @@ class Located:
     row_starts: NDArray[np.int64]
     """Shape (rows + 1,): row r holds the segments row_starts[r] to row_starts[r + 1] - 1; begins at 0."""
 
+    @classmethod
+    def in_one_row(cls, documents: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Located:
+        """Return segments that are no rows, as if they were one."""
+        return cls(documents=documents, starts=starts, lengths=lengths, row_starts=np.array([0, len(documents)]))
+
+    @classmethod
+    def of_pieces(cls, pieces: NDArray[Any]) -> Located:
+        """Return pieces, an array of PIECE, as if they were one row."""
+        return cls.in_one_row(*(pieces[name].astype(np.int64) for name in ("document", "start", "length")))
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Index of the first token of each segment if they lie one after the other: shape (segments,)."""
+        places: NDArray[np.int64] = np.cumsum(self.lengths) - self.lengths
+        return places
+
+    @property
+    def pieces(self) -> NDArray[Any]:
+        """The segments as an array of PIECE: shape (segments,)."""
+        return pieces_of(self.documents, self.starts, self.lengths)
+
+    def some(self, chosen: NDArray[np.int64] | slice) -> Located:
+        """Return some of the segments, as if they were one row."""
+        return Located.in_one_row(self.documents[chosen], self.starts[chosen], self.lengths[chosen])
+
 
 class ShardRows(Protocol):
     """Rows of a shard, in the order in which they are written."""
