@@ -21,6 +21,7 @@ from packer import signs_of_life
 from packer.cli import cli
 from packer.errors import PackerError, SourceError
 from packer.notes import Note, notes_in
+from packer.output import claim_stored
 from packer.output.stored_pack import StoredPack
 from packer.shards.files import HashingFile
 from packer.signs_of_life import SignsOfLife
@@ -268,6 +269,43 @@ def test_a_pack_that_shows_signs_of_life_is_not_replaced(source, bucket, monkeyp
         assert refusal(source, str(out), seed=5, overwrite=True) == (
             f"{out} is being written by another packer: wait for it, or choose another output"
         )
+
+
+def test_a_dataset_that_is_finished_while_signs_of_life_are_looked_for_is_not_removed(
+    source, bucket, expected, monkeypatch
+):
+    out, is_alive = bucket / "set", claim_stored._is_alive
+    begin(source, out, monkeypatch)
+
+    def finishing(claimed):
+        packer.pack(source, str(out), **OPTIONS)
+        return is_alive(claimed)
+
+    monkeypatch.setattr(claim_stored, "_is_alive", finishing)
+    assert refusal(source, str(out), seed=5, overwrite=True) == (
+        f"{out} was finished by another packer just now: repeat the command to compare"
+    )
+    assert stored(out) == expected
+
+
+def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_path, monkeypatch):
+    """A process that was taken for dead when it was about to finish comes back after another command has finished."""
+    out, options, check, begun = bucket / "set", {**OPTIONS, "max_len": 32}, StoredPack.check_request, []
+    expected = packer.pack(source, tmp_path / "expected", **options)
+
+    def sleeping(self):
+        check(self)
+        if not begun and (out / "data-00005-of-00006.arrow").is_file() and self.request.count(b'"max_len": 64'):
+            begun.append(True)
+            self.clear()
+            begun.append(packer.pack(source, str(out), **options))
+
+    monkeypatch.setattr(StoredPack, "check_request", sleeping)
+    told = refusal(source, str(out), workers=1)
+    assert told == f"{out} was finished, removed or begun anew by another packer: choose another output"
+    assert begun == [True, expected]
+    assert stored(out) == hashes(tmp_path / "expected")
+    assert not list(packer.verify(str(out)))
 
 
 def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source, bucket, tmp_path, monkeypatch):

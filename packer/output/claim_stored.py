@@ -71,9 +71,13 @@ def refuse_replacing_stored(out: RemotePath) -> None:
 def _refuse_foreign(out: RemotePath) -> None:
     holds_anything = out.exists()  # subtle: asked first, because another process may just begin it
     if holds_anything and not (out / WORK).is_dir():
-        if PACKED.is_complete(out):
-            raise PackerError(f"{out} was finished by another packer just now: repeat the command to compare")
+        _refuse_finished(out)
         raise PackerError(f"{out} exists and is not {PACKED.name}: choose another --output")
+
+
+def _refuse_finished(out: RemotePath) -> None:
+    if PACKED.is_complete(out):
+        raise PackerError(f"{out} was finished by another packer just now: repeat the command to compare")
 
 
 def _begun(out: RemotePath, request: Request, *, overwrite: bool) -> StoredPack:
@@ -102,6 +106,7 @@ def _begun(out: RemotePath, request: Request, *, overwrite: bool) -> StoredPack:
             raise refused(out, difference(begun, request))
         if _is_alive(mine):
             raise PackerError(f"{out} is being written by another packer: wait for it, or choose another --output")
+        _refuse_finished(out)  # subtle: a process that finishes meanwhile shows no more signs of life, either
         mine.clear()
 
 

@@ -177,6 +177,15 @@ class StoredPack:
                 f"{self.out} was finished, removed or begun anew by another packer: choose another --output"
             )
 
+    def _write_beside(self, name: str, content: bytes) -> None:
+        """Write a small file; only who still has the request replaces one that another command has left."""
+        path = self.out / name
+        try:
+            path.write_bytes(content, if_absent=True)
+        except FileExistsError:
+            self.check_request()
+            path.write_bytes(content)
+
     def finish(self, record: bytes, files: Mapping[str, bytes]) -> None:
         """Write small files, then the manifest; see `UnfinishedPack.finish`.
 
@@ -185,7 +194,7 @@ class StoredPack:
         """
         self.check_request()
         for name, content in files.items():
-            (self.out / name).write_bytes(content)
+            self._write_beside(name, content)
         path = self.out / PACKED.record
         try:
             path.write_bytes(record, if_absent=True)
