@@ -106,11 +106,12 @@ class _Compiled:
         usual = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = os.environ.get(CACHE_DIR) or usual  # read when the dispatcher is made
         try:
-            return numba.njit(cache=True, nogil=True)(self.function)
+            made = numba.njit(cache=True, nogil=True)(self.function)
         except RuntimeError:  # no folder for the cache
-            return numba.njit(nogil=True)(self.function)
+            made = numba.njit(nogil=True)(self.function)
         finally:
             numba.config.CACHE_DIR = usual
+        return made if numba.config.DISABLE_JIT else _once_for_all_constants(made)
 
     @property
     def _numba_type_(self) -> Any:
@@ -120,6 +121,22 @@ class _Compiled:
 
     def __reduce__(self) -> str:
         return self.function.__qualname__
+
+
+def _once_for_all_constants(dispatcher: Any) -> Any:
+    """Have kernels that call this one do so with the types of constants, instead of their values.
+
+    Numba would compile it anew for each: `permute(out, 0, size, key)` for the constant 0.
+    """
+    from numba.core import types
+
+    template = dispatcher.get_call_template
+
+    def get_call_template(arguments: Any, named: Any) -> Any:
+        return template(tuple(map(types.unliteral, arguments)), named)
+
+    dispatcher.get_call_template = get_call_template
+    return dispatcher
 
 
 class _Plain(threading.local):
