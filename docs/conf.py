@@ -50,6 +50,8 @@ INTERNAL = (  # `format.md` describes the fields of the first three; PackArgumen
     "packer.shards.manifest.ShardEntry",
     "PackArguments",
     "packer.stores.remote_path.RemotePath",  # users write addresses
+    "AnyPath",  # a path or such an address
+    "SourceLike",  # whatever `packer.pack` takes as a source
 )
 nitpick_ignore = [
     ("py:class", name)
@@ -95,7 +97,7 @@ def mark_literal_blocks(app: Sphinx, what: str, name: str, thing: object, option
 
 
 def find_by_last_name(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, text: Element) -> Element | None:
-    """Resolve a type by its last name, as it stands in an annotation: `Progress` is `packer.Progress`."""
+    """Resolve a type by its last name, as it stands in an annotation: `Progress` is `packer.progress.Progress`."""
     domain = env.domains.python_domain
     found = [name for name in domain.objects if name.rpartition(".")[2] == node["reftarget"]]
     if node["refdomain"] != "py" or len(found) != 1:

@@ -275,7 +275,7 @@ class PackOptions:
 
     @property
     def stored_keep_tokens(self) -> tuple[str, ...]:
-        """Kept columns of one value per token that the shards have: none in an index."""
+        """The kept columns of one value per token that the shards have; an index has none."""
         return () if self.index_only else self.keep_tokens
 
     @property
