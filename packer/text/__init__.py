@@ -5,7 +5,9 @@ messages.py              checks of their values
 conversations.py         records to conversations; messages that are context only
 rendering.py             conversations to text, by a chat template
 message_ends/            where messages end in that text, and what the assistant wrote
-tokens.py                text to tokens, and where in them a character begins
+tokens.py                text to tokens, and where in them given characters begin
+word_tokens.py           the same by a memory of words, where few cores are there
+token_places.py          where among tokens a character begins
 text_encoder.py          all of it, batch by batch
 pair_columns.py          columns that hold preference pairs
 pair_encoder.py          preference pairs to tokens and labels

@@ -101,6 +101,8 @@ def messages_of(value: Any, column: str, row: int) -> list[Message]:
 
 
 def _message(message: Any, column: str, number: int, row: int) -> Message:
+    if type(message) is dict and len(message) == 2 and _is_plain(message):
+        return message
     where = f"'{column}' message {number}"
     if not isinstance(message, dict):
         raise TextError(
@@ -132,6 +134,12 @@ def _message(message: Any, column: str, number: int, row: int) -> Message:
         )
     message = {key: value if type(value) is str else plain(value) for key, value in message.items()}
     return _with_reasoning({**message, "role": known[role]})
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether a message has a usual role and a content in ASCII, as most do, so that it needs no further checks."""
+    role, content = message.get("role"), message.get("content")
+    return type(role) is str and _ROLES.get(role) == role and type(content) is str and content.isascii()
 
 
 def plain(value: Any) -> Any:

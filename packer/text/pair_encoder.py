@@ -18,7 +18,7 @@ from packer.text.conversations import chat_of
 from packer.text.messages import Message, TextError, messages_of, text_of
 from packer.text.rendering import Chat
 from packer.text.text_encoder import Chunk, Encoded, Encoder
-from packer.text.tokens import Place
+from packer.text.token_places import Place
 
 _ALL = "or set --train-on all"
 

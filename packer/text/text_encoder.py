@@ -19,8 +19,9 @@ from packer.text.load_tokenizer import open_tokenizer
 from packer.text.message_ends import ChatTemplate
 from packer.text.messages import text_of
 from packer.text.text_columns import TRAIN_ON, Records, column_values
+from packer.text.token_places import Place
 from packer.text.tokenizer_identity import text_identity, with_templates
-from packer.text.tokens import Place, TextTokens
+from packer.text.tokens import TextTokens
 
 # at most in one call of the tokenizer, which needs hundreds of bytes per token
 _CHARACTERS = 1 << 20
@@ -238,7 +239,12 @@ def _size(value: Any) -> int:
         return 1
     size = 0
     for part in value.values() if isinstance(value, dict) else value:
-        size += len(part) if type(part) is str else _size(part)
+        if type(part) is str:
+            size += len(part)
+        elif type(part) is dict:  # a message
+            size += sum([len(text) if type(text) is str else _size(text) for text in part.values()])
+        else:
+            size += _size(part)
     return size
 
 

@@ -14,7 +14,6 @@ import xxhash
 from packer.facts import TextIdentity
 from packer.text.rendering import template_tokens
 from packer.text.tokenizer import Tokenizer
-from packer.text.tokenizer_content import content_of
 from packer.text.tokens import TextTokens
 
 
@@ -40,10 +39,10 @@ def text_identity(
 def _content(tokenizer: Tokenizer, tokens: TextTokens) -> list[Any]:
     """What turns text into tokens."""
     ends = [tokens.prefix, tokens.suffix]
-    if tokenizer.pretrained is not None and tokens.backend is None:
+    if tokens.content is None:
+        assert tokenizer.pretrained is not None, "a tokenizer without transformers is one in Rust"
         return [type(tokenizer.pretrained).__name__, tokenizer.pretrained.get_vocab(), ends]
-    assert tokens.backend is not None
-    settings, vocabulary = tokenizer.content or content_of(tokens.backend)
+    settings, vocabulary = tokens.content
     return [{name: value for name, value in settings.items() if name != "decoder"}, vocabulary, ends]
 
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from packer.errors import PackerError
 from packer.system_errors import shortage
 from packer.text.messages import TextError
+from packer.text.token_places import Place, place_of
 from packer.text.tokenizer import Tokenizer
+from packer.text.tokenizer_content import Content, content_of
+from packer.text.word_tokens import WordTokens, is_quicker, word_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
 
 _PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
-
-
-class Place(NamedTuple):
-    """Where among a text's tokens a character begins."""
-
-    token: int
-    """The first token that holds the character or a later one; the number of tokens if none does."""
-    inside: bool
-    """Whether that token holds characters before it, too."""
 
 
 class TextTokens:
@@ -37,6 +31,9 @@ class TextTokens:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.content: Content | None = None
+        """What shapes the tokens of `backend`; None without one."""
+        self._words: WordTokens | None = None
         try:
             self.backend = _backend(tokenizer)
             self.prefix, self.suffix = _added(tokenizer)  # before and after every text: BOS, [CLS], [SEP]
@@ -52,6 +49,9 @@ class TextTokens:
             self.backend.no_truncation()
             # it would add those tokens, and in byte-level models hide leading spaces from the offsets
             self.backend.post_processor = None
+            self.content = tokenizer.content or content_of(self.backend)
+            if is_quicker():
+                self._words = word_tokens(self.backend, self.content.settings)
 
     def encode(
         self, texts: Sequence[str], cuts: Sequence[Sequence[int]] | None, first_row: int = 0
@@ -91,11 +91,13 @@ class TextTokens:
     ) -> list[tuple[list[int], list[Place]]]:
         if self.backend is None:
             return [self._encode_slowly(text, at) for text, at in zip(texts, cuts or [()] * len(texts), strict=True)]
+        if self._words is not None:
+            return self._words.encode(texts, cuts)
         if cuts is None:
             return [(encoding.ids, []) for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         return [
-            (encoding.ids, [_place(encoding, cut, len(text)) for cut in at])
+            (encoding.ids, [place_of(encoding, cut, len(text)) for cut in at])
             for encoding, text, at in zip(encodings, texts, cuts, strict=True)
         ]
 
@@ -113,14 +115,6 @@ def _is_refusal(error: BaseException) -> bool:
 
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__} {next(iter(str(error).splitlines()), '')}".strip()
-
-
-def _place(encoding: Any, cut: int, length: int) -> Place:
-    for character in range(cut, length):  # a space that WordPiece drops belongs to no token
-        token = encoding.char_to_token(character)
-        if token is not None:
-            return Place(token, encoding.token_to_chars(token)[0] < cut)
-    return Place(len(encoding), False)
 
 
 def _common(before: list[int], ids: list[int]) -> Place:
