@@ -1,30 +1,43 @@
-"""CPU and wall time of packer's way from records to tokens and labels, against the tokenizer called directly.
+"""Documents a second of one core, from records to tokens and labels: packer, the tokenizers library, transformers, TRL.
 
     python benchmarks/bench_tokenize.py --tokenizer Qwen/Qwen3-0.6B t0.jsonl.zst gsm8k.jsonl peps.jsonl.zst
     python benchmarks/bench_tokenize.py --tokenizer T --chat-template A.jinja --chat-template B.jinja chats.jsonl
 
-The peer has the same texts in memory, calls `encode_batch_fast` of the tokenizers library on as many at a time, and
-reads the ids as lists; of chats it renders each once by `apply_chat_template` before, which packer has to do too, and
-it makes no labels. packer starts from the records. Rounds are taken in turn, A B A B, after one that is thrown away.
-Ratios are the peer's time by packer's, round by round: 1 is the peer's speed, more is faster.
+packer                         records in memory to Arrow columns of tokens and, unless all is trained, labels; every
+                               round begins without remembered words
+packer, the library's words    the same without the memory of words, as where packer has more than two cores
+transformers, rendering alone  `apply_chat_template` to text, which tokenizes nothing
+transformers, tokens and mask  `apply_chat_template(..., return_assistant_tokens_mask=True)`; templates with tags only
+TRL                            `SFTTrainer._prepare_dataset` of a dataset in memory; `assistant_only_loss` for labels
+tokenizers, tokens alone       `encode_batch_fast` of texts that were rendered before, and the ids as lists
+
+All run in one process with one thread for tokens, in turn, A B C A B C, after a round that is thrown away. Figures are
+documents by processor time; ratios are packer's speed by the peer's, round by round.
 """
 
 from __future__ import annotations
 
 import json
 import os
+
+os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # before the first import of tokenizers
+
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pyarrow as pa
 
-from packer.text import Encoder, TextError, TextOptions, open_tokenizer, recognise
+from packer.text import Encoder, TextError, TextOptions, recognise
+from packer.text.message_ends.generation_tags import has_generation_tags
 
 _DOCUMENTS = 1 << 10  # of a call to the tokenizer; as packer does
+
+Work = Callable[[], object]
 
 
 def read(path: Path, limit: int) -> list[dict[str, Any]]:
@@ -35,30 +48,62 @@ def read(path: Path, limit: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()[:limit]]
 
 
-def timed(work: Callable[[], int]) -> tuple[int, float, float]:
-    """Tokens, CPU seconds of all threads, and wall seconds."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    tokens = work()
-    return tokens, time.process_time() - cpu, time.perf_counter() - wall
+def seconds(work: Work) -> float:
+    """Processor seconds of all threads."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
-def by_packer(encoder: Encoder, batches: list[list[dict[str, Any]]]) -> int:
-    return sum(len(encoder.encode(batch).input_ids.values) for batch in batches)
+def by_packer(encoder: Encoder, records: list[dict[str, Any]], *, remembers_words: bool) -> Work:
+    words = encoder._tokens._words
+
+    def work() -> None:
+        encoder._tokens._words = words if remembers_words else None
+        if words is not None:
+            words._known.clear()
+        for start in range(0, len(records), _DOCUMENTS):
+            encoder.encode(records[start : start + _DOCUMENTS])
+
+    return work
 
 
-def by_tokenizer(tokenizer: Any, template: str | None, records: list[dict[str, Any]], columns: tuple[str, ...]) -> int:
-    """Tokenize prepared texts, or conversations rendered here; count the tokens of the lists of ids."""
-    tokens = 0
-    for start in range(0, len(records), _DOCUMENTS):
-        part = records[start : start + _DOCUMENTS]
-        if isinstance(part[0][columns[0]], str):
-            texts = ["".join(record[column] for column in columns) for record in part]
-        else:
-            chats = [record[columns[0]] for record in part]
-            texts = tokenizer.apply_chat_template(chats, chat_template=template, tokenize=False)
-        encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        tokens += sum(len(ids) for ids in [encoding.ids for encoding in encodings])
-    return tokens
+def by_tokenizers(tokenizer: Any, texts: list[str]) -> Work:
+    def work() -> None:
+        for start in range(0, len(texts), _DOCUMENTS):
+            encode = tokenizer.backend_tokenizer.encode_batch_fast
+            _ = [encoding.ids for encoding in encode(texts[start : start + _DOCUMENTS], add_special_tokens=False)]
+
+    return work
+
+
+def by_transformers(tokenizer: Any, template: str | None, chats: list[Any]) -> Work:
+    def work() -> None:
+        for chat in chats:
+            tokenizer.apply_chat_template(
+                chat, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
+            )
+
+    return work
+
+
+def by_trl(tokenizer: Any, template: str | None, records: list[dict[str, Any]], *, labels: bool) -> Work:
+    import datasets
+    from trl import SFTTrainer
+
+    datasets.disable_progress_bars()
+    datasets.disable_caching()
+    trainer = SimpleNamespace(_tokenizer=tokenizer, chat_template=template, completion_only_loss=labels)
+    options = SimpleNamespace(
+        dataset_num_proc=None,
+        dataset_text_field="text",
+        assistant_only_loss=labels and "messages" in records[0],
+        max_length=None,
+        shuffle_dataset=False,
+        packing=False,
+    )
+    dataset = datasets.Dataset.from_list(records)
+    return lambda: SFTTrainer._prepare_dataset(trainer, dataset, tokenizer, options, False, None, "train")
 
 
 @click.command()
@@ -71,51 +116,63 @@ def by_tokenizer(tokenizer: Any, template: str | None, records: list[dict[str, A
     type=click.Path(path_type=Path, exists=True),
     help="In place of the tokenizer's; may be repeated.",
 )
-@click.option("--documents", default=4000, show_default=True, help="Documents taken of each file.")
+@click.option("--documents", default=1000, show_default=True, help="Documents taken of each file.")
 @click.option("--runs", default=5, show_default=True, help="Rounds that count.")
 def main(files: tuple[Path, ...], name: str, templates: tuple[Path, ...], documents: int, runs: int) -> None:
     import tokenizers
     import transformers
+    import trl
 
-    tokenizer: Any = open_tokenizer(name)
-    versions = f"tokenizers {tokenizers.__version__}, transformers {transformers.__version__}"
-    click.echo(f"{os.cpu_count()} cores, {versions}; ratio to the tokenizers library, median of {runs} (min to max)")
-    click.echo(
-        f"{'corpus':<14} {'template':<15} {'trained':>10} {'tokens':>10} {'Mtok/CPU s':>10} {'CPU ratio':>19} "
-        f"{'wall ratio':>19}"
-    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    versions = f"tokenizers {tokenizers.__version__}, transformers {transformers.__version__}, trl {trl.__version__}"
+    click.echo(f"{versions}; one thread, median of {runs} (min to max), load {os.getloadavg()[0]:.1f}")
     for file in files:
         records = read(file, documents)
         held = recognise(records[0], file.name)
-        for template in templates or (None,) if held.conversational else (None,):
+        for path in templates or (None,) if held.conversational else (None,):
+            template = path.read_text() if path else None
             for train_on in ("all", None):
-                options = TextOptions(
-                    tokenizer=name, train_on=train_on, chat_template=template.read_text() if template else None
-                )
-                encoder = Encoder(options, held)
+                encoder = Encoder(TextOptions(tokenizer=name, train_on=train_on, chat_template=template), held)
                 if train_on is None and not encoder.has_labels:
                     continue
-                shown = "-" if not held.conversational else template.stem if template else "the tokenizer's"
-                row = f"{file.name.split('.')[0]:<14} {shown:<15} {encoder.train_on:>10}"
+                shown = "-" if not held.conversational else path.stem if path else "the tokenizer's"
+                click.echo(f"\n{file.name.split('.')[0]}, template {shown}, trained: {encoder.train_on}")
                 try:
-                    click.echo(f"{row} {_compared(encoder, tokenizer, options.chat_template, records, runs)}")
+                    _compare(encoder, tokenizer, template, records, runs)
                 except TextError:
-                    click.echo(f"{row} refused: the template rewrites earlier turns")
+                    click.echo("  refused: the template rewrites earlier turns")
 
 
-def _compared(encoder: Encoder, tokenizer: Any, template: str | None, records: list[dict[str, Any]], runs: int) -> str:
-    """Tokens, speed and ratios of one way of encoding."""
-    batches = [records[start : start + _DOCUMENTS] for start in range(0, len(records), _DOCUMENTS)]
-    rounds = []
-    for _ in range(runs + 1):
-        ours = timed(lambda: by_packer(encoder, batches))
-        theirs = timed(lambda: by_tokenizer(tokenizer, template, records, encoder.records.columns))
-        rounds.append((ours, theirs))
-    ratios = [[theirs[at] / ours[at] for ours, theirs in rounds[1:]] for at in (1, 2)]
-    shown = [f"{statistics.median(r):.2f} ({min(r):.2f} to {max(r):.2f})" for r in ratios]
-    tokens = rounds[-1][0][0]
-    cpu = statistics.median(ours[1] for ours, _ in rounds[1:])
-    return f"{tokens:>10,} {tokens / cpu / 1e6:>10.2f} {shown[0]:>19} {shown[1]:>19}"
+def _compare(encoder: Encoder, tokenizer: Any, template: str | None, records: list[dict[str, Any]], runs: int) -> None:
+    """Print the speed of every way that there is for these records."""
+    tokens = len(encoder.encode(records).input_ids.values)
+    column = encoder.records.columns[0]
+    ways = {
+        "packer": by_packer(encoder, records, remembers_words=True),
+        "packer, the library's words": by_packer(encoder, records, remembers_words=False),
+    }
+    if encoder.records.conversational:
+        chats = [record[column] for record in records]
+        texts = tokenizer.apply_chat_template(chats, chat_template=template, tokenize=False)
+        ways["transformers, rendering alone"] = lambda: tokenizer.apply_chat_template(
+            chats, chat_template=template, tokenize=False
+        )
+        if encoder.has_labels and has_generation_tags(template or tokenizer.chat_template):
+            ways["transformers, tokens and mask"] = by_transformers(tokenizer, template, chats)
+            ways["TRL"] = by_trl(tokenizer, template, records, labels=True)
+    else:
+        texts = ["".join(record[column] for column in encoder.records.columns) for record in records]
+        ways["TRL"] = by_trl(tokenizer, None, records, labels=encoder.has_labels)
+    ways["tokenizers, tokens alone"] = by_tokenizers(tokenizer, texts)
+    rounds = [[seconds(work) for work in ways.values()] for _ in range(runs + 1)][1:]
+    click.echo(f"  {len(records):,} documents, {tokens:,} tokens{'':<13} documents/s           packer is faster by")
+    for way, spent in zip(ways, zip(*rounds, strict=True), strict=True):
+        speeds = [len(records) / one for one in spent]
+        ratios = [one / ours[0] for one, ours in zip(spent, rounds, strict=True)]
+        click.echo(
+            f"  {way:<30} {statistics.median(speeds):>8,.0f} ({min(speeds):>6,.0f} to {max(speeds):>6,.0f})"
+            f"   {statistics.median(ratios):>6.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -112,38 +113,41 @@ class WordTokens:
     ) -> tuple[list[int], list[Place]]:
         """Return the tokens of a text in pieces, and the places of characters."""
         ids: list[int] = []
-        words, known, added = self._words, self._known.__getitem__, self._added
+        split, known, added = self._words, self._known.__getitem__, self._added
         found: dict[int, Place] = {}
-        ahead = sorted({*cuts}, reverse=True)
+        ahead = sorted({*cuts, sys.maxsize}, reverse=True)
         start = 0
         for number, piece in enumerate(pieces):
             here, start = start, start + len(piece)
-            while ahead and ahead[-1] < start:
-                cut = ahead.pop()
-                token, is_inside = self._place(piece, cut - here, left, is_added=bool(number & 1))
-                found[cut] = Place(len(ids) + token, is_inside)
             if number & 1:
+                while ahead[-1] < start:
+                    cut = ahead.pop()
+                    found[cut] = Place(len(ids), cut > here)
                 ids.append(added[piece])
             elif piece in left:
+                while ahead[-1] < start:
+                    cut = ahead.pop()
+                    token, is_inside = place_of(left[piece], cut - here, len(piece))
+                    found[cut] = Place(len(ids) + token, is_inside)
                 ids += left[piece].ids
             elif piece:
-                ids.extend(chain.from_iterable(map(known, words(piece))))
+                words = split(piece)
+                while ahead[-1] < start:
+                    cut = ahead.pop()
+                    token, is_inside = self._place(words, cut - here)
+                    found[cut] = Place(len(ids) + token, is_inside)
+                ids.extend(chain.from_iterable(map(known, words)))
         end = Place(len(ids), False)
         return ids, [found.get(cut, end) for cut in cuts]
 
-    def _place(self, piece: str, cut: int, left: Mapping[str, Any], *, is_added: bool) -> tuple[int, bool]:
-        """Return the place of a character of a piece among its tokens, as in `Place`."""
-        if is_added or not cut:
-            return 0, cut > 0
-        if piece in left:
-            return place_of(left[piece], cut, len(piece))
+    def _place(self, words: list[str], cut: int) -> tuple[int, bool]:
+        """Return the place of a character among the tokens of words, as in `Place`."""
         token = at = 0
-        for word in self._words(piece):
-            ids = self._known[word]
+        for word in words:
             if at + len(word) > cut:
                 break
             at += len(word)
-            token += len(ids)
+            token += len(self._known[word])
         if at == cut:
             return token, False
         for part in self._known.tokens(word):  # each of as many characters as the word has there
