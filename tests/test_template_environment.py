@@ -1,5 +1,7 @@
 """Chat templates write the same text as with transformers, and refuse the same."""
 
+import json
+
 import pytest
 
 from packer.text import TextError
@@ -93,6 +95,16 @@ def test_a_template_sees_nothing_but_json():
     (checked,) = messages_of([message], "messages", 0)
     assert checked == {"role": "user", "content": "x", "time": "<datetime>", "parts": [{"raw": "<bytes>"}]}
     assert tools_of([{"name": datetime.date(2026, 1, 1)}], 0) == [{"name": "<date>"}]
+
+
+def test_values_that_are_nested_too_deeply_are_one_line():
+    deep = json.loads("[" * 900 + "]" * 900)
+    with pytest.raises(
+        TextError, match="document 3: 'messages' message 0 has hundreds of lists or objects within"
+    ):
+        messages_of([{"role": "user", "content": "x", "more": deep}], "messages", 3)
+    with pytest.raises(TextError, match="document 3: 'tools' has hundreds of lists"):
+        tools_of([{"more": deep}], 3)
 
 
 @pytest.mark.parametrize("name", ["padding", "return_dict", "max_length"])

@@ -196,7 +196,7 @@ def test_the_memory_serves_where_few_cores_are_there(tmp_path, monkeypatch, name
     for template in (EXACT["chatml"], MARKED["marked"]):
         made = {}
         for cores in (1, 64):
-            monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+            monkeypatch.setattr("packer.text.word_tokens.available_workers", lambda cores=cores: cores)
             options = TextOptions(tokenizer=path, chat_template=template)
             made[cores] = Encoder(options, recognise(chats[0], "x"), turns=True)
             assert is_quicker() == (made[cores]._tokens._words is not None) == (cores == 1)

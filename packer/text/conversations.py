@@ -41,7 +41,7 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
         [*system, *chain.from_iterable(parts)],
         len(system) + len(parts[0]) if len(parts) > 1 else 0,
         tools_of(record.get(TOOLS), row),
-        plain(kwargs or {}),
+        plain(kwargs or {}, f"'{TEMPLATE_KWARGS}'", row),
         frozenset(len(system) + turn for turn in masked),
     )
 

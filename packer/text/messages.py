@@ -132,7 +132,7 @@ def _message(message: Any, column: str, number: int, row: int) -> Message:
         raise TextError(
             row, f"{where} has a content of type {type(content).__name__} where text is expected", "wrong_type"
         )
-    message = {key: value if type(value) is str else plain(value) for key, value in message.items()}
+    message = {key: value if type(value) is str else plain(value, where, row) for key, value in message.items()}
     return _with_reasoning({**message, "role": known[role]})
 
 
@@ -142,16 +142,26 @@ def _is_plain(message: Message) -> bool:
     return type(role) is str and _ROLES.get(role) == role and type(content) is str and content.isascii()
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, where: str, row: int) -> Any:
     """Return a value as JSON has it; what JSON does not have, such as a time of Arrow, becomes the name of its type.
 
     Chat templates come from anywhere, and objects of Python have methods that jinja2's sandbox does not know.
+
+    Raises:
+        TextError: the value is nested too deeply.
     """
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise TextError(row, f"{where} has hundreds of lists or objects within each other", "invalid_chat") from None
+
+
+def _plain(value: Any) -> Any:
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else f"<{type(value).__name__}>"
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else f"<{type(value).__name__}>"
 
 
 def _with_reasoning(message: Message) -> Message:
@@ -189,7 +199,7 @@ def tools_of(value: Any, row: int) -> list[Any] | None:
     """Return the tools of a conversation, which are a list or JSON of one; None if there are no tools.
 
     Raises:
-        TextError: the value is neither.
+        TextError: the value is neither, or nested too deeply.
     """
     try:
         tools = json.loads(value) if isinstance(value, str) and value else value or None
@@ -197,4 +207,4 @@ def tools_of(value: Any, row: int) -> list[Any] | None:
         raise TextError(row, f"'{TOOLS}' is not valid JSON: {error}", "invalid_chat") from None
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise TextError(row, f"'{TOOLS}' is a {type(tools).__name__} where a list of objects is expected", "wrong_type")
-    return plain(tools) or None
+    return plain(tools, f"'{TOOLS}'", row) or None

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from packer.executors import available_workers
 from packer.text.token_places import Place, place_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def is_quicker() -> bool:
     if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("0", "false", "off", "no", "n", "f"):
         return True
     allowed = os.environ.get("RAYON_NUM_THREADS", "")
-    return min(len(os.sched_getaffinity(0)), int(allowed) if allowed.isdigit() else 1 << 16) <= _FEW_CORES
+    return min(available_workers(), int(allowed) if allowed.isdigit() and int(allowed) else 1 << 16) <= _FEW_CORES
 
 
 def word_tokens(backend: Tokenizer, settings: Mapping[str, Any]) -> WordTokens | None:
