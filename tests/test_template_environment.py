@@ -99,9 +99,7 @@ def test_a_template_sees_nothing_but_json():
 
 def test_values_that_are_nested_too_deeply_are_one_line():
     deep = json.loads("[" * 900 + "]" * 900)
-    with pytest.raises(
-        TextError, match="document 3: 'messages' message 0 has hundreds of lists or objects within"
-    ):
+    with pytest.raises(TextError, match="document 3: 'messages' message 0 has hundreds of lists or objects within"):
         messages_of([{"role": "user", "content": "x", "more": deep}], "messages", 3)
     with pytest.raises(TextError, match="document 3: 'tools' has hundreds of lists"):
         tools_of([{"more": deep}], 3)

@@ -90,7 +90,9 @@ class PackedDataset:
                 _verify(self.path)
             self._open_local(self.path)
         if source is not None:
-            self._tokens = _index_tokens(self.path, self.manifest, expanded(source))
+            from packer.loader.index_tokens import IndexTokens
+
+            self._tokens = IndexTokens.open(self.path, self.manifest, expanded(source))
 
     def _open_local(self, path: Path) -> None:
         manifest = read_manifest(path)
@@ -144,12 +146,16 @@ class PackedDataset:
         return self._first_rows[-1]
 
     def __getitem__(self, index: int) -> Row:
+        found = self._stored_row(index)
+        return found if self._tokens is None else self._tokens.fill([found])[0]
+
+    def _stored_row(self, index: int) -> Row:
+        """Return a row as it is on disk; that of an index has no tokens."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         shard = bisect_right(self._first_rows, row) - 1
-        found = (self._shards.opened.get(shard) or self._shards.open(shard)).row(row - self._first_rows[shard])
-        return found if self._tokens is None else self._tokens.fill(found)
+        return (self._shards.opened.get(shard) or self._shards.open(shard)).row(row - self._first_rows[shard])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Return the rows of a batch; torch's DataLoader calls this. Without indices, return one row of padding.
@@ -157,7 +163,10 @@ class PackedDataset:
         `BatchSampler` yields empty batches when the last rows of an epoch are fewer than the batches of a step.
         """
         self._shards.keep(getattr(indices, "shards", None))
-        rows = EpochList(self[index] for index in indices) or EpochList([self._padding_row()])
+        found = [self._stored_row(index) for index in indices]
+        if self._tokens is not None:
+            found = self._tokens.fill(found)
+        rows = EpochList(found or [self._padding_row()])
         rows.epoch = getattr(indices, "epoch", None)
         return rows
 
@@ -298,14 +307,6 @@ def _reopened(
     else:
         dataset._open_local(path)
     return dataset
-
-
-def _index_tokens(path: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
-    if not manifest.options.index_only:
-        raise PackerError(f"{path} holds its tokens, and source is for an index: leave source out")
-    from packer.loader.index_tokens import IndexTokens
-
-    return IndexTokens.open(path, manifest, source)
 
 
 def _verify(path: Path) -> None:

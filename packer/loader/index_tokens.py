@@ -5,23 +5,20 @@ NumPy copies them here, not the kernels that pack: a row has few segments, and a
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.arrow import numpy_dtype
 from packer.errors import PackerError, SourceError
-from packer.gather import TokenColumn
-from packer.gather.memory import array_at
-from packer.gather.token_column import VALUE_TYPES
 from packer.labels import NO_LOSS
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
+from packer.loader.source_lists import ListSpans, SourceLists
 from packer.pipeline.make_plan import overlap_of
 from packer.pipeline.packed_source import read_index_source
 from packer.pipeline.read_documents import Documents, SourceLike
@@ -58,8 +55,11 @@ class IndexTokens:
         """Open the source of an index; see `read_index_source`.
 
         Raises:
-            PackerError: it is another source, was changed, cannot be read in place, or is in object storage.
+            PackerError: it is another source, was changed, cannot be read in place, or is in object storage; or the
+                dataset is no index.
         """
+        if not manifest.options.index_only:
+            raise PackerError(f"{folder} holds its tokens, and source is for an index: leave source out")
         documents, watch = read_index_source(folder, manifest, source)
         for input_ in documents.source.inputs:
             if isinstance(input_.path, RemotePath):
@@ -89,121 +89,132 @@ class IndexTokens:
         kept = {name: self._kept[name].dtype for name in self.kept_names}
         return {name: np.dtype(np.int32) for name in self.row_format.token_columns} | kept
 
-    def fill(self, row: Row) -> Row:
-        """Return a row with its tokens; the arrays are new, and the same as those of the copied dataset.
+    def fill(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows with their tokens; the arrays are new, and the same as those of the copied dataset.
 
         Args:
-            row: columns with a value per segment.
+            rows: columns with a value per segment.
 
         Raises:
-            PackerError: the row does not fit the source.
+            PackerError: a row does not fit the source.
             SourceError: a token or label of the source is out of range.
         """
-        documents = row["doc_ids"]
-        count = len(documents) - int(documents[-1] == PADDING)
-        lengths = row.get("seq_tokens", row["seq_lengths"])[:count]
-        extents = row["seq_lengths"].astype(np.int64)
-        places = np.cumsum(extents) - extents
-        starts = row["doc_starts"][:count].astype(np.int64)
-        spans = _Spans(
-            lists=self._lists(row, count).tolist(),
-            starts=starts.tolist(),
-            lengths=lengths.tolist(),
-            places=places[:count].tolist(),
-        )
+        if not rows:
+            return []
         max_len, names = self.row_format.max_len, self.row_format.token_columns
-        tokens = np.full(max_len, self.row_format.pad_id, np.int32)
-        self._copy("input_ids", self._tokens, spans, row, tokens)
-        filled: Row = {"input_ids": tokens}
+        segments = _Segments.of(rows, max_len)
+        lists = self._lists(segments)
+        shape = len(rows), max_len
+        tokens = self._copied("input_ids", self._tokens, lists, segments, shape, self.row_format.pad_id)
+        columns: dict[str, NDArray[Any]] = {"input_ids": tokens}
         if "labels" in names:
-            labels = np.full(max_len, NO_LOSS, np.int32)
-            if self._labels is not None:
-                self._copy("labels", self._labels, spans, row, labels)
+            if self._labels is None:
+                labels = tokens.copy()
+                segments.fill_gaps(NO_LOSS, labels.reshape(-1))
             else:
-                for place, length in zip(spans.places, spans.lengths, strict=True):
-                    labels[place : place + length] = tokens[place : place + length]
-            labels[places[:count]] = NO_LOSS
-            for segment in np.flatnonzero(starts) if self.overlap > 1 else ():
-                labels[places[segment] : places[segment] + context_of(starts, self.overlap)[segment]] = NO_LOSS
-            filled["labels"] = labels
+                labels = self._copied("labels", self._labels, lists, segments, shape, NO_LOSS)
+            flat, heads = labels.reshape(-1), segments.places
+            flat[heads] = NO_LOSS
+            if self.overlap > 1:
+                context = context_of(segments.starts, self.overlap)
+                for place, count in zip(heads.tolist(), context.tolist(), strict=True):
+                    flat[place : place + count] = NO_LOSS
+            columns["labels"] = labels
         if "position_ids" in names:
-            filled["position_ids"] = restart_positions(extents).astype(np.int32)
+            extents = np.concatenate([row["seq_lengths"] for row in rows])
+            columns["position_ids"] = restart_positions(extents).astype(np.int32).reshape(shape)
         for name in self.kept_names:
-            filled[name] = np.zeros(max_len, self._kept[name].dtype)
-            self._copy(name, self._kept[name], spans, row, filled[name])
-        return filled | row
+            columns[name] = self._copied(name, self._kept[name], lists, segments, shape, 0)
+        return [{name: values[at] for name, values in columns.items()} | row for at, row in enumerate(rows)]
 
-    def _lists(self, row: Row, count: int) -> NDArray[np.int64]:
-        """Return the lists of the segments of a row; raises a PackerError if the source has no such document."""
-        ids, origins, of_source = row["doc_ids"][:count], self.documents.origins, self._table.lists
+    def _lists(self, segments: _Segments) -> NDArray[np.int64]:
+        """Return the lists of segments; raises a PackerError if the source has no such document."""
+        ids, sources = segments.documents, segments.sources
+        origins, of_source = self.documents.origins, self._table.lists
         last: Any = self.documents.identity.documents
         if origins is not None:
-            sources = row["source_ids"][:count].astype(np.int64)
+            assert sources is not None
             if sources.max() >= len(origins.parts):
-                raise self._misfit(row, f"source {sources.max()} of {len(origins.parts)}")
+                raise _misfit(f"source {sources.max()} of {len(origins.parts)}")
             last = self._documents_of_parts[sources]
         if (ids >= last).any():
-            raise self._misfit(row, f"document {ids.max()} of {np.max(last):,}")
+            raise _misfit(f"document {ids.max()} of {np.max(last):,}")
         if origins is not None:
+            assert sources is not None
             return origins.lists_of(sources, ids)
         return ids if of_source is None else of_source[ids].astype(np.int64)
 
-    def _copy(self, name: str, lists: _Lists, spans: _Spans, row: Row, out: NDArray[Any]) -> None:
-        """Copy spans of a column into a row, and check that tokens and labels are in range."""
-        segment = lists.copy(spans, out)
-        if segment is not None:
-            raise self._misfit(row, f"tokens up to {spans.starts[segment] + spans.lengths[segment]}", segment)
-        if name not in ("input_ids", "labels"):
-            return
-        low = NO_LOSS if name == "labels" else 0
-        bad = (out < 0) & (out != low) if lists.fits else None
-        if bad is None or bad.any():
-            self._check_values(name, lists, spans, row)
+    def _copied(
+        self,
+        name: str,
+        column: SourceLists,
+        lists: NDArray[np.int64],
+        segments: _Segments,
+        shape: tuple[int, int],
+        filler: int,
+    ) -> NDArray[Any]:
+        """Copy the values of segments into new rows, and check that tokens and labels are in range."""
+        spans = column.located(lists)
+        ends = segments.starts + segments.lengths
+        if (ends > spans.lengths).any():
+            at = int((ends > spans.lengths).argmax())
+            raise _misfit(f"tokens up to {ends[at]} of {self._named(segments, at)}")
+        is_token = name in ("input_ids", "labels")
+        token_type = np.int32 if column.fits else np.int64
+        out = np.empty(shape, token_type if is_token else column.dtype)
+        flat = out.reshape(-1)
+        column.copy(spans, segments.starts, segments.lengths, segments.places, flat)
+        segments.fill_gaps(filler, flat)
+        if not is_token:
+            return out
+        negative = flat[flat < 0]
+        is_wrong = (negative != NO_LOSS).any() if name == "labels" else len(negative) > 0
+        if is_wrong or (not column.fits and flat.max() > LONGEST):
+            self._check_values(name, column, spans, segments)
+        return out.astype(np.int32, copy=False)
 
-    def _check_values(self, name: str, lists: _Lists, spans: _Spans, row: Row) -> None:
+    def _check_values(self, name: str, column: SourceLists, spans: ListSpans, segments: _Segments) -> None:
         """Raise a SourceError for the first value that is no token id or label."""
         is_label = name == "labels"
-        for segment, values in enumerate(lists.values_of(spans)):
+        for at, values in enumerate(column.values_of(spans, segments.starts, segments.lengths)):
             wrong = (values < 0) | (values > LONGEST)
             if is_label:
                 wrong &= values != NO_LOSS
             if wrong.any():
-                at = int(wrong.argmax())
+                place = int(wrong.argmax())
                 columns = self.documents.source.columns
-                column = columns.labels if is_label else columns.input_ids
-                message = value_message(column, int(values[at]), spans.starts[segment] + at, label=is_label)
-                raise SourceError(f"{self._named(row, segment)}: {message}, and pack it again")
+                message = value_message(
+                    columns.labels if is_label else columns.input_ids,
+                    int(values[place]),
+                    int(segments.starts[at]) + place,
+                    label=is_label,
+                )
+                raise SourceError(f"{self._named(segments, at)}: {message}, and pack it again")
 
-    def _named(self, row: Row, segment: int) -> str:
-        document, origins = int(row["doc_ids"][segment]), self.documents.origins
-        if origins is None:
+    def _named(self, segments: _Segments, at: int) -> str:
+        document, origins = int(segments.documents[at]), self.documents.origins
+        if origins is None or segments.sources is None:
             return self.documents.source.describe(document)
-        return origins.describe(int(row["source_ids"][segment]), document)
-
-    def _misfit(self, row: Row, what: str, segment: int | None = None) -> PackerError:
-        of = "" if segment is None else f" of {self._named(row, segment)}"
-        return PackerError(
-            f"the index refers to {what}{of}, which the source does not have: `packer verify` finds what was changed; "
-            "restore it, or pack again"
-        )
+        return origins.describe(int(segments.sources[at]), document)
 
     @cached_property
     def _table(self) -> TokenTable:
         return self.documents.table()
 
     @cached_property
-    def _tokens(self) -> _Lists:
-        return _Lists(self._table.input_ids)
+    def _tokens(self) -> SourceLists:
+        return SourceLists(self._table.input_ids)
 
     @cached_property
-    def _labels(self) -> _Lists | None:
-        return None if self._table.labels is None else _Lists(self._table.labels)
+    def _labels(self) -> SourceLists | None:
+        return None if self._table.labels is None else SourceLists(self._table.labels)
 
     @cached_property
-    def _kept(self) -> dict[str, _Lists]:
+    def _kept(self) -> dict[str, SourceLists]:
         columns = {name: self._table.extra[name] for name in self.kept_names}
         return {
-            name: _Lists(column.addresses(), numpy_dtype(column.type.value_type)) for name, column in columns.items()
+            name: SourceLists(column.addresses(), numpy_dtype(column.type.value_type))
+            for name, column in columns.items()
         }
 
     @cached_property
@@ -212,73 +223,50 @@ class IndexTokens:
         return np.array([part.documents for part in self.documents.identity.mixture], np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Spans:
-    """Segments of a row; lists of integers, which are faster to go through than arrays."""
+class _Segments(NamedTuple):
+    """Segments of some rows, padding tails not included; int64 arrays of shape (segments,)."""
 
-    lists: list[int]
-    starts: list[int]
-    lengths: list[int]
-    places: list[int]
+    documents: NDArray[np.int64]
+    sources: NDArray[np.int64] | None
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    places: NDArray[np.int64]
+    """First token of each segment in the rows, laid end to end."""
+
+    gaps: list[tuple[int, int]]
+    """Begin and end of every part of the rows that has no token."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], max_len: int) -> _Segments:
+        """Collect the segments of rows."""
+
+        def joined(name: str) -> NDArray[np.int64]:
+            return np.concatenate([row[name] for row in rows], dtype=np.int64)
+
+        documents, extents = joined("doc_ids"), joined("seq_lengths")
+        places = np.cumsum(extents) - extents  # rows are max_len long, padding tails included
+        is_real = documents != PADDING
+        lengths = joined("seq_tokens") if "seq_tokens" in rows[0] else np.where(is_real, extents, 0)
+        gap = np.flatnonzero(lengths < extents)
+        gaps = list(zip((places + lengths)[gap].tolist(), (places + extents)[gap].tolist(), strict=True))
+        return cls(
+            documents=documents[is_real],
+            sources=joined("source_ids")[is_real] if "source_ids" in rows[0] else None,
+            starts=joined("doc_starts")[is_real],
+            lengths=lengths[is_real],
+            places=places[is_real],
+            gaps=gaps,
+        )
+
+    def fill_gaps(self, value: int, out: NDArray[Any]) -> None:
+        """Write a value wherever the rows, laid end to end in `out`, have no token."""
+        for first, last in self.gaps:
+            out[first:last] = value
 
 
-class _Lists:
-    """Lists of a column as arrays that view the source, chunk by chunk.
-
-    Args:
-        column: addresses of the lists.
-        dtype: type of the values; None if they are of several integer types.
-    """
-
-    def __init__(self, column: TokenColumn, dtype: np.dtype[Any] | None = None) -> None:
-        self._column = column  # keeps the memory alive
-        self._firsts = column.addresses.first_rows.tolist()
-        self._chunks: list[tuple[Any, NDArray[Any]] | None] = [None] * (len(self._firsts) - 1)
-        self._dtype = dtype
-        types = {VALUE_TYPES[code] for code in column.addresses.value_codes.tolist()} if dtype is None else set()
-        self.fits = all(np.can_cast(one, np.int32) for one in types)
-        """Whether every value fits into int32."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values, if they are of one."""
-        assert self._dtype is not None
-        return self._dtype
-
-    def copy(self, spans: _Spans, out: NDArray[Any]) -> int | None:
-        """Copy spans into a row; return the number of the first that is longer than its list, or None."""
-        for segment, (number, start, length, place) in enumerate(
-            zip(spans.lists, spans.starts, spans.lengths, spans.places, strict=True)
-        ):
-            offsets, values, index = self._chunk_of(number)
-            first, end = int(offsets[index]) + start, int(offsets[index + 1])
-            if first + length > end:
-                return segment
-            out[place : place + length] = values[first : first + length]
-        return None
-
-    def values_of(self, spans: _Spans) -> Iterable[NDArray[Any]]:
-        """Yield the values of each span, in their type in the source."""
-        for number, start, length in zip(spans.lists, spans.starts, spans.lengths, strict=True):
-            offsets, values, index = self._chunk_of(number)
-            first = int(offsets[index]) + start
-            yield values[first : first + length]
-
-    def _chunk_of(self, number: int) -> tuple[Any, NDArray[Any], int]:
-        chunk = bisect_right(self._firsts, number) - 1
-        offsets, values = self._chunks[chunk] or self._view(chunk)
-        return offsets, values, number - self._firsts[chunk]
-
-    def _view(self, chunk: int) -> tuple[Any, NDArray[Any]]:
-        """Return the offsets and the values of a chunk."""
-        of = self._column.addresses
-        count, width = self._firsts[chunk + 1] - self._firsts[chunk], int(of.offset_bytes[chunk])
-        offsets: Any
-        if width:
-            offsets = array_at(int(of.offsets[chunk]), count + 1, np.dtype(f"i{width}"))
-        else:
-            size = int(of.list_sizes[chunk])
-            offsets = range(0, (count + 1) * size, size) if size else [0] * (count + 1)
-        dtype = self._dtype or np.dtype(VALUE_TYPES[of.value_codes[chunk]])
-        views = self._chunks[chunk] = offsets, array_at(int(of.values[chunk]), int(offsets[-1]), dtype)
-        return views
+def _misfit(what: str) -> PackerError:
+    return PackerError(
+        f"the index refers to {what}, which the source does not have: `packer verify` finds what was changed; restore "
+        "it, or pack again"
+    )
