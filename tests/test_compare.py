@@ -15,9 +15,11 @@ from packer import pipeline
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
 from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
+from packer.algorithms.jit import compile_seconds, jit
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
+from packer.pipeline import comparing
 from packer.plan import cut_documents
 from packer.plan.pieces import Located
 from packer.report import render_comparison
@@ -524,3 +526,19 @@ def test_wikipedia_with_three_segments_reproduces_published_figures(shared_data)
 def _wikipedia(shared_data):
     lengths, counts = read_length_counts(shared_data / "histograms" / "wikipedia_bert_512.csv")
     return histogram_of(512, dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
+
+
+@jit_only
+def test_seconds_leave_compiling_out(monkeypatch, tmp_path):
+    monkeypatch.setattr(comparing, "QUICK", 0)  # the first run counts
+    monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path))
+    before = compile_seconds()
+    _, seconds = comparing._timed(lambda: _cumulate(np.arange(9)))
+    assert seconds < 0.5 * (compile_seconds() - before)
+
+
+@jit
+def _cumulate(out):
+    """A kernel that no other test compiles."""
+    for i in range(1, len(out)):
+        out[i] += out[i - 1]

@@ -98,16 +98,28 @@ def test_a_kernel_is_compiled_when_its_arrays_are_large():
 
 
 @pytest.mark.usefixtures("no_numba_yet")
-def test_a_kernel_is_compiled_when_plain_calls_took_long_or_numba_is_there(monkeypatch):
-    for name, value in (("_plain_seconds", 0.3), ("_is_prepared", lambda: True)):
-        kernel = jit_if_large(add_one)
-        kernel(np.zeros(3, np.int64))
-        assert kernel._compiled is None
-        assert jit._plain_seconds > 0
-        with monkeypatch.context() as changed:
-            changed.setattr(jit, name, value)
-            kernel(np.zeros(3, np.int64))
-        assert len(kernel.compiled.signatures) == 1
+def test_a_kernel_is_compiled_when_plain_calls_took_long(monkeypatch):
+    kernel = jit_if_large(add_one)
+    kernel(np.zeros(3, np.int64))
+    assert kernel._compiled is None
+    assert jit._plain_seconds > 0
+    monkeypatch.setattr(jit, "_plain_seconds", 0.3)
+    kernel(np.zeros(3, np.int64))
+    assert len(kernel.compiled.signatures) == 1
+
+
+@pytest.mark.usefixtures("no_numba_yet")
+def test_with_numba_there_a_kernel_with_little_to_do_is_loaded_from_the_cache_but_not_compiled(monkeypatch, tmp_path):
+    monkeypatch.setattr(jit, "_is_prepared", lambda: True)
+    monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path))
+    first, second = jit_if_large(add_one), jit_if_large(add_one)
+    first(np.zeros(3, np.int64))
+    assert not first.compiled.signatures
+    first(np.zeros(jit.SMALL + 1, np.int64))
+    first(np.zeros(3, np.int64))
+    assert len(first.compiled.signatures) == 1
+    second(np.zeros(3, np.int64))
+    assert sum(second.compiled.stats.cache_hits.values()) == 1
 
 
 @pytest.mark.parametrize("value_type", VALUE_TYPES)

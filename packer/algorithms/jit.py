@@ -1,13 +1,16 @@
 """How every kernel of the package runs: compiled by Numba, or as plain Python while there is little to do.
 
-Importing Numba takes half a second, and compiling a kernel up to several. A small source is packed sooner without: a
-kernel marked `jit_if_large` runs as the Python function that it is, until the process needs Numba once, because arrays
-are large or the time of plain calls exceeds a limit. Both ways compute the same; the tests of kernels run both.
+Importing Numba takes half a second, and compiling a kernel up to several. Little is done sooner without: a kernel
+marked `jit_if_large` runs as the Python function that it is, until it is called with large arrays, or until the plain
+calls of a process, those of all kernels together, have taken PLAIN_SECONDS. So a large source compiles only the kernels
+that see many documents or tokens. Where Numba is imported anyway, kernels that are in its cache are loaded from there.
+Both ways compute the same; the tests of kernels run both.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import resource
 import threading
@@ -66,6 +69,20 @@ def jit_or_numpy(in_numpy: Kernel) -> Callable[[Kernel], Kernel]:
     For loops over single tokens, of which Python takes a second for a million.
     """
     return lambda kernel: cast(Kernel, _CompiledIfLarge(kernel, FEW_TOKENS, in_numpy))
+
+
+def compile_seconds() -> float:
+    """Return how long this process has compiled kernels."""
+    return _compile_seconds
+
+
+_compile_seconds = 0.0
+
+
+def compile_from_now_on() -> None:
+    """Make no more plain calls in this process; for what measures how long compiled kernels take."""
+    global _plain_seconds
+    _plain_seconds = math.inf
 
 
 def before_compiling(prepare: Callable[[], None]) -> Callable[[], None]:
@@ -157,13 +174,17 @@ class _CompiledIfLarge(_Compiled):
     ) -> None:
         super().__init__(function, plain)
         self._most_values = most_values
+        self._is_worth_compiling = False
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel in one of the two ways."""
         global _plain_seconds
         if _plain.active:
             return self.plain(*arguments)
-        if _is_prepared() or _plain_seconds >= PLAIN_SECONDS or _values(arguments) > self._most_values:
+        if not self._is_worth_compiling:
+            has_much_to_do = _plain_seconds >= PLAIN_SECONDS or _values(arguments) > self._most_values
+            self._is_worth_compiling = has_much_to_do or (_is_prepared() and self._is_cached())
+        if self._is_worth_compiling:
             return self.compiled(*arguments)
         began = time.thread_time()
         _plain.active = True
@@ -173,6 +194,14 @@ class _CompiledIfLarge(_Compiled):
         finally:
             _plain.active = False
             _plain_seconds += time.thread_time() - began
+
+    def _is_cached(self) -> bool:
+        """Whether a process before this one compiled it, so that it is loaded in milliseconds."""
+        stats = getattr(self.compiled, "stats", None)  # with NUMBA_DISABLE_JIT, it is a function
+        if stats is None or stats.cache_path is None:
+            return False
+        line = self.function.__code__.co_firstlineno
+        return any(Path(stats.cache_path).glob(f"*.{self.function.__qualname__}-{line}.*.nbi"))
 
 
 def _values(arguments: tuple[Any, ...]) -> int:
@@ -195,19 +224,28 @@ def _prepared_numba() -> Any:
     from numba.core import event
 
     class CompileNotice(event.Listener):
-        """Reports the first compilation of a process; a kernel that is in the cache is not compiled."""
+        """Reports the first compilation of a process, and measures all; kernels in the cache are not compiled."""
 
         def __init__(self) -> None:
             self._is_given = False
+            self._depth = 0  # compiling a kernel compiles its helpers
+            self._begun = 0.0
 
         def on_start(self, event: object) -> None:
             """Report it, once."""
             if not self._is_given:
                 self._is_given = True
                 STATUS.info("compiling kernels, once")
+            if self._depth == 0:
+                self._begun = time.perf_counter()
+            self._depth += 1
 
         def on_end(self, event: object) -> None:
-            """Do nothing."""
+            """Add its time."""
+            global _compile_seconds
+            self._depth -= 1
+            if self._depth == 0:
+                _compile_seconds += time.perf_counter() - self._begun
 
     class AddressSpaceCheck(event.Listener):
         """Raises MemoryError before LLVM runs out of address space, which would abort the process.
