@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -213,13 +214,36 @@ def test_processes_that_compile_at_once_leave_a_cache_that_others_read(tmp_path)
     assert done.stdout.split() == ["0"]
 
 
+def test_a_shared_cache_keeps_kernels_of_different_sources_apart(tmp_path, monkeypatch):
+    """Also where a kernel's own file stays as it is, down to its time and size, and a helper in another one changes."""
+    monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path / "cache"))
+    copy = Path(shutil.copytree(PACKAGE, tmp_path / "packer", ignore=shutil.ignore_patterns("__pycache__")))
+    monkeypatch.setattr(jit, "__file__", str(copy / "algorithms" / "jit.py"))
+    folders = set()
+    for change in ("", "# changed\n"):
+        with (copy / "gather" / "memory.py").open("a") as helper:
+            helper.write(change)
+        jit._state_of_sources.cache_clear()
+        folders.add(gather_kernels._locate._new_dispatcher().stats.cache_path)
+    jit._state_of_sources.cache_clear()
+    assert len(folders) == 2
+    assert all(folder.startswith(f"{tmp_path}/cache/") for folder in folders)
+
+
+def test_the_state_of_sources_covers_every_kernel():
+    for path, _, _ in kernels():
+        assert path.split("/")[0] in jit._SOURCES
+    assert len(jit._state_of_sources()) == 16
+    assert all((PACKAGE / name).exists() for name in jit._SOURCES)
+
+
 @pytest.mark.slow
 def test_the_doctor_compiles_what_a_pack_needs(tmp_path):
     environment = os.environ | {"PACKER_CACHE_DIR": str(tmp_path / "kernels")}
     command = [sys.executable, "-m", "packer", "doctor", "--compile", "--json"]
     done = subprocess.run(command, env=environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)["kernel_cache"]
-    assert found["folder"] == str(tmp_path / "kernels")
+    assert Path(found["folder"]).parent == tmp_path / "kernels"
     source = save_arrow(tmp_path / "rows.arrow", [[7] * 999] * 200)
     command = ["pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "1000"]
     code = "from packer.algorithms import jit; jit.PLAIN_SECONDS = 0; from packer.cli import cli; import sys; "

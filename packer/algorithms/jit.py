@@ -10,6 +10,7 @@ Both ways compute the same; the tests of kernels run both.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import os
 import resource
@@ -32,7 +33,13 @@ PLAIN_SECONDS = 0.3
 """Processor time that a process spends in plain calls before kernels are compiled; tests set it to 0."""
 
 CACHE_DIR = "PACKER_CACHE_DIR"
-"""Environment variable that names the folder of compiled kernels. Any number of processes may write it."""
+"""Environment variable that names the folder of compiled kernels, in a folder for each state of their sources.
+
+Any number of processes may write it, also of different versions of the package.
+"""
+
+_SOURCES = ("algorithms", "gather", "plan", "labels.py", "random_purposes.py")
+"""Where kernels, their helpers and their constants are."""
 
 _ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
 
@@ -44,8 +51,8 @@ def jit(kernel: Kernel) -> Kernel:
     in every process.
 
     Subtle: the cache of a kernel is renewed when its own file changes, not when a helper it calls from another
-    file does. `tests/conftest.py` keeps the caches of different sources apart; elsewhere, delete `__pycache__`
-    after a change to a kernel.
+    file does. PACKER_CACHE_DIR and `tests/conftest.py` keep the caches of different sources apart; elsewhere, delete
+    `__pycache__` after a change to a kernel.
     """
     return cast(Kernel, _Compiled(kernel))
 
@@ -121,7 +128,9 @@ class _Compiled:
     def _new_dispatcher(self) -> Any:
         numba = _prepared_numba()
         usual = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = os.environ.get(CACHE_DIR) or usual  # read when the dispatcher is made
+        shared = os.environ.get(CACHE_DIR)
+        if shared:  # CACHE_DIR is read when the dispatcher is made
+            numba.config.CACHE_DIR = str(Path(shared) / _state_of_sources())
         try:
             made = numba.njit(cache=True, nogil=True)(self.function)
         except RuntimeError:  # no folder for the cache
@@ -265,6 +274,19 @@ def _prepared_numba() -> Any:
     for prepare in _preparations:
         prepare()
     return numba
+
+
+@functools.cache
+def _state_of_sources() -> str:
+    """Return a hash of the sources that kernels are compiled from.
+
+    Numba looks at the time and size of a kernel's own file, which may be those of another version in an image.
+    """
+    package, digest = Path(__file__).parent.parent, hashlib.sha256()
+    for name in _SOURCES:
+        for source in sorted((package / name).rglob("*.py")) or [package / name]:
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _check_address_space() -> None:
