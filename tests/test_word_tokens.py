@@ -102,7 +102,7 @@ texts = texts.filter(lambda text: text.encode(errors="replace").decode() == text
 
 @pytest.mark.parametrize("model", WORDS)
 @given(documents=st.lists(texts, min_size=1, max_size=4), data=st.data())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_tokens_and_places_are_those_of_the_library(model, documents, data):
     cuts = [data.draw(st.lists(st.integers(0, len(text)), max_size=6)) for text in documents]
     check(made(model), documents, cuts)
