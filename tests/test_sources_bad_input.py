@@ -273,7 +273,7 @@ def test_paths_and_options(tmp_path):
         "none*.jsonl": "no file to read; supported formats are Arrow",
         "folder": "no file to read; supported formats are Arrow",
         "a.bin": "unknown format (it begins with b'abc'); supported formats are Arrow",
-        "packed": "is already packed",
+        "packed": "manifest.json is damaged (no 'options')",
     }
     for name in ("folder", "packed"):
         (tmp_path / name).mkdir()

@@ -32,11 +32,19 @@ _UNITS = {
     "write": "tok",
     "export": "tok",
     "compare": "tok",
+    "sort": "seg",
     "plan": "part",
     "length": "plan",
     "solve": "alg",
 }  # of other stages: bytes
-_WORDS = {"doc": "documents", "tok": "tokens", "part": "partitions", "plan": "plans", "alg": "algorithms"}
+_WORDS = {
+    "doc": "documents",
+    "tok": "tokens",
+    "seg": "segments",
+    "part": "partitions",
+    "plan": "plans",
+    "alg": "algorithms",
+}
 
 
 @contextmanager

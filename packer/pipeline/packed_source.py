@@ -15,6 +15,7 @@ from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
 from packer.sources import OpenDocuments
+from packer.sources.packed_documents import PackedDocuments
 from packer.stores import AnyPath
 
 
@@ -100,6 +101,10 @@ def refuse_decoding(opened: OpenDocuments) -> None:
     """Raise a PackerError if documents of a source cannot be addressed where they are, as an index needs it."""
     for source in opened.sources.values():
         for input_ in source.inputs:
+            if isinstance(input_, PackedDocuments):
+                raise PackerError(
+                    f"{source.name} is packed, and an index reads documents in place: leave --index-only out"
+                )
             if not input_.mapped:
                 kind = "text" if source.tokenized is not None else "not plain Arrow"
                 remedy = (

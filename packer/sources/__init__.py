@@ -21,6 +21,8 @@ Modules by subject:
   for JSON lines).
 - Records that are left out: `line_faults.py` finds unusable JSON lines, `unusable_lists.py` unusable lists, and
   `usable_text.py` encodes the other texts; `rejections.py` keeps what was found.
+- Packed datasets: `open_packed.py` opens them as sources, `packed_rows.py` maps their rows, `segment_index.py` sorts
+  segments by document, `joined_segments.py` puts documents together, and `packed_documents.py` is the input.
 - Sources: `source.py`, `pairs.py` and `text_pairs.py` (preference pairs), and `mixture.py` satisfy the protocol in
   `open_documents.py`; `survey.py` counts a source, `draw_mixture.py` decides what a mixture takes,
   `origins.py` says which document of a mixture is which, `source_order.py` reads documents in the order of the files

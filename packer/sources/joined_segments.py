@@ -36,7 +36,8 @@ def join_segments(segments: SortedSegments, documents: range, options: PackOptio
         options: options of the packed dataset.
 
     Raises:
-        DocumentError: tokens between two segments of a document, or before the first, are in no row.
+        DocumentError: tokens between two segments of a document, or before the first, are in no row; or more tokens
+            are in two of them than pieces overlap.
     """
     of, starts, lengths = segments.documents, segments.starts, segments.lengths
     ends = starts + lengths
@@ -45,7 +46,7 @@ def join_segments(segments: SortedSegments, documents: range, options: PackOptio
     is_left = options.long == "truncate" and options.truncate_side == "left"
     covered = np.where(is_first, starts if is_left else 0, np.concatenate([[0], ends[:-1]]))
     rows = (of - documents.start) // documents.step
-    wrong = np.flatnonzero((starts > covered) | (ends <= covered))
+    wrong = np.flatnonzero((starts > covered) | (starts < covered - options.overlap) | (ends <= covered))
     if len(wrong):
         raise _fault(int(rows[wrong[0]]), int(covered[wrong[0]]), int(starts[wrong[0]]), options)
     skipped = covered - starts

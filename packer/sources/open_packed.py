@@ -90,6 +90,12 @@ def open_packed(folder: Path, split: str | None, columns: Columns) -> Source:
 
 def _refuse_unrestorable(folder: Path, manifest: Manifest) -> None:
     """Raise a PackerError if the rows do not have all that makes their documents."""
+    if manifest.options.lengths_column is not None:
+        raise PackerError(f"{folder} was packed from lengths alone, so that there are no tokens to pack")
+    if manifest.options.index_only:
+        raise PackerError(
+            f"{folder} is an index, which has no tokens: pack its source, or write them first with `packer materialize`"
+        )
     names = [part.name for part in manifest.source.mixture]
     if names:
         raise PackerError(
@@ -141,28 +147,23 @@ def _check_columns(folder: Path, manifest: Manifest, columns: Columns) -> None:
 
 def _warn_of_losses(folder: Path, manifest: Manifest) -> None:
     """Log a warning for each kind of documents, tokens and labels that were in the source and are not in the rows."""
-    totals, options = manifest.totals, manifest.options
+    totals = manifest.totals
     if totals.documents_truncated:
-        log.warning("%s of %s were truncated, and stay so", _documents(totals.documents_truncated), folder)
+        log.warning("%s: truncated documents stay truncated (%s)", folder, f"{totals.documents_truncated:,}")
     dropped = {reason: count for reason, count in totals.documents_dropped.items() if count and reason != "empty"}
     if dropped:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         log.warning(
-            "%s of %s were dropped (%s), and are empty now, so that doc_ids stay the same",
-            _documents(sum(dropped.values())),
+            "%s: dropped documents are empty now, so that doc_ids stay the same (%s)",
             folder,
-            reasons,
+            ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items()),
         )
-    joints = totals.segments - totals.documents_packed
-    if joints and manifest.source.labels and not options.overlap:
+    begins = totals.segments - totals.documents_packed
+    if begins and manifest.source.labels and not manifest.options.overlap:
         log.warning(
-            "%s where pieces of documents begin stay without loss: rows do not hold their labels",
-            "1 token" if joints == 1 else f"{joints:,} tokens",
+            "%s: tokens at which pieces of documents begin stay without loss (%s): rows do not hold their labels",
+            folder,
+            f"{begins:,}",
         )
-
-
-def _documents(count: int) -> str:
-    return "1 document" if count == 1 else f"{count:,} documents"
 
 
 def _map_rows(folder: Path, manifest: Manifest, columns: Columns) -> PackedRows:

@@ -115,7 +115,8 @@ class PackedDocuments(Input):
             progress: callback, called with "sort", in segments.
 
         Raises:
-            PackerError: a shard is damaged, or the folder cannot be written.
+            SourceError: a shard is damaged.
+            PackerError: the folder cannot be written.
         """
         of = self.rows_of
         state = self.path.stat()

@@ -4,8 +4,8 @@ Rows hold documents in random order. A task reads the boundaries of a few shards
 as a run. The documents of the dataset are divided into ranges, and record batch r of every run has the segments of
 range r, so that a range is read with one small read per run:
 
-00000-run-00007.arrow     an Arrow IPC file of document, start, length and place, and the kept columns
-00000-run-00007.json      note of what it was made from, and of its hash; see `decoded_pieces.Piece`
+segments-run-00007.arrow     an Arrow IPC file of document, start, length and place, and the kept columns
+segments-run-00007.json      note of what it was made from, and of its hash; see `decoded_pieces.Piece`
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
 from packer.engine import Engine
-from packer.errors import PackerError
+from packer.errors import PackerError, SourceError
 from packer.progress import Progress
 from packer.shards.files import HashingFile
 from packer.shards.manifest import Manifest
@@ -38,7 +38,7 @@ from packer.stores import AnyPath
 if TYPE_CHECKING:
     from packer.sources.documents import Input
 
-_RUN = 64 << 20  # bytes of a run: about two million segments, which take some four times as much while they are sorted
+_RUN = 32 << 20  # bytes of a run: about a million segments, which take some three times as much while they are sorted
 _FIELDS = {"document": np.int64, "start": np.int64, "length": np.int64, "place": np.int64}
 
 
@@ -110,7 +110,7 @@ class SegmentIndex:
         """Sort the segments of some shards, and write them as a run; return its hash.
 
         Raises:
-            PackerError: a shard is damaged, or contradicts the manifest.
+            SourceError: a shard is damaged, or contradicts the manifest.
         """
         segments = _sorted([*self._segments(number)])
         fields = [(name, pa.from_numpy_dtype(dtype)) for name, dtype in _FIELDS.items()]
@@ -144,21 +144,23 @@ class SegmentIndex:
         row = int(column_of(shards, "rows")[:first].sum())
         for entry in shards[first:last]:
             path = self.packed / entry.file
-            table = open_shard(self.packed, entry, self.manifest)
-            for batch in table.to_batches():
-                check_batch(batch, path, self.manifest)
+            with _as_source():
+                batches = open_shard(self.packed, entry, self.manifest).to_batches()
+            for batch in batches:
+                with _as_source():
+                    check_batch(batch, path, self.manifest)
                 documents, extents = (as_numpy(batch[name].values) for name in ("doc_ids", "seq_lengths"))
                 tokens = as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else extents
                 is_real = documents != PADDING
                 if int(documents.max(initial=0)) >= self.borders[-1]:
-                    raise PackerError(
+                    raise SourceError(
                         f"{path} has a segment of document {documents.max():,}, and the manifest says that there are "
                         f"{self.borders[-1]:,} documents: it was changed after packing; restore it"
                     )
                 kept = {name: as_plain(batch[name].values.filter(pa.array(is_real))) for name in self.kept}
                 for name, values in kept.items():
                     if values.type != self.kept[name]:
-                        raise PackerError(f"{path} and {shards[0].file} have columns '{name}' of different types")
+                        raise SourceError(f"{path} and {shards[0].file} have columns '{name}' of different types")
                 yield SortedSegments(
                     documents[is_real],
                     as_numpy(batch["doc_starts"].values)[is_real].astype(np.int64),
@@ -196,7 +198,8 @@ def write_runs(index: SegmentIndex, like: Input, engine: Engine, progress: Progr
         progress: callback, called as `progress("sort", done, total)`, in segments.
 
     Raises:
-        PackerError: a shard is damaged, or a run cannot be written.
+        SourceError: a shard is damaged.
+        PackerError: a run cannot be written.
     """
     is_shared = engine.is_shared
 
@@ -218,6 +221,15 @@ def _sorted(parts: Sequence[SortedSegments]) -> SortedSegments:
     kept = {name: pa.concat_arrays([part.kept[name] for part in parts]) for name in parts[0].kept}
     order = np.lexsort((starts, documents))
     return SortedSegments(documents, starts, lengths, places, kept).of(order)
+
+
+@contextmanager
+def _as_source() -> Iterator[None]:
+    """Raise errors about a shard as errors of the source."""
+    try:
+        yield
+    except PackerError as error:
+        raise SourceError(str(error)) from error
 
 
 @contextmanager
