@@ -110,6 +110,44 @@ def optimal_packs(lengths, capacity, max_segments=None):
     return best
 
 
+def fewest_limited_rows(items, capacities, max_segments=None):
+    """The fewest rows for items, each a tuple of demands, by trying every way."""
+    best = len(items)
+
+    def place(index, rows):
+        nonlocal best
+        if len(rows) >= best:
+            return
+        if index == len(items):
+            best = len(rows)
+            return
+        for row in rows:
+            if _has_room(row, items[index], capacities) and len(row) < (max_segments or len(items)):
+                row.append(items[index])
+                place(index + 1, rows)
+                row.pop()
+        place(index + 1, [*rows, [items[index]]])
+
+    place(0, [])
+    return best
+
+
+def first_fit_limited(items, capacities, rows):
+    """The number of the first row with room for each item, a tuple of demands; `rows` are those that there are."""
+    rows, found = [list(row) for row in rows], []
+    for item in items:
+        takers = [number for number, row in enumerate(rows) if _has_room(row, item, capacities)]
+        if not takers:
+            rows.append([])
+        found.append(takers[0] if takers else len(rows) - 1)
+        rows[found[-1]].append(item)
+    return found
+
+
+def _has_room(row, item, capacities):
+    return all(sum(demands) <= capacity for *demands, capacity in zip(*row, item, capacities, strict=True))
+
+
 def _takers(packs, length, capacity, max_segments):
     """The packs that have room for a segment, in the order of `packs`."""
     limit = max_segments or capacity

@@ -6,6 +6,9 @@ A histogram is int64, shape (max_len + 1,), with histogram[0] == 0; counts times
 import numpy as np
 from numpy.typing import NDArray
 
+COARSE = 1 << 17
+"""Largest capacity of `limited_bounds` that is counted exactly."""
+
 
 def lower_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
     """The largest of the bounds of this module; packs that every packing with this limit has at least."""
@@ -65,3 +68,26 @@ def _below(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
     np.cumsum(histogram, out=counts[1:])
     np.cumsum(histogram * np.arange(len(histogram)), out=tokens[1:])
     return counts, tokens
+
+
+def limited_bounds(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows that no packing of items with several demands can go below, by each resource alone.
+
+    The largest of them is a lower bound. Demands of a capacity above COARSE are counted in coarser units, rounded down.
+    [[6, 6, 2], [0, 1, 1]] with capacities [10, 1] -> [2, 2].
+
+    Args:
+        demands: (resources, items), none above its capacity.
+        capacities: (resources,), at least 1.
+
+    Returns:
+        (resources,) numbers of rows.
+    """
+    bounds = np.zeros(len(capacities), np.int64)
+    for resource, capacity in enumerate(capacities.tolist()):
+        unit = -(-capacity // COARSE)
+        histogram = np.bincount(demands[resource] // unit, minlength=capacity // unit + 1)
+        histogram[0] = 0
+        total = int(demands[resource].sum(dtype=np.int64))
+        bounds[resource] = max(-(-total // capacity), l2_bound(histogram))
+    return bounds

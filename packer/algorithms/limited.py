@@ -1,0 +1,319 @@
+"""Rows under several limits at once, such as tokens and images: drawn at random, each full in one of them.
+
+Items have a demand for each resource, and a row has a capacity of each (vector packing; Christensen et al.,
+"Approximation and online algorithms for multidimensional bin packing", 2017, is a survey). As in
+`packer.algorithms.mixed`, a row takes the next items of a random order until one does not fit. Then one, two or three
+others that fill it exactly in the primary resource, and fit in all, close it. Of the pairs that do, one is chosen that
+brings the row close to the ratio of resources that all items have together, so that what is left can be packed as
+tightly. Up to MOST_REMOVED items are put back where nothing closes a row. Rows begin with the items that take more than
+half of a capacity, as long as there are any: they would be the hardest to place in the end.
+`packer.algorithms.limited_fit` packs the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.jit import jit_if_large
+
+FINEST = 1 << 17
+"""Largest capacity of the primary resource that is drawn by; demands of a larger one are counted in coarser units."""
+
+CANDIDATES = 64
+"""Items, next in the order, that are tried as the first of two or three that close a row."""
+
+PARTNERS = 8
+"""Items after it that are tried as the second of three."""
+
+LOOKED_AT = 4
+"""Items of one primary demand that are tried as the last."""
+
+MOST_REMOVED = 4
+"""Most items that are put back if nothing closes the row."""
+
+IMPATIENCE = 0.01
+"""Distance from the aim, in capacities, that is accepted more with every pair that is tried."""
+
+SCARCE = 0.7
+"""Share of a capacity that full rows use on average above which rows aim at that average."""
+
+GAIN = 0.25
+"""Share of what rows so far used too little that the next row aims to use in addition."""
+
+_FREE, _HELD, _PLACED = 0, 1, 2
+
+
+class _Drawing(NamedTuple):
+    """Items, which of them are in a row, and an index of them by primary demand."""
+
+    demands: NDArray[np.int32]
+    """Shape (items, resources): demands in random order of the items; column 0 is the primary resource."""
+
+    states: NDArray[np.int8]
+    """Shape (items,): _FREE, _HELD by the row that is drawn, or _PLACED (also given up, or without primary demand)."""
+
+    members: NDArray[Any]
+    """Shape (items,): positions by primary demand, ascending within one; uint32 or int64."""
+
+    starts: NDArray[np.int64]
+    """Shape (capacity + 1,): where the members of each primary demand begin."""
+
+    ends: NDArray[np.int64]
+    """Shape (capacity + 1,): where they end; members that were found to be placed are left out."""
+
+    large: NDArray[np.int64]
+    """Shape (large items,): positions of items above half of a capacity, ascending; rows begin with them."""
+
+    cursors: NDArray[np.int64]
+    """Shape (capacity + 1,): where the next search begins, so that it does not meet those that did not fit again."""
+
+
+class _Aim(NamedTuple):
+    """What rows should use of the other resources."""
+
+    use: NDArray[np.float64]
+    """Shape (resources,): what a full row uses on average."""
+
+    weights: NDArray[np.float64]
+    """Shape (resources,): what a unit too much or too little counts; 0 for resources that are not scarce."""
+
+
+def draw_limited(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Draw rows that are full in the first resource until the items end.
+
+    Args:
+        demands: (items, resources), in random order of the items; none above its capacity.
+        capacities: (resources,), at least 1.
+
+    Returns:
+        (items,): the row of each item, numbered in the order in which they were drawn, and -1 for those without.
+    """
+    primary, capacity = in_units(demands[:, 0], int(capacities[0]))
+    counted = np.ascontiguousarray(np.column_stack([primary, demands[:, 1:]]), np.int32)
+    limits = np.concatenate([[capacity], capacities[1:]]).astype(np.int64)
+    row_of = np.full(len(demands), -1, np.int64)
+    counts = np.bincount(primary, minlength=capacity + 1)
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    members = np.empty(len(demands), np.uint32 if len(demands) < 2**32 else np.int64)
+    large = np.flatnonzero((demands > capacities // 2).any(axis=1) & (primary > 0))
+    drawing = _Drawing(
+        counted, (primary == 0).astype(np.int8) * np.int8(_PLACED), members, starts, ends, large, starts.copy()
+    )
+    _index(starts.copy(), primary, members)
+    _draw(drawing, limits, _aim(counted, limits), row_of)
+    return row_of
+
+
+def in_units(demands: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int]:
+    """Return demands and a capacity of at most FINEST, in units so coarse that what fits by them fits.
+
+    Demands are rounded up and the capacity down: 5, 6 and 10 of 10 in units of 3 are 2, 2 and 3 of 3. A demand is never
+    above the capacity: one that takes all of it is alone in its row.
+    """
+    unit = -(-capacity // FINEST)
+    return np.minimum(-(-demands // unit), capacity // unit).astype(np.int32), capacity // unit
+
+
+def _aim(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> _Aim:
+    totals = demands.sum(axis=0, dtype=np.int64) * 1.0
+    use = totals / max(totals[0], 1) * capacities[0]
+    weights = (use > SCARCE * capacities) / capacities
+    weights[0] = 0
+    return _Aim(use, weights)
+
+
+@jit_if_large
+def _index(heads: NDArray[np.int64], primary: NDArray[np.int32], out_members: NDArray[Any]) -> None:
+    """Sort positions by primary demand (counting sort); `heads` are where each begins, used as scratch space."""
+    for position in range(len(primary)):
+        demand = primary[position]
+        out_members[heads[demand]] = position
+        heads[demand] += 1
+
+
+@jit_if_large
+def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_of: NDArray[np.int64]) -> int:
+    """Draw rows until the order ends and write the row of each item that is in one; returns how many."""
+    items, resources = drawing.demands.shape
+    states = drawing.states
+    rooms = np.empty(resources, np.int64)
+    wanted = np.empty(resources, np.float64)
+    behind = np.zeros(resources, np.float64)
+    row = np.empty(min(items, capacities[0]), np.int64)
+    rows, position, large = 0, 0, 0
+    while True:
+        for resource in range(resources):
+            rooms[resource] = capacities[resource]
+            use = aim.use[resource] + GAIN * behind[resource]
+            wanted[resource] = capacities[resource] - min(max(use, 0.0), capacities[resource])
+        # A large item begins the row, as long as there are any. Then items come in their order until one does not fit.
+        while large < len(drawing.large) and states[drawing.large[large]] != _FREE:
+            large += 1
+        position = _next_free(states, position)
+        if position == items:
+            return rows
+        found = drawing.large[large] if large < len(drawing.large) else position
+        taken = 0
+        while found < items and _fits(drawing.demands, found, rooms):
+            _hold(drawing, found, rooms)
+            row[taken] = found
+            taken += 1
+            position = _next_free(states, position)
+            found = position
+        if rooms[0] > 0:
+            position, taken = _close(drawing, position, row, taken, rooms, _Aim(wanted, aim.weights))
+        for i in range(taken):
+            states[row[i]] = _PLACED
+            if rooms[0] == 0:
+                out_row_of[row[i]] = rows
+        if rooms[0] == 0:
+            rows += 1
+            for resource in range(resources):
+                behind[resource] += aim.use[resource] - (capacities[resource] - rooms[resource])
+
+
+@jit_if_large
+def _next_free(states: NDArray[np.int8], position: int) -> int:
+    """Return the first free position from here on; the number of items where there is none."""
+    while position < len(states) and states[position] != _FREE:
+        position += 1
+    return position
+
+
+@jit_if_large
+def _fits(demands: NDArray[np.int32], position: int, rooms: NDArray[np.int64]) -> bool:
+    """Whether the rooms are enough for an item."""
+    for resource in range(len(rooms)):  # noqa: SIM110 - plain loops compile faster
+        if demands[position, resource] > rooms[resource]:
+            return False
+    return True
+
+
+@jit_if_large
+def _hold(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) -> None:
+    """Put an item into the row that is drawn."""
+    drawing.states[position] = _HELD
+    for resource in range(len(out_rooms)):
+        out_rooms[resource] -= drawing.demands[position, resource]
+
+
+@jit_if_large
+def _put_back(drawing: _Drawing, position: int, out_rooms: NDArray[np.int64]) -> None:
+    """Take an item out of the row that is drawn."""
+    drawing.states[position] = _FREE
+    for resource in range(len(out_rooms)):
+        out_rooms[resource] += drawing.demands[position, resource]
+
+
+@jit_if_large
+def _close(
+    drawing: _Drawing, position: int, out_row: NDArray[np.int64], taken: int, out_rooms: NDArray[np.int64], aim: _Aim
+) -> tuple[int, int]:
+    """Fill a row exactly in the primary resource, putting back as few items as that takes; returns (position, taken).
+
+    Items that are put back come next in the order; the first of a row stays. If nothing fills the row, it stays as it
+    is, with room left.
+    """
+    closers = np.empty(3, np.int64)
+    for removed in range(min(taken - 1, MOST_REMOVED) + 1):
+        if removed > 0:
+            _put_back(drawing, out_row[taken - removed], out_rooms)
+            position = out_row[taken - removed]
+        found = _find_closers(drawing, position, out_rooms, aim, closers)
+        if found > 0:
+            for i in range(found):
+                out_row[taken - removed + i] = closers[i]
+                _hold(drawing, closers[i], out_rooms)
+            return position, taken - removed + found
+    for i in range(taken):
+        if drawing.states[out_row[i]] == _FREE:
+            _hold(drawing, out_row[i], out_rooms)
+    return position, taken
+
+
+@jit_if_large
+def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], aim: _Aim, out: NDArray[np.int64]) -> int:
+    """Write the positions of up to three items that close a row to `out`; returns how many, 0 for none.
+
+    Two are preferred, as in `packer.algorithms.mixed`, and of those the nearest to the aim so far is taken as soon as
+    it is near enough. One or three are taken as they are found.
+    """
+    demands, states = drawing.demands, drawing.states
+    items = len(states)
+    found, least = 0, np.inf
+    place = _next_free(states, position)
+    for tries in range(CANDIDATES):
+        if place == items or least <= IMPATIENCE * tries:
+            break
+        if demands[place, 0] < rooms[0] and _fits(demands, place, rooms):
+            _hold(drawing, place, rooms)
+            last, distance = _find_last(drawing, rooms, aim)
+            _put_back(drawing, place, rooms)
+            if distance < least:
+                found, least = 2, distance
+                out[0], out[1] = place, last
+        place = _next_free(states, place + 1)
+    if found == 0:
+        last, _ = _find_last(drawing, rooms, aim)
+        if last >= 0:
+            out[0] = last
+            return 1
+        place = _next_free(states, position)
+    for _ in range(CANDIDATES):
+        if place == items or found > 0:
+            break
+        if demands[place, 0] < rooms[0] and _fits(demands, place, rooms):
+            _hold(drawing, place, rooms)
+            second = _next_free(states, place + 1)
+            for _ in range(PARTNERS):
+                if second == items or found > 0:
+                    break
+                if demands[second, 0] < rooms[0] and _fits(demands, second, rooms):
+                    _hold(drawing, second, rooms)
+                    last, _ = _find_last(drawing, rooms, aim)
+                    _put_back(drawing, second, rooms)
+                    if last >= 0:
+                        found = 3
+                        out[0], out[1], out[2] = place, second, last
+                second = _next_free(states, second + 1)
+            _put_back(drawing, place, rooms)
+        place = _next_free(states, place + 1)
+    return found
+
+
+@jit_if_large
+def _find_last(drawing: _Drawing, rooms: NDArray[np.int64], aim: _Aim) -> tuple[int, float]:
+    """Return (position, distance from the aim) of an item that fills a row exactly; (-1, infinity) if there is none."""
+    demands, states, members, starts, ends, _, cursors = drawing
+    gap = rooms[0]
+    found, least = -1, np.inf
+    index = cursors[gap]
+    for _ in range(min(LOOKED_AT, ends[gap] - starts[gap])):
+        # Members that are in a row are overwritten by the last one, so that each is met once.
+        position = np.int64(-1)
+        while position < 0 and starts[gap] < ends[gap]:
+            if index >= ends[gap]:
+                index = starts[gap]
+            position = np.int64(members[index])
+            if states[position] == _PLACED:
+                ends[gap] -= 1
+                members[index] = members[ends[gap]]
+                position = np.int64(-1)
+        if position < 0:
+            break
+        index += 1
+        if states[position] == _FREE and _fits(demands, position, rooms):
+            distance = 0.0
+            for resource in range(1, len(rooms)):
+                left = rooms[resource] - demands[position, resource]
+                distance += abs(left - aim.use[resource]) * aim.weights[resource]
+            if distance < least:
+                found, least = position, distance
+                if least == 0:
+                    break
+    cursors[gap] = index
+    return found, least

@@ -1,0 +1,145 @@
+"""Rows of items under several limits at once: `pack --limit`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.bounds import limited_bounds
+from packer.algorithms.jit import jit_if_large
+from packer.algorithms.limited import draw_limited
+from packer.algorithms.limited_fit import fit_limited
+from packer.plan.permute import key_of, permute, permute_all, stream_key
+from packer.random_purposes import DRAWING, ROWS, SEGMENTS_IN_ROW
+
+RESERVES = (0.02, 0.0, 0.2, 1.0)
+"""Shares of the rows to be drawn that are packed by first fit decreasing instead; 1 is first fit decreasing alone."""
+
+GOOD_ENOUGH = 0.0005
+"""Rows above the lower bound, as a share of it, at which no other reserve is tried."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitedRows:
+    """Rows of item numbers, in random order; rows [2, 0] and [1] have items [2, 0, 1] and row_starts [0, 2, 3]."""
+
+    row_starts: NDArray[np.int64]
+    """Shape (rows + 1,): row r holds items[row_starts[r]:row_starts[r + 1]]."""
+
+    items: NDArray[np.int64]
+    """Shape (items,): item numbers, row by row, in random order within a row; every item once."""
+
+    def __len__(self) -> int:
+        return len(self.row_starts) - 1
+
+
+def pack_limited(
+    demands: NDArray[np.int32], capacities: NDArray[np.int64], *, max_segments: int | None = None, seed: int
+) -> LimitedRows:
+    """Pack items into rows so that the demands in a row are within the capacity of every resource.
+
+    Rows are drawn at random, full in the resource that needs the most rows; see `packer.algorithms.limited`. What they
+    leave, and a reserve, is packed by first fit in decreasing order of the largest share. The best of several reserves
+    is kept.
+
+    Args:
+        demands: (resources, items), none above its capacity.
+        capacities: (resources,), at least 1.
+        max_segments: largest number of items in a row; None for no limit.
+        seed: seed of the pack.
+    """
+    if max_segments is not None:
+        demands = np.concatenate([demands, np.ones((1, demands.shape[1]), np.int32)])
+        capacities = np.append(capacities, max_segments)
+    bounds = limited_bounds(demands, capacities)
+    order = np.arange(demands.shape[1])
+    permute_all(order, key_of(seed, DRAWING, 0))
+    by_bound = np.argsort(-bounds, kind="stable")
+    demands, capacities = np.ascontiguousarray(demands[by_bound].T[order]), capacities[by_bound]
+    row_of, rows = _best_rows(demands, capacities, int(bounds.max(initial=0)))
+    return _in_random_order(row_of, rows, order, seed)
+
+
+def _best_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64], bound: int) -> tuple[NDArray[np.int64], int]:
+    """Return the row of each item, int64, shape (items,), and the number of rows."""
+    drawn = draw_limited(demands, capacities)
+    drawn_rows = int(drawn.max(initial=-1)) + 1
+    shares = _largest_shares(demands, capacities)
+    best, fewest = drawn, len(demands) + 1
+    for reserve in RESERVES:
+        row_of, rows = _fit_others(demands, capacities, shares, drawn, int(drawn_rows * (1 - reserve)))
+        if rows < fewest:
+            best, fewest = row_of, rows
+        if fewest <= bound * (1 + GOOD_ENOUGH):
+            break
+    return best, fewest
+
+
+def _largest_shares(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """Return the largest share of a capacity that each item takes, in units of 1 / 65535, shape (items,)."""
+    shares = np.zeros(len(demands), np.float64)
+    for resource, capacity in enumerate(capacities.tolist()):
+        np.maximum(shares, demands[:, resource] * (65535 / capacity), out=shares)
+    return shares.astype(np.uint16)
+
+
+def _fit_others(
+    demands: NDArray[np.int32],
+    capacities: NDArray[np.int64],
+    shares: NDArray[np.uint16],
+    drawn: NDArray[np.int64],
+    kept: int,
+) -> tuple[NDArray[np.int64], int]:
+    """Keep the first `kept` of the drawn rows and fit all other items; returns what `_best_rows` does."""
+    in_row = (drawn >= 0) & (drawn < kept)
+    rooms = np.empty((kept, len(capacities)), np.int64)
+    for resource, capacity in enumerate(capacities.tolist()):
+        used = np.bincount(drawn[in_row], weights=demands[in_row, resource], minlength=kept)
+        rooms[:, resource] = capacity - used.astype(np.int64)
+    others = np.flatnonzero(~in_row)
+    others = others[np.argsort(~shares[others], kind="stable")]
+    row_of = drawn.copy()
+    return row_of, fit_limited(demands, capacities, others, rooms, row_of)
+
+
+def _in_random_order(row_of: NDArray[np.int64], rows: int, order: NDArray[np.int64], seed: int) -> LimitedRows:
+    """Number the rows at random, and return them with their items in random order."""
+    numbers = np.arange(rows)
+    permute_all(numbers, key_of(seed, ROWS, 0))
+    row_starts = np.zeros(rows + 1, np.int64)
+    items = np.empty(len(order), np.int64)
+    _collect(numbers[row_of], order, np.uint64(seed), row_starts, items)
+    return LimitedRows(row_starts=row_starts, items=items)
+
+
+@jit_if_large
+def _collect(
+    row_of: NDArray[np.int64],
+    order: NDArray[np.int64],
+    seed: np.uint64,
+    out_row_starts: NDArray[np.int64],
+    out_items: NDArray[np.int64],
+) -> None:
+    """Sort items by row and permute those of each row.
+
+    Args:
+        row_of: (items,) row of each item of `order`.
+        order: (items,) item numbers.
+        seed: seed of the pack.
+        out_row_starts: (rows + 1,) all zero; afterwards the start of each row, then the end.
+        out_items: (items,) item numbers, row by row.
+    """
+    rows = len(out_row_starts) - 1
+    for row in row_of:
+        out_row_starts[row] += 1
+    for row in range(1, rows + 1):
+        out_row_starts[row] += out_row_starts[row - 1]
+    # Each row is filled from its end, so that its end becomes its start.
+    for i in range(len(row_of) - 1, -1, -1):
+        row = row_of[i]
+        out_row_starts[row] -= 1
+        out_items[out_row_starts[row]] = order[i]
+    for row in range(rows):
+        permute(out_items, out_row_starts[row], out_row_starts[row + 1], stream_key(seed, SEGMENTS_IN_ROW, row))
