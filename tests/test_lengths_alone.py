@@ -12,14 +12,15 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
+from packer.shards.manifest import checksum
 from tests.test_index_only import hashes
 
 LENGTHS = np.random.default_rng(0).integers(0, 40, 400)
 
 
-def write(path, lengths=LENGTHS, name="num_tokens", **columns):
+def write(path, lengths=LENGTHS, column="num_tokens", **columns):
     """Write a file of lengths; its ending says in which format."""
-    table = pa.table({name: pa.array(lengths), **columns})
+    table = pa.table({column: pa.array(lengths), **columns})
     if path.suffix == ".npy":
         np.save(path, lengths)
     elif path.suffix == ".parquet":
@@ -88,8 +89,8 @@ def test_the_command_takes_a_file_and_a_column(tmp_path, monkeypatch):
 
 def test_folders_kept_columns_and_long_documents(tmp_path):
     (tmp_path / "data").mkdir()
-    write(tmp_path / "data" / "a.parquet", LENGTHS[:100], name="n")
-    write(tmp_path / "data" / "b.parquet", LENGTHS[100:], name="n")
+    write(tmp_path / "data" / "a.parquet", LENGTHS[:100], column="n")
+    write(tmp_path / "data" / "b.parquet", LENGTHS[100:], column="n")
     packer.pack(tmp_path / "data", tmp_path / "packed", max_len=16, lengths_column="n")
     found = {}
     for document, start, length in documents_in(tmp_path / "packed"):
@@ -190,3 +191,71 @@ def test_a_dataloader_asks_the_dataset_for_rows(tmp_path):
     batches = list(torch.utils.data.DataLoader(Examples(), batch_sampler=sampler, collate_fn=list))
     assert [len(batch) for batch in batches] == [4] * sampler.steps
     assert all(0 < len(example) <= 64 for batch in batches for example in batch)
+
+
+def made_images(lengths, most=9):
+    return np.random.default_rng(1).integers(0, most, len(lengths))
+
+
+@pytest.mark.parametrize("kind", ["lengths", "tokens"])
+def test_rows_stay_within_all_limits(tmp_path, kind):
+    images, sounds = made_images(LENGTHS), made_images(LENGTHS, 3)
+    path = write(tmp_path / "l.parquet", images=images, sounds=sounds)
+    options = {"max_len": 64, "long": "drop", "limit": ["images:12", "sounds:3"], "max_segments": 4}
+    if kind == "tokens":
+        tokens = pa.array([list(range(length)) for length in LENGTHS], pa.list_(pa.int32()))
+        pq.write_table(pa.table({"input_ids": tokens, "images": images, "sounds": sounds}), path)
+    else:
+        options["lengths_column"] = "num_tokens"
+    manifest = packer.pack(path, tmp_path / "packed", **options)
+    dataset = packer.load(tmp_path / "packed")
+    for row in dataset:
+        real = row["doc_ids"] >= 0
+        assert row["images"].tolist() == [images[document] if document >= 0 else 0 for document in row["doc_ids"]]
+        assert row["images"].sum() <= 12
+        assert row["sounds"].sum() <= 3
+        assert real.sum() <= 4
+    expected = [(document, 0, length) for document, length in enumerate(LENGTHS.tolist()) if length]
+    assert documents_in(tmp_path / "packed") == expected
+    assert not list(packer.verify(tmp_path / "packed", path))
+    real = LENGTHS > 0
+    bounds = [LENGTHS.sum() / 64, images[real].sum() / 12, sounds[real].sum() / 3, real.sum() / 4]
+    assert manifest.totals.lower_bound >= max(bounds)
+    assert manifest.packs <= 1.05 * manifest.totals.lower_bound
+
+
+def test_verify_finds_a_row_above_its_limit(tmp_path):
+    path = write(tmp_path / "l.parquet", images=made_images(LENGTHS))
+    options = {"max_len": 64, "long": "drop", "lengths_column": "num_tokens", "keep": ["images"]}
+    packer.pack(path, tmp_path / "packed", **options)
+    manifest = json.loads((tmp_path / "packed" / "manifest.json").read_bytes())
+    del manifest["checksum"], manifest["options"]["keep"]
+    manifest["options"]["limit"] = ["images:5"]
+    (tmp_path / "packed" / "manifest.json").write_bytes(
+        (json.dumps({**manifest, "checksum": checksum(manifest)}, indent=1) + "\n").encode()
+    )
+    assert any("packed with limit images:5" in fault for fault in packer.verify(tmp_path / "packed"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": ["images:3"]}, r"has images \d, and a row may have 3 \(\d+ documents have more\): raise limit"),
+        ({"limit": ["images"]}, "limit is 'images': give a column and the most that a row may hold, as in images:16"),
+        ({"limit": ["images:0"]}, "give a column and the most"),
+        ({"limit": ["images:3", "images:4"]}, "names 'images' twice"),
+        ({"limit": ["images:9"], "long": "split"}, "long is split, and limit needs whole documents"),
+        ({"limit": ["images:9"], "group_by": "images"}, "limit does not go with group_by"),
+        ({"limit": ["images:9"], "algorithm": "ffd"}, "limit does not go with algorithm ffd"),
+        ({"limit": ["num_tokens:9"]}, "limit names a column of tokens or lengths"),
+        ({"limit": ["name:9"]}, "'name' holds string; expected whole numbers"),
+        ({"limit": ["nothing:9"]}, "no column 'nothing'"),
+    ],
+)
+def test_limits_that_cannot_be_kept_are_refused(tmp_path, options, message):
+    names = pa.array([str(number) for number in range(len(LENGTHS))])
+    path = write(tmp_path / "l.parquet", images=made_images(LENGTHS), name=names)
+    options = {"max_len": 64, "long": "drop", "lengths_column": "num_tokens", **options}
+    with pytest.raises(PackerError, match=message):
+        packer.pack(path, tmp_path / "packed", **options)
+    assert not (tmp_path / "packed" / "manifest.json").exists()

@@ -41,7 +41,7 @@ SAMPLES = {
     "on_error": "skip",
     "keep": ("topic", "score"), "keep_tokens": ("logprob",), "tokenizer": "T", "text_column": "question,answer",
     "train_on": "all", "chat_template": "{{ messages }}", "eos": False, "algorithm": "optimal", "max_segments": 3,
-    "gap": 0.25, "time_limit": 2.5, "align": 4, "untrained": "drop", "allow_untrained": True,
+    "gap": 0.25, "time_limit": 2.5, "limit": ("images:16",), "align": 4, "untrained": "drop", "allow_untrained": True,
     "seed": 7, "pad_id": 9, "long": "truncate", "overlap": 5, "split_at": "turns",
     "truncate_side": "left", "mix_unit": "epochs", "mix_tokens": 100,
     "group_by": "topic", "group_mode": "apart", "pairs": True, "emit": ("position_ids",), "labels": False,
@@ -52,7 +52,7 @@ SAMPLES = {
 NEEDS = {
     "text_column": ("tokenizer",), "train_on": ("tokenizer",), "chat_template": ("tokenizer",), "eos": ("tokenizer",),
     "gap": ("algorithm",), "time_limit": ("algorithm",), "truncate_side": ("long",), "group_mode": ("group_by",),
-    "pairs": ("long",), "mix_unit": ("sources",), "mix_tokens": ("sources",),
+    "pairs": ("long",), "limit": ("long",), "mix_unit": ("sources",), "mix_tokens": ("sources",),
 }  # fmt: skip
 """Options that others need."""
 
@@ -125,7 +125,12 @@ def test_an_option_is_the_same_in_the_command_the_function_and_the_manifest(aske
 
 
 def test_the_keyword_arguments_have_the_declared_types():
-    wider = {"keep": Sequence[str], "keep_tokens": Sequence[str], "emit": str | Sequence[TokenColumn]}
+    wider = {
+        "keep": Sequence[str],
+        "limit": Sequence[str],
+        "keep_tokens": Sequence[str],
+        "emit": str | Sequence[TokenColumn],
+    }
     wider |= {"shard_size": int | str, "max_len": typing_extensions.Required[int], "tokenizer": str | Path | None}
     declared = get_type_hints(PackOptions)
     expected = {name: wider.get(name, declared[name]) for name in [*SAMPLES, "lengths_column"]}

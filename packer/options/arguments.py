@@ -45,6 +45,7 @@ class PackArguments(TypedDict, total=False):
     max_segments: int | None
     gap: float | None
     time_limit: float | None
+    limit: Sequence[str]
     align: int
     untrained: Untrained
     allow_untrained: bool

@@ -34,6 +34,7 @@ def check_together(options: PackOptions) -> None:
     _check_pieces(options, keeps_whole=keeps_whole)
     _check_mixture(options)
     _check_groups(options, is_ordered=not isinstance(algorithm, Algorithm))
+    _check_limits(options)
     if options.pairs:
         _check_pairs(options)
     if options.pairs and not keeps_whole:
@@ -178,6 +179,26 @@ def _check_groups(options: PackOptions, *, is_ordered: bool) -> None:
         )
     if options.group_by in (*options.keep_tokens, options.input_column, options.labels_column):
         raise PackerError(f"--group-by is {options.group_by!r}, a column of tokens: name one with a value per document")
+
+
+def _check_limits(options: PackOptions) -> None:
+    """Limits apply to whole documents, and their algorithm is one of its own."""
+    if not options.limits:
+        return
+    others = {
+        "--group-by": options.group_by is not None,
+        "--pairs": options.pairs,
+        "--split-at turns": options.split_at == "turns",
+        f"--algorithm {options.algorithm}": get_algorithm(options.algorithm).name != "auto",
+    }
+    for name, is_set in others.items():
+        if is_set:
+            raise PackerError(f"--limit does not go with {name}: leave one out")
+    if options.long == "split":
+        raise PackerError("--long is split, and --limit needs whole documents: choose --long drop, truncate or error")
+    of_tokens = {*options.keep_tokens, options.input_column, options.labels_column, options.lengths_column}
+    if set(options.limits) & of_tokens:
+        raise PackerError("--limit names a column of tokens or lengths: name one with a number for each document")
 
 
 def _check_pairs(options: PackOptions) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from packer.algorithms import ALGORITHMS, ALIASES, get_algorithm
@@ -24,27 +23,14 @@ from packer.options.choices import (
     Untrained,
 )
 from packer.options.headings import LONG, MIXTURES, OUTPUT, READING, ROWS, TEXT
+from packer.options.limits import limits_of
 from packer.options.option import About, as_json, documented, options_of
-from packer.options.sizes import parse_size
+from packer.options.values import as_bytes, as_path, as_token_columns
 from packer.paths import tokenizer_name
 
 LONGEST_ROW = 2**24  # 16 million tokens: histograms, which have an entry per length, stay small
 INT32 = 2**31 - 1
 SMALLEST = 2.2250738585072014e-308  # the smallest normal float: weights are above 0
-
-
-def _bytes(size: int | str) -> int:
-    return parse_size(size) if isinstance(size, str) else size
-
-
-def _path(path: str | Path | None) -> str | None:
-    return str(path) if isinstance(path, Path) else path
-
-
-def _token_columns(columns: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """The columns to add: "labels,position_ids" -> ("position_ids",), because labels are written anyway."""
-    names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
-    return tuple(dict.fromkeys(name for name in names if name not in ("", "labels")))
 
 
 @documented
@@ -91,7 +77,7 @@ class PackOptions:
             "Tokenizer for a source of text: a folder, a tokenizer.json or a Hub id.",
             TEXT,
             metavar="PATH_OR_ID",
-            convert=_path,
+            convert=as_path,
         ),
     ] = None
     text_column: Annotated[
@@ -160,6 +146,14 @@ class PackOptions:
             metavar="SECONDS",
         ),
     ] = None
+    limit: Annotated[
+        tuple[str, ...],
+        About(
+            "Most that the documents of a row may have in a column, such as images:16; the column is kept.",
+            ROWS,
+            metavar="COLUMN:MAX",
+        ),
+    ] = ()
     align: Annotated[
         int,
         About(
@@ -244,7 +238,7 @@ class PackOptions:
             "Token columns to write beside input_ids and labels.",
             OUTPUT,
             metavar="COLUMNS",
-            convert=_token_columns,
+            convert=as_token_columns,
         ),
     ] = ()
     labels: Annotated[
@@ -260,7 +254,7 @@ class PackOptions:
     ] = False
     shard_size: Annotated[
         int,
-        About("Maximum size of a shard.", OUTPUT, least=1, metavar="SIZE", default_words="512MB", convert=_bytes),
+        About("Maximum size of a shard.", OUTPUT, least=1, metavar="SIZE", default_words="512MB", convert=as_bytes),
     ] = 512 * 10**6
 
     def __post_init__(self) -> None:
@@ -271,7 +265,13 @@ class PackOptions:
     @property
     def kept(self) -> tuple[str, ...]:
         """All kept columns of one value per segment; with pairs also `role`, which is not in the source."""
-        return (*self.keep, ROLE) if self.pairs else self.keep
+        kept = tuple(dict.fromkeys((*self.keep, *self.limits)))
+        return (*kept, ROLE) if self.pairs else kept
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Largest sum in a row by column, other than tokens."""
+        return limits_of(self.limit)
 
     @property
     def stored_keep_tokens(self) -> tuple[str, ...]:
@@ -284,9 +284,10 @@ class PackOptions:
         return self.max_segments // 2 if self.pairs and self.max_segments is not None else self.max_segments
 
     @property
-    def group_columns(self) -> tuple[str, ...]:
-        """The column to group by, if it is not kept as well."""
-        return (self.group_by,) if self.group_by is not None and self.group_by not in self.keep else ()
+    def value_columns(self) -> tuple[str, ...]:
+        """Columns of one value per document that are read: to keep, to limit and to group by."""
+        group = () if self.group_by is None else (self.group_by,)
+        return tuple(dict.fromkeys((*self.keep, *self.limits, *group)))
 
     def to_dict(self) -> dict[str, Any]:
         """The options as the manifest names them: `max_len`, and all others that were not left at their default."""

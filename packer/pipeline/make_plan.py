@@ -2,7 +2,8 @@
 
 - With a histogram algorithm, partitions of the source pack their own documents (`partitioning`).
 - With an order algorithm, rows follow the order of the source (`order_plan`).
-- With groups of documents, the whole plan is made at once and held in memory (`group_plan`).
+- With groups of documents, or limits besides tokens, the whole plan is made at once and held in memory (`group_plan`,
+  `limited_plan`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Planned:
 
 def makes_own_rows(options: PackOptions) -> bool:
     """Whether partitions pack their own documents: neither in source order nor in groups."""
-    return options.group_by is None and not _is_in_order(options)
+    return not options.limit and options.group_by is None and not _is_in_order(options)
 
 
 def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
@@ -84,8 +85,8 @@ def plan_documents(
     row_format = row_format_of(options, mapped.table.extra)
     rows_per_shard = _rows_per_shard(options, row_format)
     shards: Shards
-    if options.group_by is not None:
-        shards, totals = _plan_grouped(mapped, options, rows_per_shard, notes, engine)
+    if options.group_by is not None or options.limit:
+        shards, totals = _plan_whole(mapped, options, rows_per_shard, notes, engine)
     else:
         reader = SourceReader(mapped=mapped, options=options)
         shards, totals = _plan_ungrouped(reader, options, rows_per_shard, notes, engine, progress)
@@ -200,12 +201,13 @@ def _plan_ungrouped(
     return plan, totals
 
 
-def _plan_grouped(
+def _plan_whole(
     mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, engine: Engine
 ) -> tuple[Shards, PlanTotals]:
-    """Plan rows with groups; the whole plan is saved as one note, and then mapped."""
+    """Plan rows with groups or limits; the whole plan is saved as one note, and then mapped."""
     from packer.pipeline.group_plan import plan_groups
     from packer.pipeline.grouping import document_groups
+    from packer.pipeline.limited_plan import limited_values, plan_limited
 
     documents = mapped.documents
     assert documents.lengths is not None
@@ -214,9 +216,13 @@ def _plan_grouped(
 
     def make() -> Note:
         lists = None if table.lists is None else lists_of(table, np.arange(len(table.lengths)))
-        groups = document_groups(table.extra, lists, options)
-        assert groups is not None
-        plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
+        if options.limit:
+            values = limited_values(table.extra, lists, options, documents.describe)
+            plan, totals = plan_limited(segments, values, options, rows_per_shard=rows_per_shard)
+        else:
+            groups = document_groups(table.extra, lists, options)
+            assert groups is not None
+            plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         arrays = {"shard_rows": plan.shard_rows, "row_starts": plan.row_starts, "slots": plan.slots}
         return Note(facts={"totals": totals.to_dict(), "pool_packs": plan.pool_packs}, arrays=arrays)
 

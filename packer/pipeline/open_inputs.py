@@ -41,7 +41,7 @@ def open_with(
     if options.lengths_column is not None:
         from packer.sources.lengths_alone import open_lengths
 
-        keep = (*options.keep, *options.group_columns)
+        keep = options.value_columns
         return open_lengths(source, options.lengths_column, keep, split=options.split)
     text_column, skips = options.text_column, options.on_error == "skip"
     is_text = options.tokenizer is not None
@@ -56,7 +56,7 @@ def open_with(
             split=options.split,
             input_column=options.input_column,
             labels_column=options.labels_column,
-            keep=(*options.keep, *options.group_columns),
+            keep=options.value_columns,
             keep_tokens=options.keep_tokens,
             turns=options.split_at == "turns",
             pairs=options.pairs,
@@ -72,7 +72,7 @@ def open_with(
         eos=options.eos,
         mixed=mixed,
     )
-    keep = (*options.keep, *options.group_columns)
+    keep = options.value_columns
     at_turns = options.split_at == "turns"
     opened = open_text(
         source,

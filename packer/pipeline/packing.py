@@ -223,9 +223,9 @@ def _pack_into(
 
     # Check every document, and that an interrupted run had the same source.
     notes = notes_in(claimed)
-    is_grouped = options.group_by is not None and index is None
+    is_whole = (options.group_by is not None or bool(options.limit)) and index is None
     is_in_order = not makes_own_rows(options) and index is None
-    documents = read_documents(mapped, progress, hold_lengths=is_grouped, interleaved=is_in_order)
+    documents = read_documents(mapped, progress, hold_lengths=is_whole, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
     check_mixture(claimed, documents.identity, options, engine.workers)

@@ -1,4 +1,4 @@
-"""Check which segments share a row: at most max_segments, pairs side by side, groups together or apart."""
+"""Check which segments share a row: at most max_segments, limits, pairs side by side, groups together or apart."""
 
 from __future__ import annotations
 
@@ -86,6 +86,11 @@ def sharing_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str
     if limit is not None and counts.max() > limit:
         row = int(np.argmax(counts > limit))
         return row, f"holds {counts[row]:,} segments, packed with max_segments {limit:,}"
+    for column, most in options.limits.items():
+        sums = np.bincount(rows, weights=as_numpy(batch[column].values)[real], minlength=1)
+        if sums.max() > most:
+            row = int(np.argmax(sums > most))
+            return row, f"holds {column} {int(sums[row]):,}, packed with limit {column}:{most}"
     if options.pairs:
         roles = batch[ROLE].values.take(pa.array(real)) if ROLE in batch.schema.names else None
         fault = _pair_fault(rows, documents, roles)

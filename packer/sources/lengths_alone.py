@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy
-from packer.arrow import compute as pc
+from packer.arrow import as_arrow
 from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
 from packer.paths import PathList
@@ -22,13 +21,14 @@ from packer.sources.column_checks import check_types
 from packer.sources.column_types import as_plain
 from packer.sources.column_values import alike
 from packer.sources.csv_records import CsvRecords
-from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
+from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.formats import InputFormat
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.source import Source
 from packer.sources.table_in_memory import TableInMemory
 from packer.sources.text_records import RecordReader
 from packer.sources.tokenized_source import find_source, for_each_file
+from packer.sources.whole_numbers import whole_numbers
 from packer.stores import AnyPath, any_path
 
 if TYPE_CHECKING:
@@ -76,34 +76,6 @@ def open_lengths(
         inputs = for_each_file(lambda kind, path, name: _of_file(kind, path, name, column, columns), found)
     check_types(found.name, columns.extra, [(input_.file.name, input_.declared_types) for input_ in inputs])
     return Source(found.name, tuple(inputs), columns, found.indices)
-
-
-def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:
-    """Return values of a column as numbers, shape (values,).
-
-    Args:
-        values: the values.
-        column: name of the column, for messages.
-        in_text: whether strings of digits are numbers, as in CSV.
-
-    Raises:
-        DocumentError: a value is missing, no whole number, negative or too large; with its index.
-    """
-    if values.null_count:
-        raise DocumentError(int(pc.index(values.is_null(), True).as_py()), f"'{column}' is missing; give it a number")
-    if in_text and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        is_number = pc.match_substring_regex(values, r"^\d{1,18}$")
-        wrong = pc.index(is_number, False).as_py()
-        if wrong >= 0:
-            raise DocumentError(wrong, f"'{column}' is {str(values[wrong])[:40]!a}; expected a whole number")
-        values = pc.cast(values, pa.int64())
-    if not pa.types.is_integer(values.type):
-        raise DocumentError(0, f"'{column}' holds {values.type}; expected whole numbers")
-    numbers = as_numpy(values)
-    bad = np.flatnonzero((numbers < 0) | (numbers > LONGEST))
-    if len(bad):
-        raise DocumentError(int(bad[0]), f"'{column}' is {numbers[bad[0]]}; expected 0 to {LONGEST}")
-    return numbers.astype(np.int32)
 
 
 def _of_array(path: AnyPath, columns: Columns) -> MappedLists:

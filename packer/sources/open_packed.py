@@ -59,7 +59,7 @@ def refuse_rows(name: str, columns: Sequence[str]) -> None:
 def packed_columns(folder: Path) -> list[str]:
     """Return the names of the columns of a packed dataset as a source; raises as `read_manifest` does."""
     options = read_manifest(folder).options
-    return ["input_ids", "labels", *options.keep, *options.keep_tokens]
+    return ["input_ids", "labels", *options.kept, *options.keep_tokens]
 
 
 def open_packed(folder: Path, split: str | None, columns: Columns) -> Source:
@@ -131,8 +131,8 @@ def _check_columns(folder: Path, manifest: Manifest, columns: Columns) -> None:
                 )
     for name in columns.extra:
         is_per_token = name in columns.per_token
-        if name not in (options.keep_tokens if is_per_token else options.keep):
-            kept = ", ".join((*options.keep, *options.keep_tokens)) or "none"
+        if name not in (options.keep_tokens if is_per_token else options.kept):
+            kept = ", ".join((*options.kept, *options.keep_tokens)) or "none"
             flag = "--keep-tokens" if is_per_token else "--keep"
             raise PackerError(
                 f"{folder}: no column '{name}' with a value per {'token' if is_per_token else 'document'} "

@@ -1,0 +1,96 @@
+"""Plan rows under several limits, such as tokens and images; the whole plan is held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.algorithms.bounds import limited_bounds
+from packer.errors import SourceError
+from packer.facts import PlanTotals
+from packer.options import PackOptions
+from packer.pipeline.packable_segments import account_of
+from packer.plan import Plan, Segments
+from packer.plan.limited_rows import pack_limited
+from packer.plan.whole_plan import even_cuts
+from packer.shards.sharing import Chunks
+from packer.sources.documents import DocumentError
+from packer.sources.whole_numbers import whole_numbers
+
+
+def plan_limited(
+    segments: Segments, values: Mapping[str, NDArray[np.int32]], options: PackOptions, *, rows_per_shard: int
+) -> tuple[Plan, PlanTotals]:
+    """Plan rows in which tokens and further columns stay within their limits; the lower bound is the largest of all.
+
+    Args:
+        segments: segments of all documents, none of them split.
+        values: what each document takes of each limit: (documents,), by column.
+        options: options of the pack.
+        rows_per_shard: largest number of rows of a shard.
+    """
+    numbers = segments.numbers()
+    documents, _, lengths = segments.locate(numbers)
+    demands = np.stack([segments.extents_of(lengths), *(values[name][documents] for name in options.limits)])
+    capacities = np.array([options.max_len, *options.limits.values()], np.int64)
+    demands = demands.astype(np.int32, copy=False)
+    rows = pack_limited(demands, capacities, max_segments=options.max_segments, seed=options.seed)
+    plan = Plan(
+        shard_rows=np.array(even_cuts(0, len(rows), rows_per_shard), np.int64),
+        row_starts=rows.row_starts,
+        slots=numbers[rows.items],
+        pool_packs=0,
+    )
+    if options.max_segments is not None:
+        demands = np.concatenate([demands, np.ones((1, len(numbers)), np.int32)])
+        capacities = np.append(capacities, options.max_segments)
+    totals = PlanTotals.of(
+        account_of(segments, options),
+        max_len=options.max_len,
+        segments=len(plan.slots),
+        packs=plan.packs,
+        pool_packs=0,
+        lower_bound=int(limited_bounds(demands, capacities).max()),
+    )
+    return plan, totals
+
+
+def limited_values(
+    extra: Mapping[str, Chunks],
+    lists: NDArray[Any] | None,
+    options: PackOptions,
+    describe: Callable[[int], str],
+) -> dict[str, NDArray[np.int32]]:
+    """Return what each document takes of each limit: (documents,), by column.
+
+    Args:
+        extra: columns of the source, a value per list.
+        lists: (documents,) list of each document; None if document i is list i.
+        options: options of the pack.
+        describe: function that names a document.
+
+    Raises:
+        SourceError: a value is missing, no whole number, negative, or above its limit.
+    """
+    found = {}
+    for name, most in options.limits.items():
+        parts, first = [np.zeros(0, np.int32)], 0
+        for chunk in extra[name].chunks:
+            try:
+                parts.append(whole_numbers(chunk, name, in_text=False))
+            except DocumentError as fault:
+                raise SourceError(f"value {first + fault.row} of the column: {fault.message}") from None
+            first += len(chunk)
+        values = np.concatenate(parts)
+        found[name] = values = values if lists is None else values[lists]
+        if len(values) and values.max() > most:
+            at = int((values > most).argmax())
+            count = int((values > most).sum())
+            raise SourceError(
+                f"{describe(at)} has {name} {values[at]:,}, and a row may have {most:,} ({count:,} documents have "
+                "more): raise --limit, or leave them out"
+            )
+    return found

@@ -1,0 +1,39 @@
+"""Whole numbers in a column: lengths, or what a document takes of a limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer.arrow import as_numpy
+from packer.arrow import compute as pc
+from packer.sources.documents import LONGEST, DocumentError
+
+
+def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np.int32]:
+    """Return values of a column as numbers, shape (values,).
+
+    Args:
+        values: the values.
+        column: name of the column, for messages.
+        in_text: whether strings of digits are numbers, as in CSV.
+
+    Raises:
+        DocumentError: a value is missing, no whole number, negative or too large; with its index.
+    """
+    if values.null_count:
+        raise DocumentError(int(pc.index(values.is_null(), True).as_py()), f"'{column}' is missing; give it a number")
+    if in_text and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        is_number = pc.match_substring_regex(values, r"^\d{1,18}$")
+        wrong = pc.index(is_number, False).as_py()
+        if wrong >= 0:
+            raise DocumentError(wrong, f"'{column}' is {str(values[wrong])[:40]!a}; expected a whole number")
+        values = pc.cast(values, pa.int64())
+    if not pa.types.is_integer(values.type):
+        raise DocumentError(0, f"'{column}' holds {values.type}; expected whole numbers")
+    numbers = as_numpy(values)
+    bad = np.flatnonzero((numbers < 0) | (numbers > LONGEST))
+    if len(bad):
+        raise DocumentError(int(bad[0]), f"'{column}' is {numbers[bad[0]]}; expected 0 to {LONGEST}")
+    return numbers.astype(np.int32)
