@@ -26,6 +26,7 @@ from packer.algorithms.limited_fit import fit_limited
 from packer.plan.limited_rows import pack_limited
 
 CAPACITIES = np.array([8192, 16])
+WAYS = ("packer", "first fit decreasing", "first fit")
 TOKENS_PER_IMAGE = {"tokens bind": (256, 1500), "images bind": (64, 256), "both bind": (256, 460)}
 
 
@@ -64,7 +65,7 @@ def measure(name: str, demands: NDArray[np.int32], runs: int) -> None:
     bounds = limited_bounds(demands, CAPACITIES)
     ways: dict[str, Callable[[], int]] = {
         "packer": lambda: len(pack_limited(demands, CAPACITIES, seed=1)),
-        "decreasing": lambda: first_fit(demands, decreasing(demands)),
+        "first fit decreasing": lambda: first_fit(demands, decreasing(demands)),
         "first fit": lambda: first_fit(demands, np.arange(demands.shape[1])),
     }
     cells = []
@@ -87,9 +88,7 @@ def main(documents: tuple[float, ...], lengths: Path | None, runs: int) -> None:
     warm = vision_table(20_000, (256, 460))
     pack_limited(warm, CAPACITIES, seed=1)
     first_fit(warm, decreasing(warm))
-    print(
-        f"{'':12} {'items':>9} {'tokens':>8} {'images':>8} {'packer':>26} {'first fit decreasing':>26} {'first fit':>26}"
-    )
+    print(f"{'':12} {'items':>9} {'tokens':>8} {'images':>8}", *(f"{way:>26}" for way in WAYS))
     for number in documents:
         for name, tokens_per_image in TOKENS_PER_IMAGE.items():
             measure(name, vision_table(int(number), tokens_per_image), runs)

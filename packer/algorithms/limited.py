@@ -55,6 +55,9 @@ class _Drawing(NamedTuple):
     states: NDArray[np.int8]
     """Shape (items,): _FREE, _HELD by the row that is drawn, or _PLACED (also given up, or without primary demand)."""
 
+    jumps: NDArray[np.int64]
+    """Shape (items,): a later position, with none before it that is free, of each position that is placed."""
+
     members: NDArray[Any]
     """Shape (items,): positions by primary demand, ascending within one; uint32 or int64."""
 
@@ -100,9 +103,9 @@ def draw_limited(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> N
     starts = ends - counts
     members = np.empty(len(demands), np.uint32 if len(demands) < 2**32 else np.int64)
     large = np.flatnonzero((demands > capacities // 2).any(axis=1) & (primary > 0))
-    drawing = _Drawing(
-        counted, (primary == 0).astype(np.int8) * np.int8(_PLACED), members, starts, ends, large, starts.copy()
-    )
+    states = np.where(primary == 0, _PLACED, _FREE).astype(np.int8)
+    jumps = np.arange(1, len(demands) + 1)
+    drawing = _Drawing(counted, states, jumps, members, starts, ends, large, starts.copy())
     _index(starts.copy(), primary, members)
     _draw(drawing, limits, _aim(counted, limits), row_of)
     return row_of
@@ -153,7 +156,7 @@ def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_o
         # A large item begins the row, as long as there are any. Then items come in their order until one does not fit.
         while large < len(drawing.large) and states[drawing.large[large]] != _FREE:
             large += 1
-        position = _next_free(states, position)
+        position = _next_free(drawing, position)
         if position == items:
             return rows
         found = drawing.large[large] if large < len(drawing.large) else position
@@ -162,7 +165,7 @@ def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_o
             _hold(drawing, found, rooms)
             row[taken] = found
             taken += 1
-            position = _next_free(states, position)
+            position = _next_free(drawing, position)
             found = position
         if rooms[0] > 0:
             position, taken = _close(drawing, position, row, taken, rooms, _Aim(wanted, aim.weights))
@@ -177,10 +180,14 @@ def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_o
 
 
 @jit_if_large
-def _next_free(states: NDArray[np.int8], position: int) -> int:
+def _next_free(drawing: _Drawing, position: int) -> int:
     """Return the first free position from here on; the number of items where there is none."""
+    states, jumps = drawing.states, drawing.jumps
     while position < len(states) and states[position] != _FREE:
-        position += 1
+        ahead = jumps[position] if states[position] == _PLACED else position + 1
+        if states[position] == _PLACED and ahead < len(states) and states[ahead] == _PLACED:
+            jumps[position] = jumps[ahead]
+        position = ahead
     return position
 
 
@@ -242,10 +249,10 @@ def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], ai
     Two are preferred, as in `packer.algorithms.mixed`, and of those the nearest to the aim so far is taken as soon as
     it is near enough. One or three are taken as they are found.
     """
-    demands, states = drawing.demands, drawing.states
-    items = len(states)
+    demands = drawing.demands
+    items = len(demands)
     found, least = 0, np.inf
-    place = _next_free(states, position)
+    place = _next_free(drawing, position)
     for tries in range(CANDIDATES):
         if place == items or least <= IMPATIENCE * tries:
             break
@@ -256,19 +263,19 @@ def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], ai
             if distance < least:
                 found, least = 2, distance
                 out[0], out[1] = place, last
-        place = _next_free(states, place + 1)
+        place = _next_free(drawing, place + 1)
     if found == 0:
         last, _ = _find_last(drawing, rooms, aim)
         if last >= 0:
             out[0] = last
             return 1
-        place = _next_free(states, position)
+        place = _next_free(drawing, position)
     for _ in range(CANDIDATES):
         if place == items or found > 0:
             break
         if demands[place, 0] < rooms[0] and _fits(demands, place, rooms):
             _hold(drawing, place, rooms)
-            second = _next_free(states, place + 1)
+            second = _next_free(drawing, place + 1)
             for _ in range(PARTNERS):
                 if second == items or found > 0:
                     break
@@ -279,16 +286,16 @@ def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], ai
                     if last >= 0:
                         found = 3
                         out[0], out[1], out[2] = place, second, last
-                second = _next_free(states, second + 1)
+                second = _next_free(drawing, second + 1)
             _put_back(drawing, place, rooms)
-        place = _next_free(states, place + 1)
+        place = _next_free(drawing, place + 1)
     return found
 
 
 @jit_if_large
 def _find_last(drawing: _Drawing, rooms: NDArray[np.int64], aim: _Aim) -> tuple[int, float]:
     """Return (position, distance from the aim) of an item that fills a row exactly; (-1, infinity) if there is none."""
-    demands, states, members, starts, ends, _, cursors = drawing
+    demands, states, _, members, starts, ends, _, cursors = drawing
     gap = rooms[0]
     found, least = -1, np.inf
     index = cursors[gap]
