@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -104,11 +106,11 @@ def _grown(
 
 
 @jit_if_large
-def _least_share(tree: NDArray[np.int64], node: int, shares: NDArray[np.int64]) -> np.int64:
+def _least_share(tree: NDArray[np.int64], node: int, shares: NDArray[np.int64]) -> Any:
     """Return the least of the rooms of a row, each as a share of the capacity."""
-    least = np.int64(tree[node, 0] * shares[0])
+    least: Any = tree[node, 0] * shares[0]
     for resource in range(1, len(shares)):
-        least = min(least, np.int64(tree[node, resource] * shares[resource]))
+        least = min(least, tree[node, resource] * shares[resource])
     return least
 
 
