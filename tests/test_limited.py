@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm, jit
 from packer.algorithms.bounds import limited_bounds, token_bound
-from packer.algorithms.limited import FINEST, draw_limited, in_units
+from packer.algorithms.coarse_units import FINEST, in_units
+from packer.algorithms.limited import draw_limited
 from packer.algorithms.limited_fit import fit_limited
 from packer.plan.limited_rows import pack_limited
 from tests import naive
