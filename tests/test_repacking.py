@@ -238,6 +238,13 @@ def test_truncated_documents_stay_so_and_dropped_ones_are_empty(source, tmp_path
     assert documents_of(tmp_path / "dropped-again") == documents_of(tmp_path / "dropped")
 
 
+def test_last_pieces_without_trained_tokens_are_missing_with_a_warning(tmp_path, caplog):
+    columns = {"input_ids": [list(range(25))], "labels": [[*range(10), *[-100] * 15]]}
+    pack(save(tmp_path / "source.arrow", columns), tmp_path / "packed", max_len=10, untrained="drop")
+    assert pack(tmp_path / "packed", tmp_path / "again", max_len=20).totals.tokens_packed == 10
+    assert "packed: tokens that --untrained drop left out are missing (15)" in caplog.text
+
+
 def test_a_document_with_a_hole_is_refused(tmp_path):
     labels = [list(range(30)), [*range(10), *[-100] * 10, *range(20, 30)]]
     columns = {"input_ids": [list(range(30))] * 2, "labels": labels}

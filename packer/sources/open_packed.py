@@ -157,6 +157,9 @@ def _warn_of_losses(folder: Path, manifest: Manifest) -> None:
             folder,
             ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items()),
         )
+    left_out = totals.tokens_dropped.get("untrained", 0)
+    if left_out:
+        log.warning("%s: tokens that --untrained drop left out are missing (%s)", folder, f"{left_out:,}")
     begins = totals.segments - totals.documents_packed
     if begins and manifest.source.labels and not manifest.options.overlap:
         log.warning(
