@@ -4,9 +4,9 @@
     python benchmarks/bench_start.py --runs 3 --no-cold
 
 Commands are warm, with kernels in Numba's cache, or cold: then the cache is an empty folder in every run. Bytecode is
-always compiled before, as pip does when it installs: PYTHONDONTWRITEBYTECODE, which adds 0.3 s, is switched off. The large
-source has more tokens than kernels take as plain Python, so it needs Numba. For comparison, Python's import of NumPy,
-pyarrow and Numba, and TRL's import where it is installed. Chats are packed if PACKER_TEST_DATA names a folder with them.
+always compiled before, as pip does when it installs: PYTHONDONTWRITEBYTECODE is switched off. The large source has more
+tokens than kernels take as plain Python, so it needs Numba. Chats are packed if PACKER_TEST_DATA names a folder with
+them. For comparison, Python's import of NumPy, pyarrow and Numba, and TRL's import where it is installed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def measure(name: str, arguments: list[str], folder: Path, *, runs: int, is_cold
 @click.command()
 @click.option("--runs", default=10, show_default=True, help="Runs of each command.")
 @click.option("--cold/--no-cold", default=True, help="Measure with an empty cache, too.")
-def main(runs: int, cold: bool) -> None:
+@click.option("--trl/--no-trl", default=find_spec("trl") is not None, help="Measure TRL's import.")
+def main(runs: int, cold: bool, trl: bool) -> None:
     versions = " ".join(f"{name} {installed(name)}" for name in ("pyarrow", "numpy", "numba"))
     print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, {versions}")
     print(f"\n{'':38}  {'CPU seconds, median (range)':24}  wall seconds")
@@ -95,7 +96,7 @@ def main(runs: int, cold: bool) -> None:
             with_tokenizer = ["--tokenizer", str(Path(data) / "tokenizers" / "qwen3")]
             commands["pack, 50 chats, Qwen3's tokenizer"] = ([*pack, "chats.jsonl", *with_tokenizer], "out")
         for name, (arguments, output) in commands.items():
-            if name.startswith("import trl") and find_spec("trl") is None:
+            if name.startswith("import trl") and not trl:
                 continue
             measure(name, arguments, folder, runs=runs, is_cold=False, output=output)
         for name in ("pack, 200 documents", "compare", "pack, 20,000 documents") if cold else ():

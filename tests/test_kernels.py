@@ -148,6 +148,27 @@ def test_every_kernel_with_a_form_in_numpy_is_compared_with_it():
     assert found == {"count_trained", "any_trained", "_copy_cast", "_copy_int32"}
 
 
+@jit.jit
+def add(out, value):
+    """A helper for tests."""
+    for i in range(len(out)):
+        out[i] += value
+
+
+@jit.jit
+def add_three(out):
+    """A kernel for tests."""
+    add(out, 1)
+    add(out, 2)
+
+
+def test_a_helper_is_compiled_once_for_all_constants():
+    out = np.zeros(3, np.int64)
+    add_three(out)
+    assert out.tolist() == [3, 3, 3]
+    assert len(add.compiled.signatures) == 1
+
+
 COMMANDS = """
 import json, sys
 from packer.algorithms import jit
