@@ -54,6 +54,11 @@ def show(
     if (row is None) == (document is None):
         raise click.UsageError("Give a ROW, or a --document.")
     dataset = load(packed, source=list(sources) or None)
+    if dataset.manifest.options.lengths_column is not None:
+        raise PackerError(
+            f"{packed} was packed from lengths alone, so that there are no tokens to show: packer.rows('{packed}') has "
+            "the documents of each row"
+        )
     if "input_ids" not in dataset.column_names:
         raise PackerError(
             f"{packed} is an index, whose rows have no tokens: name the dataset that was packed by --source"
