@@ -16,6 +16,7 @@
     Qwen/Qwen3-0.6B      a tokenizer with the built-in chat template qwen3, and a model of one layer with random
                          weights: what stands in for the model of that name on the Hub
     google-bert/bert-base-uncased    the same, an encoder
+    Qwen/Qwen2.5-VL-3B-Instruct      the same with images: a tokenizer, an image processor and a model
     examples             the examples of the repository
 
 All of it is the same on every machine. `tests/page_blocks.py` copies it to the folder in which a page runs.
@@ -40,6 +41,7 @@ jumps runs packs reads writes holds keeps counts finds draws fills splits trains
 
 TOPICS = ("history", "music", "physics")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 
 
 class Writer:
@@ -73,6 +75,7 @@ def write_page_data(folder: Path) -> None:
     _write_texts(folder)
     _write_chats(folder)
     _write_models(folder)
+    _write_vision_model(folder / "Qwen/Qwen2.5-VL-3B-Instruct")
     (folder / "lengths.csv").write_text(
         "length,count\n" + "".join(f"{length},{10 + length * 7 % 90}\n" for length in range(8, 512))
     )
@@ -80,6 +83,7 @@ def write_page_data(folder: Path) -> None:
 
 
 def _write_tokenizers(folder: Path):
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
     from packer.text import train_byte_level
@@ -90,6 +94,12 @@ def _write_tokenizers(folder: Path):
     qwen = PreTrainedTokenizerFast(tokenizer_object=trained, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     qwen.chat_template = built_in("qwen3")[0]
     qwen.save_pretrained(folder / "Qwen/Qwen3-0.6B")
+
+    seeing = Tokenizer.from_str(trained.to_str())
+    seeing.add_special_tokens(VISION)
+    PreTrainedTokenizerFast(tokenizer_object=seeing, eos_token="<|im_end|>", pad_token="<|endoftext|>").save_pretrained(
+        folder / "Qwen/Qwen2.5-VL-3B-Instruct"
+    )
 
     encoder = train_byte_level([Writer(0).text(3000)], 600)
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "mask", "pad", "unk")}
@@ -216,6 +226,30 @@ def _write_models(folder: Path) -> None:
     qwen = Qwen3Config(**sizes, num_key_value_heads=1, head_dim=8, max_position_embeddings=8192)
     Qwen3ForCausalLM(qwen).save_pretrained(folder / "Qwen/Qwen3-0.6B")
     BertForMaskedLM(BertConfig(**sizes)).save_pretrained(folder / "google-bert/bert-base-uncased")
+
+
+def _write_vision_model(folder: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    start, end, image = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(VISION)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "initializer_range": 0.2}
+    text = {"vocab_size": 712, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    text |= {"bos_token_id": None, "eos_token_id": 2, "max_position_embeddings": 8192}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    torch.manual_seed(0)
+    config = Qwen2_5_VLConfig(
+        text_config={**sizes, **text, "rope_parameters": rope},
+        vision_config={**sizes, "depth": 2, "num_heads": 2, "out_hidden_size": 32, "fullatt_block_indexes": [1]},
+        image_token_id=image,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+    )
+    Qwen2_5_VLForConditionalGeneration(config).save_pretrained(folder)
+    # as the file of the model on the Hub
+    processor = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2}
+    processor |= {"temporal_patch_size": 2, "min_pixels": 56 * 56, "max_pixels": 12845056}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
 
 
 def _write_lines(path: Path, records: list[dict]) -> None:

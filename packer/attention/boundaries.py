@@ -49,7 +49,8 @@ def find_boundaries(
     if source is None:
         raise PackerError(
             "neither cu_seq_lens_q nor position_ids reached attention, because this model does not pass them on: "
-            "documents would attend to each other; `packer check` lists the attn_implementation that is safe for it"
+            "documents would attend to each other; `packer check` lists the attn_implementation that is safe for it; "
+            "M-RoPE needs the position in the document as the first of 4 rows of position_ids"
         )
     if torch.compiler.is_compiling():  # the cache and the checks below would break the graph
         return _find(rows, row_tokens, cu_seq_lens, max_length, position_ids, device)
