@@ -39,7 +39,7 @@ from packer.names_on_use import names_on_use
 if TYPE_CHECKING:
     from packer import attention
     from packer.exporting import Export
-    from packer.functions import export, materialize, pack, verify
+    from packer.functions import append, export, materialize, pack, verify
     from packer.loader import (
         BatchSampler,
         DocumentRows,
@@ -78,6 +78,7 @@ __all__ = [
     "PackerError",
     "SourceError",
     "StaticShape",
+    "append",
     "attention",
     "batches",
     "causal_lm_loss",
@@ -101,7 +102,7 @@ __getattr__ = names_on_use(
     {
         "attention": (),
         "exporting": ("Export",),
-        "functions": ("export", "materialize", "pack", "verify"),
+        "functions": ("append", "export", "materialize", "pack", "verify"),
         "loader": (
             "BatchSampler",
             "DocumentRows",

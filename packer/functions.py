@@ -86,6 +86,48 @@ def pack(
         return result.manifest
 
 
+def append(
+    packed: str | Path,
+    source: str | Path | Dataset | DatasetDict | Sequence[str | Path],
+    *,
+    tokenizer: str | None = None,
+    workers: int | None = None,
+    sync: bool = True,
+    overwrite: bool = False,
+    progress: Progress = silent,
+) -> Manifest:
+    """Append documents to a packed dataset in new shards, and return its manifest.
+
+    They are packed by themselves, with the options of the dataset, and their numbers go on where its documents end. Its
+    shards stay as they are, and until this returns, the dataset is the old one. The same call continues an interrupted
+    one.
+
+    Args:
+        packed: folder of the packed dataset.
+        source: documents to append, as in `pack`; a list of paths is one source.
+        tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
+        workers: as in `pack`.
+        sync: as in `pack`.
+        overwrite: discard the unfinished append of other documents.
+        progress: as in `pack`.
+
+    Raises:
+        PackerError: an error that the user can mend, in one line.
+    """
+    from packer.pipeline import append as run
+
+    with python_names():
+        return run(
+            packed,
+            source,
+            tokenizer=tokenizer,
+            workers=workers,
+            sync=sync,
+            overwrite=overwrite,
+            progress=progress,
+        ).manifest
+
+
 def materialize(
     index: str | Path,
     source: str | Path | Dataset | DatasetDict | Sequence[str | Path | Dataset | DatasetDict],
@@ -155,7 +197,8 @@ def verify(
 
     Args:
         packed: folder of the packed dataset.
-        source: source that was packed, or a list of all sources of a mixture, in order. Text is tokenized again.
+        source: source that was packed, or a list of all sources of a mixture, in order. After `append`, a list with the
+            source of each generation, in order. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
         workers: number of shards that are checked at a time; by default the number of available cores.
         engine: "threads", or "ray" to have the shards checked by a Ray cluster with the same storage.

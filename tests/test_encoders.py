@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.loader import NO_LOSS
-from packer.shards.manifest import MANIFEST
+from packer.shards.file_names import MANIFEST
 from packer.shards.row_format import PADDING
 from tests import naive
 from tests.packed_rows import make

@@ -14,7 +14,8 @@ import xxhash
 import packer
 from packer.errors import PackerError
 from packer.options import PackOptions, options_of
-from packer.shards.manifest import MANIFEST, checksum
+from packer.shards.file_names import MANIFEST
+from packer.shards.manifest import checksum
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.packed_rows import rows_on_disk
 from tests.packings import write

@@ -15,7 +15,7 @@ import packer
 from packer import PackerError
 from packer.column_names import TOKEN_COLUMNS
 from packer.loader import dataset as dataset_module
-from packer.shards.manifest import MANIFEST
+from packer.shards.file_names import MANIFEST
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, make, rows_on_disk, segments_of, tokens_of
 
 

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.shards import shard_table
-from packer.shards.manifest import MANIFEST, SHARDS, checksum
+from packer.shards.file_names import MANIFEST, SHARDS
+from packer.shards.manifest import checksum
 from tests.effort import FUZZ
 
 WRONG = [

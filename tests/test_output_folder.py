@@ -25,7 +25,9 @@ from packer.output.claim_folder import claim
 from packer.output.output_folder import OutputFolder
 from packer.output.packed_output import PACKED, PackedOutput
 from packer.output.request import Request
-from packer.shards.manifest import ShardEntry, is_packed, shard_name
+from packer.shards.file_names import shard_name
+from packer.shards.manifest import is_packed
+from packer.shards.manifest_fields import ShardEntry
 from tests.test_pack import hashes, made_documents, save_arrow
 
 pack_module = importlib.import_module("packer.pipeline.packing")

@@ -21,7 +21,7 @@ from packer.loader import shard_cache
 from packer.loader.cache_room import CacheRoom
 from packer.loader.file_locks import try_lock
 from packer.shards import shard_table
-from packer.shards.manifest import SHARDS
+from packer.shards.file_names import SHARDS
 from packer.stores import RemotePath
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk
 

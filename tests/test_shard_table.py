@@ -20,7 +20,9 @@ from packer import PackerError
 from packer.cli import cli
 from packer.output.output_folder import OutputFolder
 from packer.shards import shard_table
-from packer.shards.manifest import MANIFEST, SHARDS, ShardEntry, all_shard_names, checksum, shard_name
+from packer.shards.file_names import MANIFEST, SHARDS, all_shard_names, shard_name
+from packer.shards.manifest import checksum
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import ShardTable, column_of, kept_shards
 from tests.packed_rows import make, rows_on_disk

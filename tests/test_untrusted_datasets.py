@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 import packer
 from packer.cli import cli
-from packer.shards.manifest import MANIFEST, checksum
+from packer.shards.file_names import MANIFEST
+from packer.shards.manifest import checksum
 from tests.packed_rows import LENGTHS, MAX_LEN, make, write_source
 
 

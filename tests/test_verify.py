@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 import packer
 from packer import PackerError
+from packer.shards.file_names import MANIFEST
 from packer.shards.files import hash_file
-from packer.shards.manifest import MANIFEST, Manifest
+from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.shards.row_format import PADDING
 from tests.packed_rows import MAX_LEN, make, write_source

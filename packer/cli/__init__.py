@@ -20,6 +20,7 @@ from packer import __version__
 
 COMMANDS = (
     "pack",
+    "append",
     "tokenize",
     "stats",
     "compare",
@@ -77,6 +78,7 @@ def cli() -> None:
     packer pack chats.jsonl --tokenizer Qwen/Qwen3-0.6B --max-len 4096
     packer stats dataset                      padding now, and packed
     packer compare dataset --max-len 4096     every algorithm, side by side
+    packer append dataset-packed-4096 more    adds documents in new shards
     packer verify dataset-packed-4096 --source dataset
     packer export dataset-packed-4096 --to torchtitan
     packer check Qwen/Qwen3-0.6B              attention that is safe for a model

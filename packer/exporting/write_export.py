@@ -24,7 +24,8 @@ from packer.output.replace_folder import restore
 from packer.paths import local_output
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile, hash_file
-from packer.shards.manifest import Manifest, ShardEntry
+from packer.shards.manifest import Manifest
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard
 from packer.stores import is_remote
 from packer.system_errors import system_errors

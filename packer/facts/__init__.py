@@ -2,10 +2,11 @@
 
 `facts.py` is their base: declaring a field sets its type, limits, position in the file and description. `kinds.py`
 checks that a file matches the declarations. `totals.py` counts documents, tokens and rows, `source_identity.py`
-distinguishes sources, and `rejection.py` says why a record is left out.
+distinguishes sources, `rejection.py` says why a record is left out, and `generation.py` adds up what was appended.
 """
 
 from packer.facts.facts import Facts, kinds_of
+from packer.facts.generation import Generation, joined_source, summed_totals
 from packer.facts.rejection import REASONS, REJECTED, Reason, RejectedRecord
 from packer.facts.source_identity import FileIdentity, MixturePart, SourceIdentity, TakenDocuments, TextIdentity
 from packer.facts.totals import Account, GroupTotals, PlanTotals, Totals
@@ -16,6 +17,7 @@ __all__ = [
     "Account",
     "Facts",
     "FileIdentity",
+    "Generation",
     "GroupTotals",
     "MixturePart",
     "PlanTotals",
@@ -25,5 +27,7 @@ __all__ = [
     "TakenDocuments",
     "TextIdentity",
     "Totals",
+    "joined_source",
     "kinds_of",
+    "summed_totals",
 ]

@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
+from packer.loader.epoch_list import EpochList
 from packer.loader.open_shards import ColumnViews, OpenOne, OpenShard, OpenShards, Row
 from packer.loader.remote_shards import CacheOptions, RemoteShards
 from packer.paths import expanded
 from packer.progress import silent
+from packer.shards.generations import first_generations
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_manifest
 from packer.shards.row_format import PADDING
@@ -27,7 +29,7 @@ from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath, any_path
 
 if TYPE_CHECKING:
-    from packer.loader.index_tokens import IndexTokens
+    from packer.loader.index_generations import TokensOfGenerations
     from packer.pipeline.read_documents import SourceLike
 
 MOST_OPEN = 4096
@@ -35,15 +37,6 @@ MOST_OPEN = 4096
 
 MOST_HELD = 16
 """Shards that a process keeps in the cache of the node while it reads rows in no announced order."""
-
-_T = TypeVar("_T")
-
-
-class EpochList(list[_T]):
-    """A batch as a list, with its epoch if known: row numbers from a sampler, or the rows they select."""
-
-    epoch: int | None = None
-    shards: tuple[int, ...] | None = None  # of the windows that the batch belongs to, if they are fetched ahead
 
 
 class PackedDataset:
@@ -74,9 +67,11 @@ class PackedDataset:
         cache_dir: str | Path | None = None,
         cache_bytes: int | str | None = None,
         source: SourceLike | Sequence[SourceLike] | None = None,
+        generations: int | None = None,
     ) -> None:
         self.path = any_path(expanded(path))
-        self._tokens: IndexTokens | None = None
+        self._generations = generations
+        self._tokens: TokensOfGenerations | None = None
         self._remote: RemoteShards | None = None
         if isinstance(self.path, RemotePath):
             if verify:
@@ -90,22 +85,28 @@ class PackedDataset:
                 _verify(self.path)
             self._open_local(self.path)
         if source is not None:
-            from packer.loader.index_tokens import IndexTokens
+            from packer.loader.index_generations import TokensOfGenerations
 
-            self._tokens = IndexTokens.open(self.path, self.manifest, expanded(source))
+            self._tokens = TokensOfGenerations.open(self.path, self.manifest, expanded(source))
 
     def _open_local(self, path: Path) -> None:
-        manifest = read_manifest(path)
+        manifest = self._chosen(read_manifest(path))
         self._set_manifest(manifest, lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
         if len(manifest.shards) <= MOST_OPEN:
             for number in range(len(manifest.shards)):
                 self._shards.open(number)
         else:
-            check_sizes(path, manifest.shards)
+            check_sizes(path, manifest)
 
     def _open_remote(self, path: RemotePath, options: CacheOptions, key: str | None = None) -> None:
         self._remote = RemoteShards(path, options, key=key)
-        self._set_manifest(self._remote.manifest, self._remote.open, MOST_HELD)
+        self._set_manifest(self._chosen(self._remote.manifest), self._remote.open, MOST_HELD)
+
+    def _chosen(self, manifest: Manifest) -> Manifest:
+        """Return the description of the generations that are read, the same ones in all processes."""
+        chosen = first_generations(manifest, self._generations)
+        self._generations = max(len(chosen.generations), 1)
+        return chosen
 
     def _set_manifest(self, manifest: Manifest, open_one: OpenOne, most: int) -> None:
         self.manifest = manifest
@@ -184,9 +185,10 @@ class PackedDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._remote is not None:
-            return _reopened, (self._remote.source, self._remote.options, self._remote.key, self._tokens)
+            remote = self._remote
+            return _reopened, (remote.source, remote.options, remote.key, self._tokens, self._generations)
         path = self.path.absolute()  # a worker may run in another folder
-        return _reopened, (path, None, None, self._tokens)
+        return _reopened, (path, None, None, self._tokens, self._generations)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
         """Fetch shards of a dataset in object storage in the background; `BatchSampler` calls this.
@@ -266,6 +268,7 @@ def load(
     cache_dir: str | Path | None = None,
     cache_bytes: int | str | None = None,
     source: SourceLike | Sequence[SourceLike] | None = None,
+    generations: int | None = None,
 ) -> PackedDataset:
     """Open a packed dataset and check the structure of its shards, without reading tokens.
 
@@ -286,21 +289,25 @@ def load(
         source: for an index (`packer pack --index-only`), what was packed: a path or a `datasets` object, or a list of
             the sources of a mixture. Its files must have the same names and sizes, and all documents the same lengths,
             which takes a pass over the offsets of its lists. Rows are then those of the copied dataset. Without it,
-            rows of an index have no tokens.
+            rows of an index have no tokens. After `packer append`, it is a list with the source of each generation.
+        generations: number of generations to read: 1 for the rows of `packer pack`, 2 with those of the first `packer
+            append`, and so on; by default all. The state of a `BatchSampler` fits as many as it was saved with.
 
     Raises:
         PackerError: the folder is not a packed dataset, is unfinished or has an unknown format version, a shard was
             changed, the cache cannot be used, or the source is not that of the index.
     """
-    return PackedDataset(path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, source=source)
+    return PackedDataset(
+        path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, source=source, generations=generations
+    )
 
 
 def _reopened(
-    path: AnyPath, options: CacheOptions | None, key: str | None, tokens: IndexTokens | None
+    path: AnyPath, options: CacheOptions | None, key: str | None, tokens: TokensOfGenerations | None, generations: int
 ) -> PackedDataset:
     """Open a dataset in another process; one in object storage by the manifest that is in the cache."""
     dataset = PackedDataset.__new__(PackedDataset)
-    dataset.path, dataset._remote, dataset._tokens = path, None, tokens
+    dataset.path, dataset._remote, dataset._tokens, dataset._generations = path, None, tokens, generations
     if isinstance(path, RemotePath):
         assert options is not None
         dataset._open_remote(path, options, key)

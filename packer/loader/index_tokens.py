@@ -6,7 +6,7 @@ NumPy copies them here, not the kernels that pack: a row has few segments, and a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -50,6 +50,9 @@ class IndexTokens:
     kept_names: tuple[str, ...]
     """Kept columns with a value per token, in order."""
 
+    first_document: int
+    """Number that the first document of the source has in the rows."""
+
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
         """Open the source of an index; see `read_index_source`.
@@ -74,10 +77,11 @@ class IndexTokens:
             row_format=manifest.row_format,
             overlap=overlap_of(options),
             kept_names=options.keep_tokens,
+            first_document=manifest.first.document,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("documents", "watch", "row_format", "overlap", "kept_names")}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -102,7 +106,7 @@ class IndexTokens:
         if not rows:
             return []
         max_len, names = self.row_format.max_len, self.row_format.token_columns
-        segments = _Segments.of(rows, max_len)
+        segments = _Segments.of(rows, max_len, self.first_document)
         lists = self._lists(segments)
         shape = len(rows), max_len
         tokens = self._copied("input_ids", self._tokens, lists, segments, shape, self.row_format.pad_id)
@@ -137,8 +141,9 @@ class IndexTokens:
             if sources.max() >= len(origins.parts):
                 raise _misfit(f"source {sources.max()} of {len(origins.parts)}")
             last = self._documents_of_parts[sources]
-        if (ids >= last).any():
-            raise _misfit(f"document {ids.max()} of {np.max(last):,}")
+        if (ids >= last).any() or ids.min() < 0:
+            first = self.first_document
+            raise _misfit(f"document {first + int(ids.max())} of {first + int(np.max(last)):,}")
         if origins is not None:
             assert sources is not None
             return origins.lists_of(sources, ids)
@@ -238,8 +243,8 @@ class _Segments(NamedTuple):
     """Begin and end of every part of the rows that has no token."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], max_len: int) -> _Segments:
-        """Collect the segments of rows."""
+    def of(cls, rows: Sequence[Row], max_len: int, first_document: int) -> _Segments:
+        """Collect the segments of rows, whose documents are counted from `first_document` on."""
 
         def joined(name: str) -> NDArray[np.int64]:
             return np.concatenate([row[name] for row in rows], dtype=np.int64)
@@ -251,7 +256,7 @@ class _Segments(NamedTuple):
         gap = np.flatnonzero(lengths < extents)
         gaps = list(zip((places + lengths)[gap].tolist(), (places + extents)[gap].tolist(), strict=True))
         return cls(
-            documents=documents[is_real],
+            documents=documents[is_real] - first_document,
             sources=joined("source_ids")[is_real] if "source_ids" in rows[0] else None,
             starts=joined("doc_starts")[is_real],
             lengths=lengths[is_real],

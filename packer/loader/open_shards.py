@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
 from packer.loader.file_locks import FileLock
-from packer.shards.manifest import Manifest, ShardEntry
+from packer.shards.manifest import Manifest
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard
 
 Row = dict[str, NDArray[Any]]

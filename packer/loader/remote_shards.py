@@ -17,7 +17,9 @@ from packer.loader.read_ahead import ReadAhead
 from packer.loader.shard_cache import ShardCache, cache_key, remote_error
 from packer.options import byte_size, parse_size
 from packer.paths import expanded
-from packer.shards.manifest import MANIFEST, SHARDS, Manifest
+from packer.shards.file_names import MANIFEST
+from packer.shards.manifest import Manifest
+from packer.shards.manifest_fields import table_listed
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import column_of
 from packer.stores import RemotePath
@@ -157,20 +159,21 @@ def _fetch_manifest(source: RemotePath, folder: Path) -> str:
     own = folder / cache_key(content)
     try:
         own.mkdir(exist_ok=True)
-        if _has_table(content):
-            _put(own / SHARDS, _read(source / SHARDS))
+        if (table := _table_of(content)) is not None:
+            _put(own / table, _read(source / table))
         _put(own / MANIFEST, content)  # last: a folder that has it is complete
     except OSError as error:
         raise PackerError(f"{folder} cannot be used as a cache ({error.strerror}): choose another cache_dir") from error
     return own.name
 
 
-def _has_table(manifest: bytes) -> bool:
-    """Whether the entries of the shards are in a file of their own."""
+def _table_of(manifest: bytes) -> str | None:
+    """Return the name of the file with the entries of the shards; None if these are in the manifest."""
     try:
-        return SHARDS in json.loads(manifest)["files"]
-    except (ValueError, LookupError, TypeError):  # damaged, which is reported when it is read
-        return False
+        listed = table_listed(json.loads(manifest))
+    except (ValueError, LookupError, TypeError, RecursionError):  # damaged, which is reported when it is read
+        return None
+    return None if listed is None else listed[0]
 
 
 def _read(path: RemotePath) -> bytes:

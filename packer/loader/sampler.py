@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from packer.errors import PackerError
 from packer.loader.accelerate_calls import called_by_iter_of_accelerate
 from packer.loader.attention_balance import Imbalance, attention_costs, deal_by_cost
-from packer.loader.dataset import EpochList, PackedDataset
+from packer.loader.dataset import PackedDataset
+from packer.loader.epoch_list import EpochList
 from packer.loader.lanes import LaneOrder, check_lanes, lane_start, lanes_of_rank
 from packer.loader.order import row_order, slot_sizes
 

@@ -13,7 +13,7 @@ from packer.errors import PackerError
 from packer.loader.cache_room import CacheRoom, beside
 from packer.loader.download_process import download_in_subprocess
 from packer.loader.file_locks import FileLock, try_lock
-from packer.shards.manifest import ShardEntry
+from packer.shards.manifest_fields import ShardEntry
 from packer.stores import RemotePath
 from packer.system_errors import shortage
 

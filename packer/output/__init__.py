@@ -10,5 +10,7 @@ unfinished_pack.py what packing needs of an unfinished packed dataset, in a fold
 stored_pack.py     an unfinished packed dataset in object storage
 claim_stored.py    claim one there
 claim_pack.py      claim a packed dataset, wherever it lies
+claim_append.py    claim a complete packed dataset, to append to it
+join_generation.py put what was appended in place
 tokenize_report.py the record of a tokenized dataset
 """

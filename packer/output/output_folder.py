@@ -25,7 +25,7 @@ from pathlib import Path
 from packer.facts import REJECTED
 from packer.output import replace_folder
 from packer.output.output_kind import LOCK, WORK, Kind
-from packer.shards.manifest import SHARDS
+from packer.shards.file_names import SHARDS
 
 REQUEST = "request.json"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)

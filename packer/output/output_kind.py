@@ -19,7 +19,8 @@ LOCK = "lock"
 """File in WORK that is locked by the working process."""
 
 _WRITTEN_HERE = re.compile(
-    r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|manifest-shards\.arrows|state\.json|dataset_info\.json|rejected\.jsonl|lock"
+    r"(data-\d+-of-\d+|\d{5}-\d{5})(\.\w+)+|manifest-shards(-\d+)?\.arrows|state\.json|dataset_info\.json|"
+    r"rejected(-\d+)?\.jsonl|lock"
 )
 
 

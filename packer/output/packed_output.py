@@ -20,8 +20,10 @@ from packer.facts import kinds_of
 from packer.facts.kinds import check_fields
 from packer.output.output_folder import UNREADABLE, OutputFolder, delete
 from packer.output.output_kind import Kind
+from packer.shards.file_names import MANIFEST, SHARDS, names_listed
 from packer.shards.files import hash_file
-from packer.shards.manifest import MANIFEST, SHARDS, ShardEntry, checksum, names_listed
+from packer.shards.manifest import checksum
+from packer.shards.manifest_fields import ShardEntry
 
 PACKED = Kind(
     name="a packed dataset",

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.output.output_kind import LOCK, WORK, Kind
+from packer.shards.file_names import appending_folder
 
 _OLD = "old"
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -77,7 +78,7 @@ def restore(out: Path, kind: Kind) -> None:
         if kind.is_complete(building) and not (building / WORK).is_dir():
             building.rename(old)  # interrupted right after the swap
             _retire(old, out, kind)
-        if (out / WORK).is_dir():
+        if (out / WORK).is_dir() and not appending_folder(out).exists():
             shutil.rmtree(out / WORK, ignore_errors=True)
 
 

@@ -27,7 +27,8 @@ from packer.output.output_folder import REQUEST, SHARD
 from packer.output.output_kind import WORK
 from packer.output.packed_output import PACKED, entry_bytes, entry_of
 from packer.output.request import Request
-from packer.shards.manifest import SHARDS, ShardEntry
+from packer.shards.file_names import SHARDS
+from packer.shards.manifest_fields import ShardEntry
 from packer.stores import RemotePath
 from packer.stores.folder_sizes import folder_sizes
 from packer.stores.requests import in_parallel

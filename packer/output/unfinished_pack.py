@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from packer.shards.manifest import ShardEntry
+from packer.shards.manifest_fields import ShardEntry
 from packer.stores import AnyPath
 
 

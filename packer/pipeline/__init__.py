@@ -1,6 +1,7 @@
 """The commands as functions, without click or printing: from a source to a plan, to shards, and back to the source.
 
 - `packing`: packs a source; `tokenizing`: tokenizes text and stops there; `name_output`: where they write by default
+- `appending`: packs more documents onto a packed dataset (`append_base`)
 - `open_inputs`, `read_documents`: open a source or a mixture, and read it as one sequence of documents
 - `segment_reader`: cuts any range of documents into segments, chats at `turns`, and without `untrained` ones
 - `make_plan`: plans the rows in one of three ways
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 from packer.names_on_use import names_on_use
 
 if TYPE_CHECKING:
+    from packer.pipeline.appending import AppendResult, append
     from packer.pipeline.collect_figures import dataset_figures, packed_figures
     from packer.pipeline.comparing import compare
     from packer.pipeline.materializing import materialize
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
     from packer.pipeline.verifying import verify
 
 __all__ = [
+    "AppendResult",
     "PackResult",
     "TokenizeResult",
+    "append",
     "compare",
     "dataset_figures",
     "dataset_statistics",
@@ -49,6 +53,7 @@ __all__ = [
 __getattr__ = names_on_use(
     __name__,
     {
+        "appending": ("AppendResult", "append"),
         "collect_figures": ("dataset_figures", "packed_figures"),
         "comparing": ("compare",),
         "materializing": ("materialize",),

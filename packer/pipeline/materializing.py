@@ -49,6 +49,11 @@ def materialize(
         raise PackerError(f"{folder} holds its tokens already, and only an index can be materialized: use it as it is")
     if manifest.options.lengths_column is not None:
         raise PackerError(f"{folder} was packed from lengths alone, so that there are no tokens to write")
+    if manifest.generations:
+        raise PackerError(
+            f"{folder} has {len(manifest.generations)} generations, and only an index of one can be materialized: pack "
+            "its first source without --index-only, and append the others"
+        )
     sources = listed_sources(folder, manifest, expanded(source))
     return pack(
         sources if manifest.source.mixture else sources[0],

@@ -85,7 +85,7 @@ def read_segments(folder: AnyPath, manifest: Manifest, source: SourceOrder) -> I
 
     Args:
         folder: packed dataset.
-        manifest: its manifest.
+        manifest: its manifest, or that of one of its generations, whose documents are then numbered from 0.
         source: source that was packed; numbers the documents of a mixture.
 
     Raises:
@@ -108,6 +108,7 @@ class _Rows:
                 raise PackerError(f"{folder / entry.file} and {first} have columns of different types")
         self._batches: list[pa.RecordBatch] = [batch for table in tables for batch in table.to_batches()]
         self._max_len = manifest.max_len
+        self._first_document = manifest.first.document
         self._source = source
         schema, options = self._batches[0].schema, manifest.options
         self._columns = {name: self._tokens(name) for name in ("input_ids", "labels") if name in schema.names}
@@ -164,7 +165,8 @@ class _Rows:
 
     def _documents(self, batch: pa.RecordBatch, is_real: NDArray[np.bool_]) -> NDArray[np.int64]:
         names = [name for name in ("doc_ids", "source_ids", "copy") if name in batch.schema.names]
-        return self._source.numbers({name: as_numpy(batch[name].values)[is_real] for name in names})
+        numbers = self._source.numbers({name: as_numpy(batch[name].values)[is_real] for name in names})
+        return numbers - self._first_document if self._first_document else numbers
 
 
 def _values(column: pa.ChunkedArray, numbers: NDArray[np.int64]) -> pa.Array:

@@ -13,6 +13,7 @@ from packer.paths import PathList
 from packer.pipeline.read_documents import Documents, SourceLike, one_source, open_sources, read_documents
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
+from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest
 from packer.sources import OpenDocuments
 from packer.sources.packed_documents import PackedDocuments
@@ -35,7 +36,7 @@ def open_packed_source(
     """
     names = [part.name for part in manifest.source.mixture]
     sources = listed_sources(folder, manifest, source)
-    options = _options(folder, manifest, tokenizer)
+    options = options_with(folder, manifest, tokenizer)
     try:
         opened = open_sources(sources if names else sources[0], options)
     except OtherSourceError as error:
@@ -48,6 +49,26 @@ def open_packed_source(
     if isinstance(sources[0], PathList):
         _refuse_reordered(folder, manifest, opened)
     return opened
+
+
+def with_sources(
+    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
+) -> list[tuple[Manifest, SourceLike | Sequence[SourceLike]]]:
+    """Return each generation of a dataset with its source; of a single one, with all that is given.
+
+    Raises:
+        PackerError: the number of sources is wrong.
+    """
+    parts = parts_of(manifest)
+    if len(parts) == 1:
+        return [(parts[0], source)]
+    sources = source if isinstance(source, (list, tuple)) else [source]
+    if len(sources) != len(parts):
+        raise PackerError(
+            f"{folder} was packed from {len(parts)} sources, one after the other, and {len(sources)} source(s) are "
+            "given: give the source of each generation, in order (in Python, a list for one of several paths)"
+        )
+    return list(zip(parts, sources, strict=True))
 
 
 def listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[SourceLike]:
@@ -158,7 +179,7 @@ def _refuse_reordered(folder: AnyPath, manifest: Manifest, opened: OpenDocuments
         )
 
 
-def _options(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
+def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
     """Return the options of the pack, with the path or Hub id of the tokenizer.
 
     Raises:

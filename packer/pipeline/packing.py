@@ -7,12 +7,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import xxhash
-
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
-from packer.facts import REJECTED, SourceIdentity, Totals
+from packer.facts import SourceIdentity, Totals
 from packer.notes import Note, Notes, notes_in
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
@@ -20,6 +18,7 @@ from packer.output.claim_pack import claim_pack, finish_interrupted, refuse_repl
 from packer.output.request import Request, difference, names_and_sizes
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded, output_path
+from packer.pipeline.append_base import Base
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.complete_output import changed_since, check_files
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
@@ -37,9 +36,11 @@ from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
 from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere
-from packer.shards.manifest import MANIFEST, Manifest, is_packed
+from packer.shards.file_names import MANIFEST, rejected_name
+from packer.shards.generations import with_files, with_generation
+from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
-from packer.shards.shard_table import files_beside, kept_shards
+from packer.shards.shard_table import kept_shards
 from packer.sources import OpenDocuments
 from packer.sources.lengths_alone import ARRAY_COLUMN, is_array_file
 from packer.sources.packed_documents import files_read
@@ -136,7 +137,7 @@ def pack(
                 claim_pack(out, request, sync=sync, overwrite=overwrite, shared=shared, patience=patience) as claimed,
                 chosen_engine(claimed, engine_options, place, workers) as engine,
             ):
-                manifest = _pack_into(
+                manifest = pack_into(
                     claimed, opened, watch, options, engine, progress, overwrite=overwrite, index=index
                 )
         except Exception:
@@ -201,7 +202,7 @@ def _request_in(manifest: Manifest) -> Request:
     return Request(options=manifest.options.to_dict(), files=files, texts=texts)
 
 
-def _pack_into(
+def pack_into(
     claimed: UnfinishedPack,
     opened: OpenDocuments,
     watch: Watch,
@@ -210,9 +211,22 @@ def _pack_into(
     progress: Progress,
     *,
     overwrite: bool,
-    index: Index | None,
+    index: Index | None = None,
+    base: Base | None = None,
 ) -> Manifest:
-    """Pack into a claimed folder, and resume what an interrupted run has left there."""
+    """Pack into a claimed folder, and resume what an interrupted run has left there.
+
+    Args:
+        claimed: claimed output.
+        opened: source.
+        watch: its files.
+        options: options of the pack.
+        engine: decides which tasks this process runs.
+        progress: callback, as in `pack`.
+        overwrite: whether a plan of a source that has changed since is discarded.
+        index: as in `pack`.
+        base: dataset that the rows are appended to; the manifest is then that of all rows.
+    """
     # Decode the files that cannot be mapped.
     mapped = opened
     if not opened.mapped:
@@ -228,6 +242,8 @@ def _pack_into(
     documents = read_documents(mapped, progress, hold_lengths=is_whole, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
+    if base is not None:
+        base.check_source(documents.identity)
     check_mixture(claimed, documents.identity, options, engine.workers)
     warn_of_padding(mapped)
 
@@ -238,6 +254,8 @@ def _pack_into(
         planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
     watch.check()
     warn_of_split_chats(documents.identity, planned.totals, options)
+    if base is not None:
+        base.check_columns(planned.row_format)
 
     # Write the shards that are missing.
     size = planned.row_format.bytes_of(planned.totals.packs, planned.totals.segments)
@@ -248,6 +266,7 @@ def _pack_into(
         row_format=planned.row_format,
         overlap=planned.overlap,
         leftovers=leftover_values(planned.mapped, planned.shards, planned.row_format),
+        first_document=base.documents if base is not None else 0,
     )
     entries = write_shards(claimed, maker, watch, engine, progress)
     watch.check()
@@ -264,20 +283,21 @@ def _pack_into(
             "check the labels or masks, or choose --allow-untrained"
         )
     totals = with_texts(totals, mapped)
-    shards = kept_shards(entries)
-    files = files_beside(documents.identity, shards)
-    hashes = {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()}
+    generation, first_document = (base.generations, base.documents) if base is not None else (0, 0)
     for _ in engine.assigned([0], lambda last: last if claimed.is_complete() else ()):
+        hashes = {}
         if options.on_error == "skip":
             totals = with_rejected(totals, mapped.sources, documents.origins.takes if documents.origins else None)
-            hashes[REJECTED] = write_rejected_list(claimed, mapped.sources)
+            digest = write_rejected_list(claimed, mapped.sources, generation, first_document)
+            hashes[rejected_name(generation)] = digest
         manifest = Manifest(
             options=PackOptions.from_dict(options.to_dict()),  # as read from the file, without the tokenizer's path
             source=documents.identity,
             totals=totals,
-            shards=shards,
+            shards=kept_shards(entries),
             files=hashes,
         )
+        manifest, files = with_files(manifest) if base is None else with_generation(base.manifest, manifest)
         claimed.finish(manifest.to_bytes(), files)
         return manifest
     raise FinishedElsewhere

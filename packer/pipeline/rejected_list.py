@@ -5,37 +5,46 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import zip_longest
 
 from packer.errors import SourceError
-from packer.facts import REJECTED, Totals
+from packer.facts import Totals
 from packer.output.output_folder import OutputFolder
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.plan.mixture_shares import Take
+from packer.shards.file_names import rejected_name
 from packer.shards.files import HashingFile
+from packer.shards.manifest import Manifest
 from packer.shards.rejected_records import read_rejected
 from packer.sources import Source
 from packer.sources.rejections import count_rejected, rejected_records
 from packer.stores import AnyPath
 
 
-def write_rejected_list(folder: OutputFolder | UnfinishedPack, sources: Mapping[str, Source]) -> str:
-    """Write rejected.jsonl, with a line for each rejected record of decoded sources, in the order of these.
+def write_rejected_list(
+    folder: OutputFolder | UnfinishedPack, sources: Mapping[str, Source], generation: int = 0, first_document: int = 0
+) -> str:
+    """Write the list of rejected records, with a line for each one of decoded sources, in the order of these.
 
     Args:
         folder: claimed folder.
         sources: sources of a mixture by name, or one under the name "".
+        generation: generation that the documents belong to, which is part of the name of the file.
+        first_document: number of the first document of that generation.
 
     Returns:
         Hash of the file: xxh3-128, hexadecimal.
     """
-    with folder.temporary(REJECTED) as temporary:
+    name = rejected_name(generation)
+    with folder.temporary(name) as temporary:
         with closing(HashingFile(temporary)) as file:
             for record in rejected_records(sources):
+                record = replace(record, document=record.document + first_document)
                 file.write(json.dumps(record.to_dict()).encode() + b"\n")
             if folder.sync:
                 file.sync()
-        folder.put(temporary, REJECTED)
+        folder.put(temporary, name)
     return file.hexdigest()
 
 
@@ -68,24 +77,25 @@ def refuse_all_rejected(sources: Mapping[str, Source], documents: int, tokens: i
     )
 
 
-def list_faults(folder: AnyPath, sources: Mapping[str, Source]) -> Iterator[str]:
-    """Yield a sentence for the first difference between rejected.jsonl and the records that sources reject now.
+def list_faults(folder: AnyPath, manifest: Manifest, sources: Mapping[str, Source]) -> Iterator[str]:
+    """Yield a sentence for the first difference between the list and the records that sources reject now.
 
     Names of files may differ, as in a comparison of sources, and so may messages, which libraries write.
 
     Args:
         folder: packed dataset.
+        manifest: its manifest, or that of one of its generations.
         sources: sources that have been read to their end.
     """
     found = (
-        (name or None, int(document), reason)
+        (name or None, int(document) + manifest.first.document, reason)
         for name, source in sources.items()
         for document, reason in source.rejections.named(source.order)
     )
-    recorded = ((one.source, one.document, one.reason) for one in read_rejected(folder))
+    recorded = ((one.source, one.document, one.reason) for one in read_rejected(folder / manifest.rejected_name))
     for one, other in zip_longest(recorded, found):
         if one != other:
-            yield f"{REJECTED} {_said(one)}, the source {_said(other)}"
+            yield f"{manifest.rejected_name} {_said(one)}, the source {_said(other)}"
             return
 
 

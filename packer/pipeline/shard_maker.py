@@ -51,6 +51,9 @@ class ShardMaker:
     leftovers: LeftoverValues | None = None
     """Notes with the values of leftovers; None if every shard reads its segments from the source."""
 
+    first_document: int = 0
+    """Number that the first document has in the rows; above 0 if they are appended to others."""
+
     @property
     def table(self) -> TokenTable:
         """Columns of all documents, by address."""
@@ -92,7 +95,7 @@ class ShardMaker:
         return RowBlock(
             lists=lists,
             kept_lists=lists,
-            documents=ids,
+            documents=ids + self.first_document if self.first_document else ids,
             source_ids=sources,
             copies=copies,
             starts=rows.starts,
@@ -181,7 +184,7 @@ class ShardMaker:
             for place, value in enumerate(values.to_pylist())
             if not 0 <= value < 2**31 and value not in allowed
         )
-        document = int(block.documents[bad.segment])
+        document = int(block.documents[bad.segment]) - self.first_document
         source = self.mapped.documents.source
         if self.origins is None or block.source_ids is None:
             where = source.describe(document)

@@ -29,7 +29,8 @@ from packer.pipeline.open_inputs import open_with, request_of
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
-from packer.shards.manifest import datasets_files, shard_name
+from packer.shards.file_names import shard_name
+from packer.shards.manifest import datasets_files
 from packer.sources import Source
 from packer.sources.decoded_pieces import Piece, cut_source
 from packer.sources.hugging_face import REPORT, STATE

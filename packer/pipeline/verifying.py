@@ -14,13 +14,14 @@ from packer.options.choices import EngineName
 from packer.paths import expanded
 from packer.pipeline.against_source import compare_with_source
 from packer.pipeline.open_inputs import with_texts
-from packer.pipeline.packed_source import open_packed_source
+from packer.pipeline.packed_source import open_packed_source, with_sources
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.recounting import identity_faults
 from packer.pipeline.rejected_list import list_faults
 from packer.progress import Progress, silent
 from packer.shards.check_shards import verify_packed
 from packer.shards.figures import differences
+from packer.shards.generations import in_generation
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments, Source
@@ -51,7 +52,7 @@ def verify(
     Args:
         packed: folder of the packed dataset.
         source: source that was packed, or a list: of all sources of a mixture, or else of the paths of one source, in
-            order. Text is tokenized again.
+            order. After appends, a list with the source of each generation, in order. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
         workers: shards that are checked at a time; by default the cores this process may use.
         engine: "threads", or "ray" to have the shards checked by a Ray cluster.
@@ -69,12 +70,13 @@ def verify(
             yield fault
     if source is None or faults:
         return
-    manifest = read_manifest(folder)
-    opened = open_packed_source(folder, manifest, source, tokenizer)
-    try:
-        yield from compare_opened(folder, manifest, opened, progress)
-    except SourceError as error:  # what was packed does not depend on how it is verified
-        raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
+    for part, of_part in with_sources(folder, read_manifest(folder), source):
+        opened = open_packed_source(folder, part, of_part, tokenizer)
+        try:
+            for fault in compare_opened(folder, part, opened, progress):
+                yield in_generation(part, fault)
+        except SourceError as error:  # what was packed does not depend on how it is verified
+            raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
 
 def _engine(name: EngineName, ray_address: str | None, workers: int) -> AbstractContextManager[Engine]:
@@ -114,7 +116,7 @@ def compare_opened(folder: AnyPath, manifest: Manifest, opened: OpenDocuments, p
         yield from identity_faults(packed, order.identity())
         yield from differences(manifest.totals, with_texts(manifest.totals, opened).to_dict(), "the source")
         if manifest.options.on_error == "skip":
-            yield from list_faults(folder, opened.sources)
+            yield from list_faults(folder, manifest, opened.sources)
 
 
 def _part_fault(found: MixturePart, recorded: MixturePart) -> str | None:

@@ -12,7 +12,8 @@ from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline.shard_maker import Batches, ShardMaker
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress
-from packer.shards.manifest import ShardEntry, shard_name
+from packer.shards.file_names import shard_name
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.writer import write_shard
 
 

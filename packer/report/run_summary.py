@@ -10,7 +10,7 @@ from packer.report.dataset_report import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, number, percent, render_table
 from packer.shards.manifest import Manifest
 from packer.stats import PackedStats
-from packer.stores import any_path
+from packer.stores import AnyPath, any_path
 
 Fact = list[str]
 """A line of a summary: name, number and note."""
@@ -25,6 +25,36 @@ def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = No
         output: folder of the packed dataset, as the user wrote it.
         seconds: time that packing took.
     """
+    options, path = manifest.options, any_path(output) / manifest.rejected_name
+    lines = [
+        *_rows_summary("Packed", manifest, rows, seconds),
+        *_rejected_lines(manifest.totals.documents_rejected, path),
+    ]
+    lines.append(f"Written to {output}")
+    if options.lengths_column is not None:
+        lines[-1] += f"; packer.rows({output!r}) has the documents of each row"
+    elif options.index_only:
+        lines[-1] += f" without tokens; packer.load({output!r}, source=...) reads them from the dataset"
+    return "\n".join(lines)
+
+
+def render_append_summary(manifest: Manifest, added: Manifest, *, output: str, seconds: float) -> str:
+    """Return the summary of `packer append`: what happened to the new documents, and what the dataset has now.
+
+    Args:
+        manifest: of the dataset.
+        added: of what was appended.
+        output: folder of the dataset, as the user wrote it.
+        seconds: time that it took.
+    """
+    documents, packed_rows = count_of(manifest.totals.documents_packed, "document"), count_of(manifest.packs, "row")
+    lines = _rows_summary("Appended", added, None, seconds)
+    lines += _rejected_lines(added.totals.documents_rejected, any_path(output) / added.rejected_name)
+    lines.append(f"{output} has {len(manifest.generations)} generations now: {documents} in {packed_rows}")
+    return "\n".join(lines)
+
+
+def _rows_summary(done: str, manifest: Manifest, rows: PackedStats | None, seconds: float) -> list[str]:
     options, totals = manifest.options, manifest.totals
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
     facts = [
@@ -33,18 +63,13 @@ def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = No
         *_row_facts(manifest, rows),
     ]
     lines = [
-        f"Packed {documents} into {packed_rows} of {options.max_len:,} tokens in {duration(seconds)}",
+        f"{done} {documents} {'into' if done == 'Packed' else 'in'} {packed_rows} of {options.max_len:,} tokens in "
+        f"{duration(seconds)}",
         render_table(facts, align="<><"),
     ]
     if options.weights:
         lines.append(render_mixture(manifest.source.mixture, unit=options.mix_unit))
-    lines += [*_warnings(options, totals), *_text_lines(manifest), *_rejected_lines(totals.documents_rejected, output)]
-    lines.append(f"Written to {output}")
-    if options.lengths_column is not None:
-        lines[-1] += f"; packer.rows({output!r}) has the documents of each row"
-    elif options.index_only:
-        lines[-1] += f" without tokens; packer.load({output!r}, source=...) reads them from the dataset"
-    return "\n".join(lines)
+    return [*lines, *_warnings(options, totals), *_text_lines(manifest)]
 
 
 def render_export(record: Mapping[str, Any], *, output: str, seconds: float) -> str:
@@ -84,7 +109,7 @@ def render_tokenized(report: TokenizeReport, *, output: str, seconds: float) -> 
     if facts := [*_rejected_facts(report.documents_rejected), *facts]:
         lines.append(render_table(facts, align="<><"))
     lines.append(f"With {report.tokenizer}, {_text_identity(report.text)}")
-    lines += [*_rejected_lines(report.documents_rejected, output), f"Written to {output}"]
+    lines += [*_rejected_lines(report.documents_rejected, any_path(output) / REJECTED), f"Written to {output}"]
     return "\n".join(lines)
 
 
@@ -177,8 +202,8 @@ def _rejected_facts(rejected: Mapping[str, int] | None) -> list[Fact]:
     return [["  rejected", f"{sum(rejected.values()):,}", reasons]]
 
 
-def _rejected_lines(rejected: Mapping[str, int] | None, output: str) -> list[str]:
-    return [f"Rejected records are listed in {any_path(output) / REJECTED}"] if rejected else []
+def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[str]:
+    return [f"Rejected records are listed in {path}"] if rejected else []
 
 
 def _row_facts(manifest: Manifest, rows: PackedStats | None) -> list[Fact]:

@@ -8,7 +8,9 @@ segments may share a row, `figures.py` that the counts in the manifest are true,
 Reading needs only numpy and pyarrow.
 """
 
-from packer.shards.manifest import MANIFEST, Manifest, ShardEntry
+from packer.shards.file_names import MANIFEST
+from packer.shards.manifest import Manifest
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard, read_manifest
 
 __all__ = ["MANIFEST", "Manifest", "ShardEntry", "check_batch", "open_shard", "read_manifest"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +18,15 @@ from packer.arrow import as_numpy
 from packer.column_names import TOKEN_COLUMNS
 from packer.engine import Engine, Threads
 from packer.errors import PackerError
-from packer.facts import REJECTED
 from packer.gather import count_trained
 from packer.labels import NO_LOSS
 from packer.progress import Progress
 from packer.shards.figures import manifest_faults, totals_faults
+from packer.shards.file_names import LISTED, MANIFEST, appending_folder, names_listed
 from packer.shards.files import hash_file
-from packer.shards.manifest import MANIFEST, SHARDS, Manifest, ShardEntry, checksum, is_canonical
+from packer.shards.generations import documents_of_shard, in_generation, parts_of
+from packer.shards.manifest import Manifest, checksum, is_canonical
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import open_shard, read_manifest
 from packer.shards.rejected_records import rejected_faults
 from packer.shards.row_format import PADDING
@@ -57,21 +61,24 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
         path = folder / name
         if not path.is_file():
             yield f"{name} is missing"
-        elif hash_file(path) != expected:
+        elif hash_file(path) != expected and not _is_appended(folder, name, expected):
             yield f"{name} was changed after packing"
-        elif name == REJECTED:
-            yield from rejected_faults(folder, manifest)
+    parts = parts_of(manifest)
+    for part in parts:
+        if part.rejected_name in manifest.files and (folder / part.rejected_name).is_file():
+            yield from rejected_faults(folder, part)
     named = {entry.file for entry in manifest.shards}
-    for name in _names_in(folder):
-        if name not in named and name not in manifest.files:
-            yield f"{name} is not listed in the manifest"
+    unlisted = [name for name in _names_in(folder) if name not in named and name not in manifest.files]
+    appended = names_appended(folder) if unlisted else ()
+    yield from (f"{name} is not listed in the manifest" for name in unlisted if name not in appended)
     yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)
-    items, has_faults = np.zeros(manifest.max_len + 1, np.int64), False
+    ends = manifest.shard_ends
+    items, has_faults = np.zeros((len(parts), manifest.max_len + 1), np.int64), False
     waiting: dict[int, tuple[str, ...]] = {}  # faults of shards, for those of the shards before them
     following = 0
     for checked in engine.run(ShardCheck(folder=folder, manifest=manifest), range(len(manifest.shards))):
-        items += checked.items
+        items[bisect_right(ends, checked.shard)] += checked.items
         done += manifest.shards[checked.shard].bytes
         progress("verify", done, total)
         waiting[checked.shard] = checked.faults
@@ -80,16 +87,28 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
             yield from waiting.pop(following)
             following += 1
     if not has_faults:
-        yield from totals_faults(manifest, items)
+        for part, counted in zip(parts, items, strict=True):
+            yield from (in_generation(part, fault) for fault in totals_faults(part, counted))
+
+
+def _is_appended(folder: AnyPath, name: str, digest: str) -> bool:
+    """Whether a small file is still to be put in place by an append, which has replaced the manifest."""
+    path = appending_folder(folder) / name
+    return path.is_file() and hash_file(path) == digest
+
+
+def names_appended(folder: AnyPath) -> frozenset[str]:
+    """Return the names of the files that an append is putting in place, before it replaces the manifest."""
+    try:
+        return frozenset(names_listed(json.loads((appending_folder(folder) / MANIFEST).read_bytes())))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return frozenset()
 
 
 def _names_in(folder: AnyPath) -> list[str]:
     """Return the names of the files in a folder that must be listed in its manifest, sorted."""
-    if isinstance(folder, RemotePath):
-        names = [name for name in folder_sizes(folder) if name.endswith(".arrow") or name in (SHARDS, REJECTED)]
-    else:
-        names = [path.name for pattern in ("*.arrow", SHARDS, REJECTED) for path in folder.glob(pattern)]
-    return sorted(names)
+    names = folder_sizes(folder) if isinstance(folder, RemotePath) else os.listdir(folder)  # noqa: PTH208 (names)
+    return sorted(name for name in names if LISTED.fullmatch(name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,25 +139,31 @@ class ShardCheck:
         """Check a shard; raises an OSError if the store cannot be read."""
         items, faults = np.zeros(self.manifest.max_len + 1, np.int64), []
         try:
-            for fault in self._faults(self.manifest.shards[shard], items):
+            for fault in self._faults(shard, items):
                 faults.append(fault)
         except PackerError as error:
             faults.append(str(error))
         return CheckedShard(shard=shard, faults=tuple(faults), items=items)
 
-    def _faults(self, entry: ShardEntry, out_items: NDArray[np.int64]) -> Iterator[str]:
+    def _faults(self, shard: int, out_items: NDArray[np.int64]) -> Iterator[str]:
+        entry, documents = self.manifest.shards[shard], documents_of_shard(self.manifest, shard)
         path = self.folder / entry.file
         if not isinstance(path, RemotePath):
-            yield from _verify_shard(self.folder, entry, self.manifest, out_items)
+            yield from _verify_shard(self.folder, entry, self.manifest, out_items, documents)
         elif not path.is_file():
             yield f"{entry.file} is missing"
         else:
             with local_copy(path) as copy:
-                yield from _verify_shard(self.folder, entry, self.manifest, out_items, copy)
+                yield from _verify_shard(self.folder, entry, self.manifest, out_items, documents, copy)
 
 
 def _verify_shard(
-    folder: AnyPath, entry: ShardEntry, manifest: Manifest, out_items: NDArray[np.int64], copy: Path | None = None
+    folder: AnyPath,
+    entry: ShardEntry,
+    manifest: Manifest,
+    out_items: NDArray[np.int64],
+    documents: range | None,
+    copy: Path | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each fault of a shard, and add its segments (pairs as one) of each extent to `out_items`.
 
@@ -147,6 +172,7 @@ def _verify_shard(
         entry: entry of the shard.
         manifest: manifest of the dataset.
         out_items: (max_len + 1,) counts of segments, to which those of the shard are added.
+        documents: documents that may be in it; None for any.
         copy: local copy of the shard, to be read in its place.
     """
     path = copy or folder / entry.file
@@ -156,7 +182,7 @@ def _verify_shard(
     table = open_shard(folder, entry, manifest, copy)
     found, row = Counts(), 0
     for batch in table.to_batches():
-        fault = batch_fault(batch, manifest)
+        fault = batch_fault(batch, manifest) or _documents_fault(batch, documents)
         if fault is not None:
             yield f"{entry.file} rows {row} to {row + batch.num_rows - 1}: {fault}"
         else:
@@ -177,6 +203,17 @@ def _verify_shard(
     if found.untrained_segments != entry.untrained_segments:
         untrained, expected = found.untrained_segments, entry.untrained_segments
         yield f"{entry.file} has {untrained:,} segments without a trained token, the manifest says {expected:,}"
+
+
+def _documents_fault(batch: pa.RecordBatch, documents: range | None) -> str | None:
+    """Return which document of a record batch without faults is of another generation, or None."""
+    if documents is None:
+        return None
+    ids = as_numpy(batch["doc_ids"].values)
+    others = ids[(ids != PADDING) & ((ids < documents.start) | (ids >= documents.stop))]
+    if not len(others):
+        return None
+    return f"document {others[0]:,} is not of its generation, {documents.start:,} to {documents.stop - 1:,}"
 
 
 def _counts(batch: pa.RecordBatch, manifest: Manifest) -> Counts:

@@ -14,7 +14,9 @@ from packer.errors import PackerError
 from packer.facts import Totals
 from packer.options import PackOptions
 from packer.shards.files import hash_file
-from packer.shards.manifest import Manifest, ShardEntry
+from packer.shards.generations import in_generation, parts_of
+from packer.shards.manifest import Manifest
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.shard_table import column_of, files_beside
 from packer.stores import AnyPath
 
@@ -45,6 +47,19 @@ def _formatted(value: object) -> str:
 
 def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     """Yield a sentence for each contradiction within a manifest, or with the files for `datasets` beside it."""
+    for part in parts_of(manifest):
+        for fault in _part_faults(part):
+            yield in_generation(part, fault)
+    for name, content in files_beside(manifest).items():
+        path = folder / name
+        if name not in manifest.files:
+            yield f"{name} is not listed in the manifest"
+        elif path.is_file() and path.read_bytes() != content and hash_file(path) == manifest.files[name]:
+            yield f"{name} does not list the shards of the manifest"  # with another hash, it was changed after packing
+
+
+def _part_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence for each contradiction within the description of a generation."""
     totals, shards = manifest.totals, manifest.shards
     rows, tokens, trained = (_total(shards, name) for name in ("rows", "tokens", "trained"))
     if trained != totals.tokens_trained:
@@ -66,12 +81,6 @@ def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     if totals.documents_rejected is not None:
         rejected = {"rejected": sum(totals.documents_rejected.values())}
         yield from differences(totals, {"documents_dropped": rejected}, "documents_rejected")
-    for name, content in files_beside(manifest.source, shards).items():
-        path = folder / name
-        if name not in manifest.files:
-            yield f"{name} is not listed in the manifest"
-        elif path.is_file() and path.read_bytes() != content and hash_file(path) == manifest.files[name]:
-            yield f"{name} does not list the shards of the manifest"  # with another hash, it was changed after packing
 
 
 def _total(shards: Sequence[ShardEntry], name: str) -> int:
@@ -83,8 +92,8 @@ def totals_faults(manifest: Manifest, items: NDArray[np.int64]) -> Iterator[str]
     """Yield a sentence for each total that the rows contradict.
 
     Args:
-        manifest: manifest of the dataset.
-        items: (max_len + 1,) segments of each extent in all rows; the two segments of a preference pair count as one.
+        manifest: manifest of the dataset, or of one of its generations.
+        items: (max_len + 1,) segments of each extent in its rows; the two segments of a preference pair count as one.
     """
     segments = int(items.sum()) * (2 if manifest.options.pairs else 1)
     yield from differences(manifest.totals, {"segments": segments}, "the rows")

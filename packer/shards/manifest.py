@@ -4,70 +4,41 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from packer.facts import REJECTED, Facts, SourceIdentity, Totals, kinds_of
-from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields, whole_number
+from packer.facts import Generation, SourceIdentity, Totals, joined_source
+from packer.facts.kinds import check_fields
 from packer.options import PackOptions, byte_size
-from packer.shards.option_kinds import OPTIONS
+from packer.shards.file_names import MANIFEST, rejected_name, table_name
+from packer.shards.manifest_fields import (
+    GROWN,
+    IN_MANIFEST,
+    IN_TABLE,
+    INDEX_ONLY,
+    ShardEntry,
+    check_names,
+    check_together,
+    fields_of,
+)
 from packer.shards.row_format import RowFormat
 from packer.stores import AnyPath, RemotePath
 
-MANIFEST = "manifest.json"
-
-SHARDS = "manifest-shards.arrows"
-"""File with the entries of the shards, if these are too many for the manifest; see `shard_table.py`.
-
-The ending is that of Arrow streams, so that *.arrow are the shards only.
-"""
-
-IN_MANIFEST, IN_TABLE, INDEX_ONLY = FORMAT_VERSIONS = 1, 2, 3
-"""Format versions: the entries of the shards are in the manifest, or in a table beside it; in either place, but the
-shards have no tokens. Nothing else differs.
-"""
-
-_MOST_SHARDS = 10_000_000
-
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShardEntry(Facts):
-    """Entry of a shard in the manifest."""
+class PartOfSet:
+    """Where a generation lies in its dataset."""
 
-    file: str
-    """File name, in the folder of the manifest."""
+    generation: int = 0
+    """Its number, from 0."""
 
-    rows: Positive
-    """Number of rows."""
+    row: int = 0
+    """Number of its first row."""
 
-    tokens: Count
-    """Number of tokens, without padding."""
-
-    trained: Count
-    """Labels that are not -100; 0 if no labels are written."""
-
-    untrained_segments: Count
-    """Segments without a trained token; 0 if no labels are written."""
-
-    bytes: Count
-    """Size of the file."""
-
-    xxh3_128: str
-    """Hash of the file, hexadecimal."""
-
-
-_FIELDS = {
-    "options": OPTIONS,
-    "source": kinds_of(SourceIdentity),
-    "totals": kinds_of(Totals),
-    "shards": [kinds_of(ShardEntry)],
-    "files": {EVERY: TEXT},
-}
-_FIELDS_BESIDE_TABLE = _FIELDS | {"shards": whole_number(1, _MOST_SHARDS)}
+    document: int = 0
+    """Number of its first document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,12 +63,40 @@ class Manifest:
     files: Mapping[str, str]
     """xxh3-128 of the small files beside the shards, by name."""
 
+    generations: tuple[Generation, ...] = ()
+    """Generations, if there are several; `source` and `totals` are then those of all together."""
+
+    part: PartOfSet | None = None
+    """Where the rows lie in a dataset of several generations; only if this describes one of them. Not in the file."""
+
     @property
     def format_version(self) -> int:
         """Version of the format on disk."""
+        if self.generations:
+            return GROWN
         if self.options.index_only:
             return INDEX_ONLY
         return IN_MANIFEST if isinstance(self.shards, tuple) else IN_TABLE
+
+    @property
+    def shard_ends(self) -> tuple[int, ...]:
+        """Number of shards that the dataset had after each generation."""
+        return tuple(accumulate(part.shards for part in self.generations)) or (len(self.shards),)
+
+    @property
+    def table_name(self) -> str:
+        """Name of the file with the entries of the shards, if these are too many for the manifest."""
+        return table_name(len(self.generations[1:]))
+
+    @property
+    def rejected_name(self) -> str:
+        """Name of the list of rejected records, if there is one."""
+        return rejected_name(self.first.generation)
+
+    @property
+    def first(self) -> PartOfSet:
+        """First row and document; above 0 only if this describes a later generation of a dataset."""
+        return self.part or PartOfSet()
 
     @property
     def packs(self) -> int:
@@ -151,10 +150,11 @@ class Manifest:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file without its checksum."""
         in_manifest = isinstance(self.shards, tuple)
+        parts = [generation.to_dict() for generation in self.generations]
         return {
             "format_version": self.format_version,
             "options": self.options.to_dict(),
-            "source": self.source.to_dict(),
+            **({"generations": parts} if parts else {"source": self.source.to_dict()}),
             "totals": self.totals.to_dict(),
             "shards": [shard.to_dict() for shard in self.shards] if in_manifest else len(self.shards),
             "files": dict(self.files),
@@ -177,60 +177,21 @@ class Manifest:
             KeyError: a field is missing.
             TypeError: a field holds a value of the wrong type or out of range, or a file has an unexpected name.
         """
-        check_fields(content, _FIELDS if table is None else _FIELDS_BESIDE_TABLE)
-        _check_together(content)
-        _check_names(content)
+        check_fields(content, fields_of(content))
+        parts = content["generations"] if content["format_version"] == GROWN else ()
+        generations = tuple(map(Generation.from_dict, parts))
+        check_together(content, generations)
+        check_names(content, generations)
         if table is not None and len(table) != content["shards"]:
-            raise TypeError(f"there are {content['shards']:,} shards, and {len(table):,} in {SHARDS}")
+            raise TypeError(f"there are {content['shards']:,} shards, and {len(table):,} in their table")
         return cls(
             options=PackOptions.from_dict(content["options"]),
-            source=SourceIdentity.from_dict(content["source"]),
+            source=joined_source(generations) if generations else SourceIdentity.from_dict(content["source"]),
             totals=Totals.from_dict(content["totals"]),
             shards=table if table is not None else tuple(map(ShardEntry.from_dict, content["shards"])),
             files=content["files"],
+            generations=generations,
         )
-
-
-def _check_together(content: Mapping[str, Any]) -> None:
-    """Check that the source and the totals agree with the options.
-
-    Raises:
-        TypeError: they contradict each other.
-    """
-    options, source = content["options"], content["source"]
-    if bool(options.get("index_only")) != (content["format_version"] == INDEX_ONLY):
-        raise TypeError(f"options.index_only contradicts the format version {content['format_version']}")
-    weights, mixture = options.get("weights", []), source.get("mixture", [])
-    if len(weights) != len(mixture):
-        raise TypeError(f"options.weights has {len(weights)} values, source.mixture has {len(mixture)}")
-    if "groups" in content["totals"] and options.get("group_by") is None:
-        raise TypeError("there is totals.groups, but no options.group_by")
-    skips, reasons = options.get("on_error") == "skip", content["totals"].get("documents_rejected")
-    if skips != (reasons is not None) or skips != (REJECTED in content["files"]):
-        raise TypeError(
-            f"options.on_error is {options.get('on_error', 'error')}, which contradicts totals.documents_rejected or "
-            f"whether there is a {REJECTED}"
-        )
-    if any("text" in part for part in (source, *mixture)) and options.get("tokenizer") is None:
-        raise TypeError("the source is text, but there is no options.tokenizer")
-
-
-def _check_names(content: Mapping[str, Any]) -> None:
-    """Check that every file name has the expected form, so that none points outside the folder.
-
-    Raises:
-        TypeError: a name has another form, or there are no shards.
-    """
-    shards = content["shards"]
-    if not shards:
-        raise TypeError("there are no shards")
-    for number, shard in enumerate(shards if isinstance(shards, list) else ()):
-        expected = shard_name(number, len(shards))
-        if shard["file"] != expected:
-            raise TypeError(f"shard {number} is named {json.dumps(shard['file'])[:60]}, not {expected}")
-    for name in content["files"]:
-        if not _PLAIN_NAME.fullmatch(name):
-            raise TypeError(f"a file is named {json.dumps(name)[:60]}, which is not a plain file name")
 
 
 def is_canonical(text: bytes, content: Mapping[str, Any]) -> bool:
@@ -247,45 +208,6 @@ def checksum(content: Mapping[str, Any]) -> str:
     import xxhash
 
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
-
-
-def shard_name(shard: int, shards: int) -> str:
-    """Return the file name of a shard, as `datasets` has it: data-00000-of-00012.arrow.
-
-    Names sort like numbers, also of more than 100,000 shards: data-099999-of-234000.arrow.
-    """
-    return f"data-{shard:0{max(5, len(str(shards - 1)))}d}-of-{shards:05d}.arrow"
-
-
-def table_digest(content: Mapping[str, Any]) -> str | None:
-    """Return the hash of the file with the entries of the shards; None if these are in the manifest.
-
-    Raises:
-        KeyError, TypeError: the content has no such hash, or is damaged.
-    """
-    if content["format_version"] == IN_MANIFEST or isinstance(content.get("shards"), list):
-        return None
-    check_fields(content, _FIELDS_BESIDE_TABLE)
-    digest: str = content["files"][SHARDS]
-    return digest
-
-
-def names_listed(content: Mapping[str, Any]) -> list[str]:
-    """Return the names of all other files of a packed dataset, from the content of its manifest.
-
-    Raises:
-        LookupError, TypeError, ValueError, AttributeError: the content is damaged.
-    """
-    shards = content["shards"]
-    if not isinstance(shards, list) and not 0 < shards <= _MOST_SHARDS:
-        raise ValueError(f"shards is {shards}")
-    names = [shard["file"] for shard in shards] if isinstance(shards, list) else all_shard_names(shards)
-    return [*names, *content["files"]]
-
-
-def all_shard_names(shards: int) -> list[str]:
-    """Return the file names of all shards in order."""
-    return [shard_name(shard, shards) for shard in range(shards)]
 
 
 def datasets_files(source: SourceIdentity, shard_files: list[str]) -> dict[str, bytes]:

@@ -12,15 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.shards.manifest import (
-    FORMAT_VERSIONS,
-    MANIFEST,
-    SHARDS,
-    Manifest,
-    ShardEntry,
-    all_shard_names,
-    table_digest,
-)
+from packer.shards.file_names import MANIFEST, all_shard_names
+from packer.shards.manifest import Manifest
+from packer.shards.manifest_fields import FORMAT_VERSIONS, ShardEntry, table_listed
 from packer.shards.shard_table import ShardTable, column_of
 from packer.shards.structure import rows_fault
 from packer.stores import AnyPath, RemotePath
@@ -59,12 +53,12 @@ def read_manifest(folder: AnyPath) -> Manifest:
             f"{FORMAT_VERSIONS[0]} to {FORMAT_VERSIONS[-1]}: upgrade packer, or pack again to another folder"
         )
     with _damage_named(path):
-        digest = table_digest(content)
-    table = None if digest is None else _read_table(folder / SHARDS, digest)
+        listed = table_listed(content)
+    table = None if listed is None else _read_table(folder / listed[0], listed[1], listed[2])
     with _damage_named(path):
         manifest = Manifest.from_dict(content, table)
     if isinstance(folder, Path):
-        _refuse_irregular(folder, (all_shard_names(len(manifest.shards)), manifest.files))
+        _refuse_irregular(folder, (all_shard_names(*manifest.shard_ends), manifest.files))
     return manifest
 
 
@@ -79,7 +73,7 @@ def _damage_named(path: AnyPath) -> Iterator[None]:
         raise PackerError(f"{path} is damaged ({error}): {_RESTORE}") from error
 
 
-def _read_table(path: AnyPath, digest: str) -> ShardTable:
+def _read_table(path: AnyPath, digest: str, ends: Sequence[int]) -> ShardTable:
     """Read the entries of very many shards from the file beside the manifest.
 
     Raises:
@@ -93,7 +87,7 @@ def _read_table(path: AnyPath, digest: str) -> ShardTable:
         content = path.read_bytes()
         if xxhash.xxh3_128_hexdigest(content) != digest:
             raise PackerError(f"{path} does not match its hash in the manifest: {_REMEDY}")
-        return ShardTable.from_bytes(content)
+        return ShardTable.from_bytes(content, ends)
     except MemoryError as error:
         raise PackerError(f"{path}: {shortage(error)}, unless the file is damaged") from error
     except TypeError as error:
@@ -143,7 +137,7 @@ def _is_regular_file(path: AnyPath) -> bool:
     return True
 
 
-def check_sizes(folder: Path, shards: Sequence[ShardEntry]) -> None:
+def check_sizes(folder: Path, manifest: Manifest) -> None:
     """Check that all shards have the sizes that the manifest states, by listing their folder once.
 
     Raises:
@@ -154,10 +148,10 @@ def check_sizes(folder: Path, shards: Sequence[ShardEntry]) -> None:
             sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".arrow")}
     except OSError as error:
         raise PackerError(f"{folder} cannot be read: {error.strerror or error}") from error
-    expected = column_of(shards, "bytes").tolist()
-    for number, (name, size) in enumerate(zip(all_shard_names(len(shards)), expected, strict=True)):
+    expected = column_of(manifest.shards, "bytes").tolist()
+    for number, (name, size) in enumerate(zip(all_shard_names(*manifest.shard_ends), expected, strict=True)):
         if sizes.get(name) != size:
-            check_size(folder, shards[number])
+            check_size(folder, manifest.shards[number])
 
 
 def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:

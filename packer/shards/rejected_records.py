@@ -7,25 +7,25 @@ from collections import Counter
 from collections.abc import Iterator
 
 from packer.errors import PackerError
-from packer.facts import REJECTED, RejectedRecord, kinds_of
+from packer.facts import RejectedRecord, kinds_of
 from packer.facts.kinds import check_fields
 from packer.shards.manifest import Manifest
 from packer.stores import AnyPath
 
 
-def read_rejected(folder: AnyPath) -> Iterator[RejectedRecord]:
-    """Yield the rejected records of an output.
+def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
+    """Yield the rejected records that a file lists.
 
     Raises:
         PackerError: a line is damaged.
     """
-    with (folder / REJECTED).open("rb") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 content = json.loads(line)
                 check_fields(content, kinds_of(RejectedRecord))
             except (ValueError, LookupError, TypeError, RecursionError) as error:
-                raise PackerError(f"{folder / REJECTED} line {number} is damaged ({error}): restore it") from None
+                raise PackerError(f"{path} line {number} is damaged ({error}): restore it") from None
             yield RejectedRecord.from_dict(content)
 
 
@@ -38,11 +38,12 @@ def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     if recorded is None or manifest.options.weights:
         return
     try:
-        counted = Counter(record.reason for record in read_rejected(folder))
+        counted = Counter(record.reason for record in read_rejected(folder / manifest.rejected_name))
     except PackerError as error:
         yield str(error)
         return
     for reason in dict.fromkeys([*recorded, *counted]):
         one, other = recorded.get(reason, 0), counted[reason]
         if one != other:
-            yield f"documents_rejected.{reason} is {one:,} in the manifest, {other:,} computed from {REJECTED}"
+            origin = manifest.rejected_name
+            yield f"documents_rejected.{reason} is {one:,} in the manifest, {other:,} computed from {origin}"

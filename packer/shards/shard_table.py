@@ -7,6 +7,7 @@ shard. The manifest has its hash.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -16,8 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow, as_numpy
-from packer.facts import SourceIdentity
-from packer.shards.manifest import SHARDS, ShardEntry, all_shard_names, datasets_files, shard_name
+from packer.shards.file_names import all_shard_names, shard_name
+from packer.shards.manifest import Manifest, datasets_files
+from packer.shards.manifest_fields import ShardEntry
 
 MOST_IN_MANIFEST = 4096
 """Largest number of shards whose entries are in manifest.json itself; these take a quarter of a second to read."""
@@ -33,17 +35,24 @@ class ShardTable(Sequence[ShardEntry]):
 
     _counts: Mapping[str, NDArray[np.int64]]
     _hashes: bytes
+    _ends: tuple[int, ...]
 
     @classmethod
-    def of(cls, entries: Iterable[ShardEntry]) -> ShardTable:
-        """Return the table of entries that are in order and have the file names of shards."""
+    def of(cls, entries: Iterable[ShardEntry], ends: Sequence[int] = ()) -> ShardTable:
+        """Return the table of entries that are in order and have the file names of shards.
+
+        Args:
+            entries: the entries.
+            ends: number of shards after each generation; all in one if empty.
+        """
         entries = list(entries)
         counts = {name: np.array([getattr(entry, name) for entry in entries], np.int64) for name in _LEAST}
-        return cls(counts, bytes.fromhex("".join(entry.xxh3_128 for entry in entries)))
+        hashes = bytes.fromhex("".join(entry.xxh3_128 for entry in entries))
+        return cls(counts, hashes, tuple(ends) or (len(entries),))
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> ShardTable:
-        """Return the table that a file holds; columns that it does not know are ignored.
+    def from_bytes(cls, content: bytes, ends: Sequence[int] = ()) -> ShardTable:
+        """Return the table that a file holds; columns that it does not know are ignored. `ends` is as in `of`.
 
         Raises:
             TypeError: a column is missing or of another type, or a value is out of range.
@@ -65,7 +74,7 @@ class ShardTable(Sequence[ShardEntry]):
             if counts[name].sum(dtype=np.float64) >= 2**62:  # sums of int64 would overflow
                 raise TypeError(f"{name} add up to {2**62} or more")
         hashes = (as_numpy(_bytes_of(chunk)).tobytes() for chunk in table["xxh3_128"].chunks)
-        return cls(counts, b"".join(hashes))
+        return cls(counts, b"".join(hashes), tuple(ends) or (len(counts["rows"]),))
 
     def to_bytes(self) -> bytes:
         """Return the content of the file; equal tables give equal bytes."""
@@ -97,10 +106,11 @@ class ShardTable(Sequence[ShardEntry]):
     def __iter__(self) -> Iterator[ShardEntry]:
         names, size = list(self._counts), _HASH_BYTES * 2
         digests = self._hashes.hex()
+        files = all_shard_names(*self._ends)
         for shard, counts in enumerate(zip(*(values.tolist() for values in self._counts.values()), strict=True)):
             digest = digests[shard * size : (shard + 1) * size]
             fields = dict(zip(names, counts, strict=True))
-            yield ShardEntry(file=shard_name(shard, len(self)), xxh3_128=digest, **fields)
+            yield ShardEntry(file=files[shard], xxh3_128=digest, **fields)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShardTable) and self.to_bytes() == other.to_bytes()
@@ -113,7 +123,8 @@ class ShardTable(Sequence[ShardEntry]):
     def _entry(self, shard: int) -> ShardEntry:
         counts = {name: int(values[shard]) for name, values in self._counts.items()}
         digest = self._hashes[shard * _HASH_BYTES : (shard + 1) * _HASH_BYTES].hex()
-        return ShardEntry(file=shard_name(shard, len(self)), xxh3_128=digest, **counts)
+        end = self._ends[bisect_right(self._ends, shard)]
+        return ShardEntry(file=shard_name(shard, end), xxh3_128=digest, **counts)
 
 
 def column_of(shards: Sequence[ShardEntry], name: str) -> NDArray[np.int64]:
@@ -123,15 +134,15 @@ def column_of(shards: Sequence[ShardEntry], name: str) -> NDArray[np.int64]:
     return np.array([getattr(entry, name) for entry in shards], np.int64)
 
 
-def kept_shards(entries: Sequence[ShardEntry]) -> Sequence[ShardEntry]:
-    """Return the entries as a manifest keeps them: a tuple, or a table if there are very many."""
-    return tuple(entries) if len(entries) <= MOST_IN_MANIFEST else ShardTable.of(entries)
+def kept_shards(entries: Sequence[ShardEntry], ends: Sequence[int] = ()) -> Sequence[ShardEntry]:
+    """Return the entries as a manifest keeps them: a tuple, or a table if there are very many; `ends` as there."""
+    return tuple(entries) if len(entries) <= MOST_IN_MANIFEST else ShardTable.of(entries, ends)
 
 
-def files_beside(source: SourceIdentity, shards: Sequence[ShardEntry]) -> dict[str, bytes]:
+def files_beside(manifest: Manifest) -> dict[str, bytes]:
     """Return the content, by name, of the small files beside the shards that depend on these and the source."""
-    table = {SHARDS: shards.to_bytes()} if isinstance(shards, ShardTable) else {}
-    return datasets_files(source, all_shard_names(len(shards))) | table
+    table = {manifest.table_name: manifest.shards.to_bytes()} if isinstance(manifest.shards, ShardTable) else {}
+    return datasets_files(manifest.source, all_shard_names(*manifest.shard_ends)) | table
 
 
 def _joined(column: pa.ChunkedArray) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from packer.gather import (
 from packer.labels import NO_LOSS
 from packer.shards.files import HashingFile
 from packer.shards.kept_columns import KeptValues, tokens_at
-from packer.shards.manifest import ShardEntry
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.row_format import PADDING, RowFormat
 
 

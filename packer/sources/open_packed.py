@@ -9,7 +9,8 @@ from pathlib import Path
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError
-from packer.shards.manifest import MANIFEST, Manifest, all_shard_names
+from packer.shards.file_names import MANIFEST, all_shard_names
+from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, open_shard, read_manifest
 from packer.sources.column_types import plain_type
 from packer.sources.documents import TURN_STARTS, Columns, columns_of_side
@@ -79,7 +80,7 @@ def open_packed(folder: Path, split: str | None, columns: Columns) -> Source:
     _refuse_unrestorable(folder, manifest)
     side = _side(folder, manifest, columns)
     _check_columns(folder, manifest, columns)
-    check_sizes(folder, manifest.shards)
+    check_sizes(folder, manifest)
     if side != 1:
         _warn_of_losses(folder, manifest)
     rows = _map_rows(folder, manifest, columns)
@@ -186,7 +187,7 @@ def _map_rows(folder: Path, manifest: Manifest, columns: Columns) -> PackedRows:
     return PackedRows(
         folder=folder,
         manifest=manifest,
-        shards=tuple(_mapped(folder, name, of_rows) for name in all_shard_names(len(manifest.shards))),
+        shards=tuple(_mapped(folder, name, of_rows) for name in all_shard_names(*manifest.shard_ends)),
         kept={name: plain_type(first.schema.field(name).type.value_type) for name in kept},
         kept_bytes=sum(batch[name].nbytes for batch in batches for name in kept) / max(segments, 1),
         kept_tokens={name: first.schema.field(name).type.value_type for name in columns.per_token},

@@ -25,8 +25,8 @@ from packer.engine import Engine, Threads
 from packer.gather import Spans, TokenColumn, gather
 from packer.labels import NO_LOSS
 from packer.progress import Progress, silent
+from packer.shards.file_names import MANIFEST
 from packer.shards.kept_columns import tokens_at
-from packer.shards.manifest import MANIFEST
 from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
 from packer.sources.joined_segments import JoinedSegments, join_segments

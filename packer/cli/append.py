@@ -1,0 +1,48 @@
+"""`packer append`: add documents to a packed dataset."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from packer.cli.command import command
+from packer.cli.declared_options import UserPath, options, values_of
+from packer.cli.progress_bars import progress_bars
+from packer.options import PackOptions
+from packer.options.command_options import JsonOption, OutputOptions
+from packer.stores import AnyPath
+
+
+@command(resumes=True)
+@click.argument("packed", type=UserPath())
+@click.argument("dataset", nargs=-1, required=True)
+@options(PackOptions, "tokenizer", help="Tokenizer of text, if its name in the manifest is not enough.")
+@options(OutputOptions, "workers", "sync")
+@options(OutputOptions, "overwrite", help="Discard the unfinished append of other documents.")
+@options(JsonOption)
+def append(packed: AnyPath, dataset: tuple[str, ...], tokenizer: str | None, as_json: bool, **values: Any) -> None:
+    """Append the documents of DATASET to a PACKED dataset, in new shards.
+
+    They are packed with the options of PACKED, and numbered on. The shards that are there stay as they are. Several
+    paths are one dataset. Until the command ends, PACKED is the old dataset. An interrupted command continues where it
+    stopped when it is run again.
+    """
+    from packer import pipeline
+    from packer.report.run_summary import render_append_summary
+
+    with progress_bars() as progress:
+        begun = time.perf_counter()
+        result = pipeline.append(
+            packed, list(dataset), tokenizer=tokenizer, progress=progress, **values_of(OutputOptions, values)
+        )
+        seconds = time.perf_counter() - begun
+    if as_json:
+        content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
+        click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))
+    elif result.found_complete:
+        click.echo(f"{result.output} has these documents as its last generation: nothing to do")
+    else:
+        click.echo(render_append_summary(result.manifest, result.appended, output=str(packed), seconds=seconds))

@@ -1,0 +1,115 @@
+"""The packed dataset that documents are appended to, and what they must have in common with its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packer.errors import OtherSourceError, PackerError, SourceError
+from packer.facts import SourceIdentity, TextIdentity
+from packer.options import PackOptions
+from packer.pipeline.packed_source import refuse_decoding
+from packer.pipeline.read_documents import SourceLike, open_sources
+from packer.shards.manifest import Manifest
+from packer.shards.reader import open_shard
+from packer.shards.row_format import RowFormat
+from packer.sources import OpenDocuments
+from packer.stores import AnyPath
+
+_MAY_DIFFER = ("indices_xxh3_128", "today")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    """A complete packed dataset to which a generation is appended."""
+
+    folder: AnyPath
+    """Its folder."""
+
+    manifest: Manifest
+    """Its manifest."""
+
+    @property
+    def documents(self) -> int:
+        """Number of its documents, which is the number of the first one that is appended."""
+        return self.manifest.source.documents
+
+    @property
+    def generations(self) -> int:
+        """Number of its generations."""
+        return max(len(self.manifest.generations), 1)
+
+    @property
+    def key(self) -> str:
+        """Hash of the dataset, for the request of the generation."""
+        import xxhash
+
+        return xxhash.xxh3_128_hexdigest(self.manifest.to_bytes())
+
+    def refuse_kind(self) -> None:
+        """Raise a PackerError if nothing can be appended to this kind of dataset."""
+        if self.manifest.source.mixture:
+            names = ", ".join(part.name for part in self.manifest.source.mixture)
+            raise PackerError(
+                f"{self.folder} is a mixture of {names}, whose shares more documents would change: "
+                "pack the mixture again with all documents, or append to a dataset of a single source"
+            )
+
+    def open(self, source: SourceLike, options: PackOptions) -> OpenDocuments:
+        """Open a source of documents like those of the dataset.
+
+        Args:
+            source: source to open.
+            options: options of the dataset.
+
+        Raises:
+            PackerError: it cannot be opened, or is of another kind.
+        """
+        try:
+            opened = open_sources(source, options)
+        except OtherSourceError as error:
+            kind = "tokens" if self.manifest.source.text is None else "text"
+            raise PackerError(
+                f"{error.found}; {self.folder} was packed from {kind}: append documents of the same kind"
+            ) from error
+        if options.index_only:
+            refuse_decoding(opened)
+        texts = {name: source.tokenized.identity for name, source in opened.sources.items() if source.tokenized}
+        self._check_text(texts.get(""))
+        return opened
+
+    def _check_text(self, found: TextIdentity | None) -> None:
+        """Raise a PackerError if text is not tokenized exactly as that of the dataset; versions may differ."""
+        recorded = self.manifest.source.text
+        one = {} if recorded is None else recorded.without_versions()
+        other = {} if found is None else found.without_versions()
+        for name in dict.fromkeys([*one, *other]):
+            if name not in _MAY_DIFFER and one.get(name) != other.get(name):
+                raise PackerError(
+                    f"{self.folder} was packed with {name} {one.get(name)}, and these documents have "
+                    f"{other.get(name)}: append documents that are tokenized alike, or pack them to another dataset"
+                )
+
+    def check_source(self, identity: SourceIdentity) -> None:
+        """Raise a SourceError if only one of the dataset and the documents says which tokens are trained."""
+        if identity.labels != self.manifest.source.labels and self.manifest.options.labels:
+            has, lacks = ("these documents have", f"those of {self.folder} have none")
+            if not identity.labels:
+                has, lacks = (f"the documents of {self.folder} have", "these have none")
+            raise SourceError(
+                f"{has} labels or a mask, and {lacks}: give both, so that the same tokens are trained, or pack to "
+                "another dataset"
+            )
+
+    def check_columns(self, row_format: RowFormat) -> None:
+        """Raise a SourceError if a kept column has another type than in the dataset."""
+        options = self.manifest.options
+        if not (options.kept or options.stored_keep_tokens):
+            return  # the types of all others are those of the format
+        schema = open_shard(self.folder, self.manifest.shards[0], self.manifest).schema
+        for name in (*options.kept, *options.stored_keep_tokens):
+            one, other = (each.field(name).type.value_type for each in (schema, row_format.schema))
+            if one != other:
+                raise SourceError(
+                    f"'{name}' is {other} in these documents, and {one} in {self.folder}: convert the column, or pack "
+                    "to another dataset"
+                )

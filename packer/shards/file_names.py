@@ -1,0 +1,88 @@
+"""Names of the files of a packed dataset."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, overload
+
+from packer.facts import REJECTED
+from packer.stores import AnyPath, RemotePath
+
+MANIFEST = "manifest.json"
+
+SHARDS = "manifest-shards.arrows"
+"""File with the entries of the shards, if these are too many for the manifest; see `shard_table.py`.
+
+The ending is that of Arrow streams, so that *.arrow are the shards only.
+"""
+
+LISTED = re.compile(r".*\.arrow|manifest-shards(-\d{5,})?\.arrows|rejected(-\d{5,})?\.jsonl")
+"""Files that must be in the manifest if they are in the folder."""
+
+MOST_SHARDS = 10_000_000
+
+
+def shard_name(shard: int, shards: int) -> str:
+    """Return the file name of a shard, as `datasets` has it: data-00000-of-00012.arrow.
+
+    Names sort like numbers, also of more than 100,000 shards: data-099999-of-234000.arrow.
+    """
+    return f"data-{shard:0{max(5, len(str(shards - 1)))}d}-of-{shards:05d}.arrow"
+
+
+def all_shard_names(*ends: int) -> list[str]:
+    """Return the file names of all shards in order.
+
+    Args:
+        ends: number of shards that the dataset had after each of its generations. With 2 and 3, the names are
+            data-00000-of-00002.arrow, data-00001-of-00002.arrow and data-00002-of-00003.arrow.
+    """
+    return [shard_name(shard, end) for begin, end in pairwise((0, *ends)) for shard in range(begin, end)]
+
+
+def table_name(generation: int) -> str:
+    """Return the name of the table of shards that a dataset has since a generation, numbered from 0."""
+    return SHARDS if generation == 0 else f"manifest-shards-{generation:05d}.arrows"
+
+
+def rejected_name(generation: int) -> str:
+    """Return the name of the list of the records that a generation, numbered from 0, has left out."""
+    return REJECTED if generation == 0 else f"rejected-{generation:05d}.jsonl"
+
+
+def names_listed(content: Mapping[str, Any]) -> list[str]:
+    """Return the names of all other files of a packed dataset, from the content of its manifest.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: the content is damaged.
+    """
+    shards = content["shards"]
+    if isinstance(shards, list):
+        return [*(shard["file"] for shard in shards), *content["files"]]
+    if not 0 < shards <= MOST_SHARDS:
+        raise ValueError(f"shards is {shards}")
+    parts = content["generations"] if "source" not in content else [content]
+    ends = list(accumulate(part["shards"] for part in parts))
+    if ends[-1] != shards:
+        raise ValueError(f"shards is {shards}, and the generations have {ends[-1]}")
+    return [*all_shard_names(*ends), *content["files"]]
+
+
+@overload
+def appending_folder(folder: Path) -> Path: ...
+
+
+@overload
+def appending_folder(folder: RemotePath) -> RemotePath: ...
+
+
+@overload
+def appending_folder(folder: AnyPath) -> AnyPath: ...
+
+
+def appending_folder(folder: AnyPath) -> AnyPath:
+    """Return the folder in which a generation is made that is to be appended to a packed dataset."""
+    return folder / ".packer" / "append"

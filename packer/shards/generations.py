@@ -1,0 +1,115 @@
+"""A packed dataset of several generations: each of them alone, some of them, and one more."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+
+from packer.errors import PackerError
+from packer.facts import Generation, joined_source, summed_totals
+from packer.shards.file_names import all_shard_names
+from packer.shards.manifest import Manifest, PartOfSet
+from packer.shards.shard_table import files_beside, kept_shards
+
+
+def parts_of(manifest: Manifest) -> tuple[Manifest, ...]:
+    """Return the description of each generation as if it were a dataset; `manifest` itself if there is only one."""
+    if not manifest.generations:
+        return (manifest,)
+    parts, first = [], PartOfSet()
+    begins = (0, *manifest.shard_ends)
+    for number, (generation, begin) in enumerate(zip(manifest.generations, begins, strict=False)):
+        first = replace(first, generation=number)
+        parts.append(
+            replace(
+                manifest,
+                source=generation.source,
+                totals=generation.totals,
+                shards=manifest.shards[begin : begin + generation.shards],
+                generations=(),
+                part=first,
+            )
+        )
+        first = PartOfSet(
+            row=first.row + generation.totals.packs, document=first.document + generation.source.documents
+        )
+    return tuple(parts)
+
+
+def in_generation(part: Manifest, sentence: str) -> str:
+    """Return a sentence about a part of a dataset with the generation that it is about, if there are several."""
+    if part.part is None:
+        return sentence
+    at = part.part
+    return f"generation {at.generation}, counted from row {at.row:,} and document {at.document:,}: {sentence}"
+
+
+def documents_of_shard(manifest: Manifest, shard: int) -> range | None:
+    """Return the numbers that the documents in a shard may have; None if there is one generation."""
+    if not manifest.generations:
+        return None
+    number = bisect_right(manifest.shard_ends, shard)
+    first = sum(generation.source.documents for generation in manifest.generations[:number])
+    return range(first, first + manifest.generations[number].source.documents)
+
+
+def first_generations(manifest: Manifest, generations: int | None) -> Manifest:
+    """Return the description of the first generations of a dataset, as it was before the others were appended.
+
+    None stands for all.
+
+    Raises:
+        PackerError: there are not so many.
+    """
+    count = max(len(manifest.generations), 1)
+    if generations is None or generations == count:
+        return manifest
+    if not 1 <= generations <= count:
+        raise PackerError(f"generations is {generations}: the dataset has {count}, choose 1 to {count}")
+    chosen = manifest.generations[:generations]
+    ends = tuple(accumulate(generation.shards for generation in chosen))
+    return replace(
+        manifest,
+        source=joined_source(chosen) if generations > 1 else chosen[0].source,
+        totals=summed_totals(chosen, manifest.max_len) if generations > 1 else chosen[0].totals,
+        shards=kept_shards(tuple(manifest.shards[: ends[-1]]), ends),
+        generations=chosen if generations > 1 else (),
+    )
+
+
+def with_generation(manifest: Manifest, added: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
+    """Return the description of a dataset with one more generation, and the content of its small files.
+
+    Args:
+        manifest: the dataset.
+        added: the generation, as a dataset with the same options whose `files` are those that only it has.
+    """
+    before = manifest.generations or (_generation(manifest),)
+    generations = (*before, _generation(added))
+    ends = tuple(accumulate(generation.shards for generation in generations))
+    names = all_shard_names(*ends)[len(manifest.shards) :]
+    entries = [replace(entry, file=name) for entry, name in zip(added.shards, names, strict=True)]
+    grown = replace(
+        manifest,
+        source=joined_source(generations),
+        totals=summed_totals(generations, manifest.max_len),
+        shards=kept_shards((*manifest.shards, *entries), ends),
+        generations=generations,
+    )
+    return with_files(replace(grown, files={**manifest.files, **added.files}))
+
+
+def with_files(manifest: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
+    """Return a description that lists the small files beside the shards, and the content of these."""
+    from xxhash import xxh3_128_hexdigest
+
+    files = files_beside(manifest)
+    hashes = {name: xxh3_128_hexdigest(content) for name, content in files.items()}
+    others = {name: digest for name, digest in manifest.files.items() if name not in hashes}
+    return replace(manifest, files={**hashes, **others}), files
+
+
+def _generation(manifest: Manifest) -> Generation:
+    return Generation(source=manifest.source, totals=manifest.totals, shards=len(manifest.shards))

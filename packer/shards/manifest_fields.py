@@ -1,0 +1,151 @@
+"""The fields of manifest.json: their kinds and limits, and how they must agree with each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from packer.facts import Facts, Generation, SourceIdentity, Totals, kinds_of, summed_totals
+from packer.facts.kinds import EVERY, TEXT, Count, Positive, check_fields, whole_number
+from packer.shards.file_names import MOST_SHARDS, all_shard_names, rejected_name, table_name
+from packer.shards.option_kinds import OPTIONS
+
+IN_MANIFEST, IN_TABLE, INDEX_ONLY, GROWN = FORMAT_VERSIONS = 1, 2, 3, 4
+"""Format versions: the entries of the shards are in the manifest, or in a table beside it; in either place, but the
+shards have no tokens; with or without tokens, in either place, but there are several generations. Nothing else differs.
+"""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardEntry(Facts):
+    """Entry of a shard in the manifest."""
+
+    file: str
+    """File name, in the folder of the manifest."""
+
+    rows: Positive
+    """Number of rows."""
+
+    tokens: Count
+    """Number of tokens, without padding."""
+
+    trained: Count
+    """Labels that are not -100; 0 if no labels are written."""
+
+    untrained_segments: Count
+    """Segments without a trained token; 0 if no labels are written."""
+
+    bytes: Count
+    """Size of the file."""
+
+    xxh3_128: str
+    """Hash of the file, hexadecimal."""
+
+
+_FIELDS = {
+    "options": OPTIONS,
+    "source": kinds_of(SourceIdentity),
+    "totals": kinds_of(Totals),
+    "shards": [kinds_of(ShardEntry)],
+    "files": {EVERY: TEXT},
+}
+_TABLE = _FIELDS | {"shards": whole_number(1, MOST_SHARDS)}
+
+
+def fields_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a manifest of this version must have, and their kinds."""
+    fields = _FIELDS if isinstance(content.get("shards"), list) or content["format_version"] == IN_MANIFEST else _TABLE
+    if content["format_version"] != GROWN:
+        return fields
+    return {name: kind for name, kind in fields.items() if name != "source"} | {"generations": [kinds_of(Generation)]}
+
+
+def check_together(content: Mapping[str, Any], generations: tuple[Generation, ...]) -> None:
+    """Check that the sources and the totals agree with the options, and with each other.
+
+    Raises:
+        TypeError: they contradict each other.
+    """
+    options, version = content["options"], content["format_version"]
+    if version != GROWN and bool(options.get("index_only")) != (version == INDEX_ONLY):
+        raise TypeError(f"options.index_only contradicts the format version {version}")
+    if version == GROWN:
+        _check_generations(content, generations)
+        for number, part in enumerate(content["generations"]):
+            _check_part(options, part, rejected_name(number) in content["files"])
+    else:
+        _check_part(options, content, rejected_name(0) in content["files"])
+
+
+def _check_generations(content: Mapping[str, Any], generations: tuple[Generation, ...]) -> None:
+    """Check that several generations have the shards and the totals of the manifest, and no mixture among them."""
+    if len(generations) < 2:
+        raise TypeError(f"there are {len(generations)} generations, at least 2 are expected")
+    if any(generation.source.mixture for generation in generations):
+        raise TypeError("a generation is a mixture")
+    shards, counted = content["shards"], sum(generation.shards for generation in generations)
+    if (len(shards) if isinstance(shards, list) else shards) != counted:
+        raise TypeError(f"the generations have {counted:,} shards, and the manifest others")
+    summed = summed_totals(generations, content["options"]["max_len"]).to_dict()
+    for name in dict.fromkeys([*summed, *(key for key in content["totals"] if key in _FIELDS["totals"])]):
+        if summed.get(name) != content["totals"].get(name):
+            raise TypeError(f"totals.{name} is not the sum of the generations")
+
+
+def _check_part(options: Mapping[str, Any], part: Mapping[str, Any], has_rejected: bool) -> None:
+    """Check that the source and the totals of a generation agree with the options."""
+    source, totals = part["source"], part["totals"]
+    weights, mixture = options.get("weights", []), source.get("mixture", [])
+    if len(weights) != len(mixture):
+        raise TypeError(f"options.weights has {len(weights)} values, source.mixture has {len(mixture)}")
+    if "groups" in totals and options.get("group_by") is None:
+        raise TypeError("there is totals.groups, but no options.group_by")
+    skips, reasons = options.get("on_error") == "skip", totals.get("documents_rejected")
+    if skips != (reasons is not None) or skips != has_rejected:
+        raise TypeError(
+            f"options.on_error is {options.get('on_error', 'error')}, which contradicts totals.documents_rejected or "
+            f"whether there is a {rejected_name(0)}"
+        )
+    if any("text" in each for each in (source, *mixture)) and options.get("tokenizer") is None:
+        raise TypeError("the source is text, but there is no options.tokenizer")
+
+
+def check_names(content: Mapping[str, Any], generations: tuple[Generation, ...]) -> None:
+    """Check that every file name has the expected form, so that none points outside the folder.
+
+    Raises:
+        TypeError: a name has another form, or there are no shards.
+    """
+    shards = content["shards"]
+    if not shards:
+        raise TypeError("there are no shards")
+    if isinstance(shards, list):
+        names = all_shard_names(*(accumulate(part.shards for part in generations) if generations else [len(shards)]))
+        for number, (shard, expected) in enumerate(zip(shards, names, strict=True)):
+            if shard["file"] != expected:
+                raise TypeError(f"shard {number} is named {json.dumps(shard['file'])[:60]}, not {expected}")
+    for name in content["files"]:
+        if not _PLAIN_NAME.fullmatch(name):
+            raise TypeError(f"a file is named {json.dumps(name)[:60]}, which is not a plain file name")
+
+
+def table_listed(content: Mapping[str, Any]) -> tuple[str, str, list[int]] | None:
+    """Return the name and hash of the file with the entries of the shards; None if these are in the manifest.
+
+    The third value is the number of shards that the dataset had after each generation.
+
+    Raises:
+        KeyError, TypeError: the content has no such hash, or is damaged.
+    """
+    if content["format_version"] == IN_MANIFEST or isinstance(content.get("shards"), list):
+        return None
+    check_fields(content, fields_of(content))
+    parts = content["generations"] if content["format_version"] == GROWN else [content]
+    name = table_name(max(len(parts) - 1, 0))
+    return name, content["files"][name], list(accumulate(part["shards"] for part in parts))
