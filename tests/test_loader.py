@@ -250,9 +250,9 @@ def test_an_unfinished_pack_is_refused(tmp_path):
 
 def test_an_unknown_format_version_is_refused(tmp_path):
     out = make(tmp_path)
-    edit_manifest(out, lambda content: content.update(format_version=4))
+    edit_manifest(out, lambda content: content.update(format_version=5))
     message = refusal(out)
-    expected = f"{out / MANIFEST} has format version 4, this package reads 1 to 3: upgrade packer, or pack"
+    expected = f"{out / MANIFEST} has format version 5, this package reads 1 to 4: upgrade packer, or pack"
     assert message.startswith(expected)
 
 

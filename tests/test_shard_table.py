@@ -279,7 +279,7 @@ def test_the_manifest_of_100_000_shards_is_small_and_its_folder_is_checked(tmp_p
                 shutil.copy(folder / each.file, tmp_path / f"{number}-{each.file}")
         os.link(tmp_path / f"{number // 20_000 * 20_000}-{entry.file}", many / name)
     table = ShardTable.of(entries)
-    files = shard_table.files_beside(manifest.source, table)
+    files = shard_table.files_beside(replace(manifest, shards=table))
     for name, content in files.items():
         (many / name).write_bytes(content)
     hashed = {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()}

@@ -183,7 +183,8 @@ class Manifest:
         check_together(content, generations)
         check_names(content, generations)
         if table is not None and len(table) != content["shards"]:
-            raise TypeError(f"there are {content['shards']:,} shards, and {len(table):,} in their table")
+            name = table_name(len(generations[1:]))
+            raise TypeError(f"there are {content['shards']:,} shards, and {len(table):,} in {name}")
         return cls(
             options=PackOptions.from_dict(content["options"]),
             source=joined_source(generations) if generations else SourceIdentity.from_dict(content["source"]),

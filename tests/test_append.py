@@ -1,0 +1,548 @@
+"""`packer append`: new documents in new shards, old files untouched, and a kill leaves the old set or the new one."""
+
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+from click.testing import CliRunner
+
+import packer
+from packer.cli import cli
+from packer.errors import PackerError
+from packer.output.claim_append import claim_append
+from packer.output.packed_output import PackedOutput
+from packer.pipeline import packed_figures, packed_statistics
+from packer.shards import shard_table
+from packer.shards.manifest import checksum
+from packer.shards.reader import read_manifest
+from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
+from tests.test_index_only import LENGTHS, SOURCES, columns_of, hashes, masked, same_rows, write
+from tests.test_replace_folder import Killed, killed_at
+
+OPTIONS = {"max_len": 16, "shard_size": 16 * 4 * 12, "sync": False}
+SMALL = {"dataset_info.json", "manifest.json", "state.json"}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Three sources of one kind."""
+    parts = (LENGTHS, LENGTHS[:60], LENGTHS[60:])
+    return [
+        write(tmp_path / f"{name}.arrow", columns_of(lengths, first, labels=masked))
+        for name, lengths, first in zip("abc", parts, (0, 1000, 3000), strict=True)
+    ]
+
+
+@pytest.fixture
+def packed(tmp_path, files):
+    packer.pack(files[0], tmp_path / "set", **OPTIONS)
+    return tmp_path / "set"
+
+
+def columns_in(folder, names=()):
+    """Columns of some shards, or of all, row by row."""
+    columns = {}
+    for name in names or [entry.file for entry in read_manifest(folder).shards]:
+        table = pa.ipc.open_stream((folder / name).read_bytes()).read_all()
+        for column in table.column_names:
+            columns.setdefault(column, []).extend(table[column].to_pylist())
+    return columns
+
+
+def shifted(rows, by):
+    return [[number + by if number >= 0 else number for number in row] for row in rows]
+
+
+def test_new_documents_are_in_new_shards_and_nothing_else_changes(packed, files):
+    before, old = hashes(packed), packer.load(packed)
+    rows, count = [row["input_ids"].tolist() for row in old], len(old.manifest.shards)
+    manifest = packer.append(packed, files[1], sync=False)
+    after, new = hashes(packed), len(manifest.shards) - count
+    assert {name: after[name] for name in before.keys() - SMALL} == {
+        name: before[name] for name in before.keys() - SMALL
+    }
+    names = [f"data-{number:05d}-of-{count + new:05d}.arrow" for number in range(count, count + new)]
+    assert sorted(after.keys() - before.keys()) == names == [entry.file for entry in manifest.shards[count:]]
+    assert new >= 3
+    assert sorted(packed.glob("*.arrow")) == [packed / entry.file for entry in manifest.shards]
+    assert list(packer.verify(packed, files[:2])) == []
+    grown = packer.load(packed)
+    assert [row["input_ids"].tolist() for row in grown][: len(rows)] == rows
+    ids = np.concatenate([row["doc_ids"] for row in grown])
+    lengths = [*LENGTHS, *LENGTHS[:60]]
+    assert sorted(set(ids[ids >= 0].tolist())) == [number for number, length in enumerate(lengths) if length]
+    assert manifest.format_version == 4
+    assert manifest == grown.manifest
+    assert not (packed / ".packer").exists()
+
+
+@pytest.mark.parametrize("index_only", [False, True], ids=["copied", "index"])
+@pytest.mark.parametrize(
+    "name", [name for name in SOURCES if name not in ("fixed lists", "long integers in files", "shuffled")]
+)
+def test_new_shards_are_those_of_a_pack_of_the_new_documents_alone(tmp_path, name, index_only):
+    make, extra = SOURCES[name]
+    options = {**OPTIONS, **extra, "index_only": index_only}
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one, two = make(tmp_path / "one"), make(tmp_path / "two")
+    two = two.rename(tmp_path / "two" / f"more{two.suffix}")  # the same documents under another name
+    packed = tmp_path / "set"
+    first = packer.pack(one, packed, **options)
+    alone = packer.pack(two, tmp_path / "alone", **options)
+    grown = packer.append(packed, two, sync=False)
+    new = columns_in(packed, [entry.file for entry in grown.shards[len(first.shards) :]])
+    expected = columns_in(tmp_path / "alone")
+    expected["doc_ids"] = shifted(expected["doc_ids"], first.totals.documents)
+    assert new == expected
+    assert [part.totals for part in grown.generations] == [first.totals, alone.totals]
+    assert [part.source for part in grown.generations] == [first.source, alone.source]
+    assert list(packer.verify(packed, [one, two])) == []
+
+
+def test_totals_are_those_of_all_generations(packed, files):
+    first = packer.load(packed).manifest
+    for source in files[1:]:
+        manifest = packer.append(packed, source, sync=False)
+    parts = [part.totals for part in manifest.generations]
+    assert parts[0] == first.totals
+    for name in ("documents", "tokens", "tokens_packed", "segments", "packs", "lower_bound", "pool_packs"):
+        assert getattr(manifest.totals, name) == sum(getattr(part, name) for part in parts), name
+    assert manifest.totals.efficiency == manifest.totals.tokens_packed / (manifest.packs * 16)
+    assert manifest.totals.documents_dropped["empty"] == sum(part.documents_dropped["empty"] for part in parts)
+    assert manifest.source.documents == 2 * len(LENGTHS)
+    assert [file.name for file in manifest.source.files] == ["a.arrow", "b.arrow", "c.arrow"]
+    assert json.loads((packed / "manifest.json").read_bytes())["totals"] == manifest.totals.to_dict()
+
+
+def test_generations_are_verified_in_order(packed, files):
+    for source in files[1:]:
+        packer.append(packed, source, sync=False)
+    assert list(packer.verify(packed, files)) == []
+    faults = list(packer.verify(packed, [files[0], files[2], files[1]]))
+    assert faults
+    assert all(fault.startswith(("generation 1, counted from row ", "generation 2, counted from ")) for fault in faults)
+    with pytest.raises(PackerError, match="packed from 3 sources, one after the other, and 1 source"):
+        list(packer.verify(packed, files[0]))
+
+
+def test_several_paths_are_one_generation(packed, files):
+    packer.append(packed, files[1:], sync=False)
+    assert list(packer.verify(packed, [files[0], files[1:]])) == []
+    assert len(packer.load(packed).manifest.generations) == 2
+
+
+def test_a_grown_set_is_read_as_one(packed, files, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    packer.append(packed, files[1], sync=False)
+    dataset = packer.load(packed)
+    assert [row["input_ids"] for row in datasets.load_from_disk(str(packed))] == [
+        row["input_ids"].tolist() for row in dataset
+    ]
+    assert packed_statistics(packed).documents == dataset.manifest.totals.documents_packed
+    assert packed_figures(packed).totals == dataset.manifest.totals
+    assert packer.export(packed, tmp_path / "exported", to="parquet").packed["rows"] == len(dataset)
+    row = dataset.find(len(LENGTHS) + 3)[0]
+    shown = CliRunner().invoke(cli, ["show", str(packed), str(row)])
+    assert shown.exit_code == 0
+    assert f"{len(LENGTHS) + 3}" in shown.output
+    again = packer.pack(packed, tmp_path / "again", max_len=32, sync=False)
+    assert again.totals.tokens == dataset.manifest.totals.tokens
+    assert list(packer.verify(tmp_path / "again", packed)) == []
+
+
+# trainers and their states
+
+
+def test_a_job_that_runs_on_the_old_set_goes_on(packed, files, another_process):
+    dataset = packer.load(packed)
+    rows, pickled = [row["input_ids"].tolist() for row in dataset], pickle.dumps(dataset)
+    packer.append(packed, files[1], sync=False)
+    assert [row["input_ids"].tolist() for row in dataset] == rows
+    assert another_process(_read_all, pickled) == rows  # a worker that starts now
+    assert len(packer.load(packed)) > len(rows)
+
+
+def _read_all(pickled):
+    return [row["input_ids"].tolist() for row in pickle.loads(pickled)]
+
+
+def test_a_state_is_resumed_on_the_generations_that_it_was_saved_with(packed, files):
+    def sampler_of(generations):
+        return packer.BatchSampler(packer.load(packed, generations=generations), global_batch=4)
+
+    sampler = sampler_of(None)
+    batches = list(sampler)
+    packer.append(packed, files[1], sync=False)
+    packer.append(packed, files[2], sync=False)
+    with pytest.raises(PackerError, match="the sampler's state has dataset"):
+        sampler_of(None).load_state_dict(sampler.state_dict(batches=5))
+    resumed = sampler_of(1)
+    resumed.load_state_dict(sampler.state_dict(batches=5))
+    assert list(resumed) == batches[5:]
+    assert len(sampler_of(2).dataset) < len(sampler_of(3).dataset)
+    with pytest.raises(PackerError, match="generations is 4: the dataset has 3, choose 1 to 3"):
+        sampler_of(4)
+
+
+# indexes
+
+
+def test_an_index_reads_the_source_of_each_generation(tmp_path, files, another_process):
+    copy, index = tmp_path / "copy", tmp_path / "index"
+    packer.pack(files[0], copy, **OPTIONS)
+    packer.pack(files[0], index, index_only=True, **OPTIONS)
+    for source in files[1:]:
+        packer.append(copy, source, sync=False)
+        packer.append(index, source, sync=False)
+    copied, indexed = packer.load(copy), packer.load(index, source=files)
+    same_rows(copied, indexed)
+    assert another_process(_read_all, pickle.dumps(indexed)) == [row["input_ids"].tolist() for row in copied]
+    same_rows(packer.load(copy, generations=1), packer.load(index, source=files[0], generations=1))
+    with pytest.raises(PackerError, match="packed from 3 sources, one after the other, and 1 source"):
+        packer.load(index, source=files[0])
+    with pytest.raises(PackerError, match=r"was packed from b.arrow of .* bytes, and the source has c.arrow"):
+        packer.load(index, source=[files[0], files[2], files[1]])
+    with pytest.raises(PackerError, match="has 3 generations, and only an index of one can be materialized"):
+        packer.materialize(index, files[0], tmp_path / "made")
+
+
+def test_kept_tokens_of_an_index_have_one_type(tmp_path):
+    def scores(kind):
+        return lambda tokens: pa.array([[float(token) for token in one] for one in tokens], pa.list_(kind))
+
+    one = write(tmp_path / "one.arrow", columns_of(LENGTHS[:30], score=scores(pa.float64())))
+    two = write(tmp_path / "two.arrow", columns_of(LENGTHS[:30], score=scores(pa.float32())))
+    packer.pack(one, tmp_path / "index", index_only=True, keep_tokens=["score"], **OPTIONS)
+    packer.append(tmp_path / "index", two, sync=False)
+    with pytest.raises(PackerError, match="'score' is float64 in the source of generation 0, and float32 in that of"):
+        packer.load(tmp_path / "index", source=[one, two])
+
+
+def test_lengths_alone_are_appended(tmp_path):
+    np.save(tmp_path / "one.npy", np.array([5, 9, 3, 16]))
+    np.save(tmp_path / "two.npy", np.array([7, 7, 2]))
+    packer.pack(tmp_path / "one.npy", tmp_path / "set", **OPTIONS)
+    packer.append(tmp_path / "set", tmp_path / "two.npy", sync=False)
+    segments = sorted(segment for row in packer.rows(tmp_path / "set") for segment in row)
+    assert [(segment.doc_id, segment.length) for segment in segments] == list(enumerate([5, 9, 3, 16, 7, 7, 2]))
+
+
+# kills
+
+
+def test_a_kill_at_any_instant_leaves_the_old_set_or_the_new_one(tmp_path):
+    first, source = (
+        write(tmp_path / f"{name}.arrow", columns_of(LENGTHS[:17], number, labels=masked))
+        for number, name in enumerate(("first", "more"))
+    )
+    packed, copy, stages = tmp_path / "set", tmp_path / "copy", set()
+    packer.pack(first, packed, **OPTIONS)
+    shutil.copytree(packed, copy)
+    packer.append(copy, source, workers=1, sync=False)
+    expected, rows = hashes(copy), {len(packer.load(packed)): "old", len(packer.load(copy)): "new"}
+    for number in (*range(0, 36, 5), *range(36, 1000)):  # the last ones put it in place
+        shutil.rmtree(copy)
+        shutil.copytree(packed, copy)
+        try:
+            with killed_at(number):
+                packer.append(copy, source, workers=1, sync=False)
+        except Killed:
+            pass
+        else:
+            break
+        found = rows[len(packer.load(copy))]
+        stages.add((found, len(list(copy.glob("*.arrow")))))
+        assert list(packer.verify(copy, {"old": first, "new": [first, source]}[found])) == [], number
+        packer.append(copy, source, workers=1, sync=False)  # the same command
+        assert hashes(copy) == expected, number
+        assert not (copy / ".packer").exists()
+    assert number > 50
+    old = len(list(packed.glob("*.arrow")))
+    new = len(list(copy.glob("*.arrow")))
+    assert stages >= {("old", old), ("old", old + 1), ("old", new), ("new", new)}
+
+
+def stopped(monkeypatch, packed, source, commits=2):
+    """Append until some shards are committed, and stop like a kill."""
+    commit, done = PackedOutput.commit, []
+
+    def stop(self, *arguments):
+        if len(done) == commits:
+            raise KeyboardInterrupt
+        done.append(commit(self, *arguments))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PackedOutput, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            packer.append(packed, source, workers=1)
+
+
+def test_an_interrupted_append_goes_on_where_it_stopped(packed, files, tmp_path, monkeypatch):
+    shutil.copytree(packed, tmp_path / "other")
+    packer.append(tmp_path / "other", files[1])
+    stopped(monkeypatch, packed, files[1])
+    assert packer.pack(files[0], packed, **OPTIONS).format_version == 1  # the set is the old one, and complete
+    begun = {path.stat().st_ino for path in (packed / ".packer" / "append").glob("*.arrow")}
+    packer.append(packed, files[1])
+    assert hashes(packed) == hashes(tmp_path / "other")
+    assert len(begun) == 2
+    assert begun <= {path.stat().st_ino for path in packed.glob("*.arrow")}
+
+
+def test_other_documents_wait_for_an_interrupted_append_or_discard_it(packed, files, tmp_path, monkeypatch):
+    shutil.copytree(packed, tmp_path / "other")
+    packer.append(tmp_path / "other", files[2])
+    stopped(monkeypatch, packed, files[1])
+    with pytest.raises(PackerError, match=r"unfinished pack from other source files .*start afresh with overwrite"):
+        packer.append(packed, files[2])
+    packer.append(packed, files[2], overwrite=True)
+    assert hashes(packed) == hashes(tmp_path / "other")
+
+
+def test_a_set_that_is_replaced_takes_no_part_of_an_append_along(packed, files, tmp_path, monkeypatch):
+    stopped(monkeypatch, packed, files[1])
+    packer.pack(files[0], packed, overwrite=True, **{**OPTIONS, "seed": 3})
+    assert not (packed / ".packer").exists()
+    packer.append(packed, files[1])
+    assert list(packer.verify(packed, files[:2])) == []
+
+
+def test_one_process_appends_at_a_time(packed, files):
+    with claim_append(packed, overwrite=False):
+        with pytest.raises(PackerError, match="in use by another packer: wait for it, and repeat the command"):
+            packer.append(packed, files[1])
+        with pytest.raises(PackerError, match="in use by another packer"):
+            packer.pack(files[0], packed, overwrite=True, **OPTIONS)
+    packer.append(packed, files[1])
+
+
+# what is refused
+
+
+def test_documents_that_are_there_are_not_appended_twice(packed, files, tmp_path):
+    with pytest.raises(PackerError, match=r"holds these documents already, in rows 0 to \d+"):
+        packer.append(packed, files[0])
+    packer.append(packed, files[1])
+    before = hashes(packed)
+    packer.append(packed, files[1])  # as a script that is run again does
+    assert hashes(packed) == before
+    packer.append(packed, files[2])
+    with pytest.raises(PackerError, match=r"holds these documents already, in rows \d+ to \d+"):
+        packer.append(packed, files[1])
+    (tmp_path / "others").mkdir()
+    other = write(tmp_path / "others" / "b.arrow", columns_of(LENGTHS[:60], 2000, labels=masked))
+    assert other.stat().st_size == files[1].stat().st_size
+    packer.append(packed, other)  # other tokens under the same name, of the same lengths
+    assert list(packer.verify(packed, [*files, other])) == []
+
+
+def test_unlike_documents_are_refused_and_leave_nothing_behind(packed, files, tmp_path):
+    before = hashes(packed)
+    bare = write(tmp_path / "bare.arrow", columns_of(LENGTHS[:9]))
+    (tmp_path / "text.jsonl").write_text('{"text": "words"}\n')
+    for source, words in (
+        (bare, "have labels or a mask, and these have none"),
+        (tmp_path / "text.jsonl", "was packed from tokens: append documents of the same kind"),
+        (tmp_path / "nowhere", "no such file"),
+        (tmp_path, "is inside the source"),
+        ([], "holds paths, which are one source"),
+    ):
+        with pytest.raises(PackerError, match=words):
+            packer.append(packed, source)
+        assert not (packed / ".packer").exists()
+    with pytest.raises(PackerError, match="leave tokenizer x out"):
+        packer.append(packed, files[1], tokenizer="x")
+    with pytest.raises(PackerError, match="no such file or folder"):
+        packer.append(tmp_path / "nowhere", files[1])
+    with pytest.raises(PackerError, match="is not a packed dataset"):
+        packer.append(tmp_path, files[1])
+    assert hashes(packed) == before
+
+
+def test_a_kept_column_has_the_same_type(tmp_path):
+    def names(kind):
+        return lambda tokens: pa.array(range(len(tokens)), kind)
+
+    one, two = (
+        write(tmp_path / f"{kind}.arrow", columns_of(LENGTHS[:30], number=names(kind)))
+        for kind in (pa.int64(), pa.int8())
+    )
+    packer.pack(one, tmp_path / "set", keep=["number"], **OPTIONS)
+    with pytest.raises(PackerError, match="'number' is int8 in these documents, and int64 in"):
+        packer.append(tmp_path / "set", two)
+    assert not (tmp_path / "set" / ".packer").exists()
+
+
+def test_a_mixture_is_refused(files, tmp_path):
+    packer.pack([(files[0], 1.0), (files[1], 1.0)], tmp_path / "mix", **OPTIONS)
+    with pytest.raises(PackerError, match="is a mixture of a.arrow, b.arrow, whose shares more documents would change"):
+        packer.append(tmp_path / "mix", files[2])
+
+
+def test_text_is_tokenized_alike(tmp_path, tokenizer):  # noqa: F811
+    for name in ("one", "two"):
+        lines = (json.dumps({"text": f"The quick fox {number} {name}"}) + "\n" for number in range(40))
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    (tmp_path / "other.jsonl").write_text(json.dumps({"prompt": "The", "completion": "fox"}) + "\n")
+    packed = tmp_path / "set"
+    packer.pack(tmp_path / "one.jsonl", packed, tokenizer=tokenizer, **OPTIONS)
+    with pytest.raises(PackerError, match="give its path with tokenizer"):
+        packer.append(packed, tmp_path / "two.jsonl")
+    with pytest.raises(PackerError, match=r"was packed with columns \['text'\], and these documents have \['prompt'"):
+        packer.append(packed, tmp_path / "other.jsonl", tokenizer=tokenizer)
+    shutil.copytree(tokenizer, tmp_path / "changed")
+    content = json.loads((tmp_path / "changed" / "tokenizer.json").read_text())
+    content["added_tokens"][0]["lstrip"] = not content["added_tokens"][0].get("lstrip")
+    (tmp_path / "changed" / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(PackerError, match="was packed with tokenizer [0-9a-f]{32}, and these documents have"):
+        packer.append(packed, tmp_path / "two.jsonl", tokenizer=str(tmp_path / "changed"))
+    manifest = packer.append(packed, tmp_path / "two.jsonl", tokenizer=tokenizer, sync=False)
+    assert manifest.totals.documents_untrained == 0
+    sources = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    assert list(packer.verify(packed, sources, tokenizer=tokenizer)) == []
+
+
+# the files
+
+
+def test_rejected_records_of_each_generation_are_listed(tmp_path):
+    for name in ("one", "two"):
+        lines = [json.dumps({"input_ids": [number, number + 1]}) for number in range(30)]
+        lines[4] = lines[17] = json.dumps({"input_ids": [3, -3]})
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    packed, sources = tmp_path / "set", [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    packer.pack(sources[0], packed, on_error="skip", **OPTIONS)
+    before = (packed / "rejected.jsonl").read_bytes()
+    manifest = packer.append(packed, sources[1], sync=False)
+    assert (packed / "rejected.jsonl").read_bytes() == before
+    listed = [json.loads(line) for line in (packed / "rejected-00001.jsonl").read_text().splitlines()]
+    assert [(record["document"], record["line"]) for record in listed] == [(34, 5), (47, 18)]
+    assert manifest.totals.documents_rejected == {"invalid_tokens": 4}
+    assert list(packer.verify(packed, sources)) == []
+    (packed / "rejected-00001.jsonl").unlink()
+    assert "rejected-00001.jsonl is missing" in list(packer.verify(packed))
+
+
+def test_very_many_shards_are_in_a_table_of_each_generation(packed, files, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    shutil.copytree(packed, other)
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 18)
+    for source in files[1:]:
+        grown = packer.append(packed, source, sync=False)
+    assert isinstance(packer.load(packed).manifest.shards, shard_table.ShardTable)
+    assert {"manifest-shards-00001.arrows", "manifest-shards-00002.arrows"} <= {path.name for path in packed.iterdir()}
+    assert list(packer.verify(packed, files)) == []
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 4096)
+    for source in files[1:]:
+        listed = packer.append(other, source, sync=False)
+    assert list(grown.shards) == list(packer.load(packed).manifest.shards) == list(listed.shards)
+    assert [grown.shards[number].file for number in range(len(grown.shards))] == [entry.file for entry in listed.shards]
+    one, two = (packer.load(folder, generations=2) for folder in (packed, other))
+    assert one.fingerprint == two.fingerprint
+    (packed / "manifest-shards-00002.arrows").unlink()
+    with pytest.raises(PackerError, match=r"manifest-shards-00002.arrows is missing"):
+        packer.load(packed)
+
+
+def rewritten(folder, change):
+    """Change the manifest as somebody might who makes its checksum true."""
+    content = json.loads((folder / "manifest.json").read_bytes())
+    content.pop("checksum")
+    change(content)
+    text = json.dumps({**content, "checksum": checksum(content)}, indent=1) + "\n"
+    (folder / "manifest.json").write_text(text)
+
+
+def grow(content, number, name, by):
+    content["generations"][number]["totals"][name] += by
+    content["totals"][name] += by
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content["generations"].pop(), "there are 1 generations, at least 2 are expected"),
+        (lambda content: content.pop("generations"), "no 'generations'"),
+        (lambda content: content["generations"][0].update(shards=2), "the generations have 9 shards"),
+        (
+            lambda content: content["generations"][0].update(shards=0),
+            r"generations\[0\].shards is 0, not a whole number",
+        ),
+        (lambda content: content["generations"][1].update(source=3), r"generations\[1\].source is 3, not an object"),
+        (lambda content: content["totals"].update(packs=7), "totals.packs is not the sum of the generations"),
+        (lambda content: content["totals"].update(groups=None), "totals.groups is null"),
+        (
+            lambda content: content["shards"][-1].update(file="../data-00000-of-00001.arrow"),
+            "is named .*, not data-000",
+        ),
+        (lambda content: content["shards"][-1].update(file="data-00021-of-00015.arrow"), "is named .*, not data-00021"),
+        (lambda content: content.update(format_version=1), "no 'source'"),
+        (lambda content: content.update(format_version=5), "has format version 5, this package reads 1 to 4"),
+    ],
+)
+def test_damaged_descriptions_of_generations_are_refused(packed, files, change, words):
+    packer.append(packed, files[1], sync=False)
+    rewritten(packed, change)
+    with pytest.raises(PackerError, match=words):
+        packer.load(packed)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: grow(content, 1, "lower_bound", 50), "generation 1, .*: lower_bound is"),
+        (lambda content: grow(content, 0, "tokens_packed", 1), "generation 0, .* tokens, the manifest says"),
+        (lambda content: grow(content, 1, "pool_packs", 1), "generation 1, .*: pool_packs is"),
+        (lambda content: grow(content, 1, "segments", 1), "generation 1, .*: segments is"),
+        (lambda content: content["generations"][0]["source"].update(documents=100), "document 100 is not of its gener"),
+    ],
+)
+def test_wrong_totals_of_a_generation_are_found(packed, files, change, words):
+    packer.append(packed, files[1], sync=False)
+
+    def changed(content):
+        change(content)
+        totals = content["totals"]
+        totals["efficiency"] = totals["tokens_packed"] / (totals["packs"] * 16)
+
+    rewritten(packed, changed)
+    faults = list(packer.verify(packed))
+    assert any(pa.compute.match_substring_regex(pa.array([fault]), words)[0].as_py() for fault in faults), faults
+
+
+def test_a_shard_with_documents_of_another_generation_is_found(packed, files):
+    manifest = packer.append(packed, files[1], sync=False)
+    entry = manifest.shards[-1]
+    path = packed / entry.file
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    ids = [[number - len(LENGTHS) if number >= 0 else number for number in row] for row in table["doc_ids"].to_pylist()]
+    at = table.column_names.index("doc_ids")
+    table = table.set_column(at, table.schema.field(at), pa.array(ids, table.schema.field(at).type))
+    with pa.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
+    digest = {"bytes": path.stat().st_size, "xxh3_128": xxhash.xxh3_128_hexdigest(path.read_bytes())}
+    rewritten(packed, lambda content: content["shards"][-1].update(digest))
+    assert any("is not of its generation, 140 to 199" in fault for fault in packer.verify(packed))
+
+
+# the command
+
+
+def test_the_command_says_what_was_appended(packed, files):
+    done = CliRunner().invoke(cli, ["append", str(packed), str(files[1])])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("Appended 57 documents in 29 rows of 16 tokens in ")
+    assert done.output.endswith(f"{packed} has 2 generations now: 190 documents in 95 rows\n")
+    again = CliRunner().invoke(cli, ["append", str(packed), str(files[1])])
+    assert again.output == f"{packed} has these documents as its last generation: nothing to do\n"
+    more = CliRunner().invoke(cli, ["append", str(packed), str(files[2]), "--json"])
+    content = json.loads(more.output)
+    assert content["format_version"] == 4
+    assert [part["source"]["documents"] for part in content["generations"]] == [140, 60, 80]
+    sources = [word for path in files for word in ("--source", str(path))]
+    assert CliRunner().invoke(cli, ["verify", str(packed), *sources]).exit_code == 0
