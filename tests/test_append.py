@@ -11,14 +11,17 @@ import xxhash
 from click.testing import CliRunner
 
 import packer
+from packer import signs_of_life
 from packer.cli import cli
 from packer.errors import PackerError
+from packer.output import join_generation
 from packer.output.claim_append import claim_append
 from packer.output.packed_output import PackedOutput
 from packer.pipeline import packed_figures, packed_statistics
 from packer.shards import shard_table
 from packer.shards.manifest import checksum
 from packer.shards.reader import read_manifest
+from packer.stores import RemotePath
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, hashes, masked, same_rows, write
 from tests.test_replace_folder import Killed, killed_at
@@ -219,7 +222,7 @@ def test_kept_tokens_of_an_index_have_one_type(tmp_path):
     two = write(tmp_path / "two.arrow", columns_of(LENGTHS[:30], score=scores(pa.float32())))
     packer.pack(one, tmp_path / "index", index_only=True, keep_tokens=["score"], **OPTIONS)
     packer.append(tmp_path / "index", two, sync=False)
-    with pytest.raises(PackerError, match="'score' is float64 in the source of generation 0, and float32 in that of"):
+    with pytest.raises(PackerError, match=r"'score' is float64 in the source of generation 0, and float32 in that of"):
         packer.load(tmp_path / "index", source=[one, two])
 
 
@@ -287,7 +290,7 @@ def test_an_interrupted_append_goes_on_where_it_stopped(packed, files, tmp_path,
     packer.append(tmp_path / "other", files[1])
     stopped(monkeypatch, packed, files[1])
     assert packer.pack(files[0], packed, **OPTIONS).format_version == 1  # the set is the old one, and complete
-    begun = {path.stat().st_ino for path in (packed / ".packer" / "append").glob("*.arrow")}
+    begun = {path.stat().st_ino for path in (packed / ".packer" / "append-00001").glob("*.arrow")}
     packer.append(packed, files[1])
     assert hashes(packed) == hashes(tmp_path / "other")
     assert len(begun) == 2
@@ -313,7 +316,7 @@ def test_a_set_that_is_replaced_takes_no_part_of_an_append_along(packed, files, 
 
 
 def test_one_process_appends_at_a_time(packed, files):
-    with claim_append(packed, overwrite=False):
+    with claim_append(packed):
         with pytest.raises(PackerError, match="in use by another packer: wait for it, and repeat the command"):
             packer.append(packed, files[1])
         with pytest.raises(PackerError, match="in use by another packer"):
@@ -380,7 +383,9 @@ def test_a_kept_column_has_the_same_type(tmp_path):
 
 def test_a_mixture_is_refused(files, tmp_path):
     packer.pack([(files[0], 1.0), (files[1], 1.0)], tmp_path / "mix", **OPTIONS)
-    with pytest.raises(PackerError, match="is a mixture of a.arrow, b.arrow, whose shares more documents would change"):
+    with pytest.raises(
+        PackerError, match=r"is a mixture of a.arrow, b.arrow, whose shares more documents would change"
+    ):
         packer.append(tmp_path / "mix", files[2])
 
 
@@ -546,3 +551,95 @@ def test_the_command_says_what_was_appended(packed, files):
     assert [part["source"]["documents"] for part in content["generations"]] == [140, 60, 80]
     sources = [word for path in files for word in ("--source", str(path))]
     assert CliRunner().invoke(cli, ["verify", str(packed), *sources]).exit_code == 0
+
+
+# object storage
+
+
+def stored(folder):
+    return {path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in folder.files()}
+
+
+def local(folder):
+    return {path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in folder.iterdir()}
+
+
+@pytest.fixture
+def in_store(packed, files, bucket, monkeypatch):
+    """The same dataset in object storage."""
+    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+    packer.pack(files[0], str(bucket / "set"), **OPTIONS)
+    return bucket / "set"
+
+
+def test_a_set_in_a_store_grows_as_a_local_one(packed, in_store, files):
+    for source in files[1:]:
+        packer.append(packed, source, sync=False)
+        packer.append(str(in_store), source)
+        assert stored(in_store) == local(packed)
+    packer.append(str(in_store), files[2])  # again
+    assert stored(in_store) == local(packed)
+    assert list(packer.verify(str(in_store), files)) == []
+
+
+@pytest.mark.parametrize("name", ["upload", "write_bytes", "replace_bytes", "copy_object", "remove_all"])
+def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, files, monkeypatch, name, tmp_path):
+    packer.append(packed, files[1], sync=False)
+    before, expected = stored(in_store), local(packed)
+    home = join_generation if name == "copy_object" else RemotePath
+    for number in (0, 2):
+        with monkeypatch.context() as struck:
+            usual, calls = getattr(home, name), []
+
+            def killing(*arguments, **options):
+                calls.append(1)
+                if len(calls) > number:
+                    raise Killed
+                return usual(*arguments, **options)
+
+            struck.setattr(home, name, killing)
+            struck.setattr(signs_of_life.SignsOfLife, "end", lambda self, word: self._ended.set())
+            try:
+                packer.append(str(in_store), files[1])
+            except Killed:
+                pass
+        found = {
+            path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in in_store.iterdir() if path.is_file()
+        }
+        is_old = found["manifest.json"] == before["manifest.json"]
+        assert before.items() <= found.items() if is_old else found["manifest.json"] == expected["manifest.json"]
+        dataset = packer.load(str(in_store), cache_dir=tmp_path / "cache")
+        assert len(dataset) == sum(entry.rows for entry in dataset.manifest.shards)
+        assert list(packer.verify(str(in_store), files[0] if is_old else files[:2])) == []
+    packer.append(str(in_store), files[1])
+    assert stored(in_store) == expected
+
+
+def test_of_two_appends_to_a_set_in_a_store_one_fails(packed, in_store, files, monkeypatch):
+    for source in files[1:]:
+        packer.append(packed, source, sync=False)
+    replace = RemotePath.replace_bytes
+
+    def other_first(self, content, state):
+        """Another command puts the same generation in place, and appends its own, between two requests of this one."""
+        monkeypatch.setattr(RemotePath, "replace_bytes", replace)
+        packer.append(str(in_store), files[2])
+        replace(self, content, state)
+
+    monkeypatch.setattr(RemotePath, "replace_bytes", other_first)
+    with pytest.raises(PackerError, match="set was changed by another packer just now: repeat the command"):
+        packer.append(str(in_store), files[1])
+    assert stored(in_store) == local(packed)
+    assert list(packer.verify(str(in_store), files)) == []
+
+
+def test_another_append_to_a_set_in_a_store_is_refused_while_one_is_unfinished(in_store, files, monkeypatch):
+    with monkeypatch.context() as struck:
+        struck.setattr(RemotePath, "upload", lambda self, file: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            packer.append(str(in_store), files[1])
+    with pytest.raises(PackerError, match="unfinished pack from other source files"):
+        packer.append(str(in_store), files[2])
+    assert packer.pack(files[0], str(in_store), **OPTIONS).format_version == 1  # which leaves the append alone
+    packer.append(str(in_store), files[2], overwrite=True)
+    assert list(packer.verify(str(in_store), [files[0], files[2]])) == []

@@ -16,7 +16,7 @@ from packer.output.output_kind import WORK
 from packer.output.packed_output import PACKED
 from packer.output.request import Request, difference
 from packer.output.stored_pack import StoredPack
-from packer.shards.file_names import appending_folder
+from packer.shards.file_names import is_appended_to
 from packer.signs_of_life import SignsOfLife
 from packer.stores import RemotePath
 
@@ -55,7 +55,7 @@ def finish_removal(out: RemotePath) -> None:
     """Remove what a process that was killed after it completed a dataset has left, or one that came late."""
     work = out / WORK
     try:
-        if PACKED.is_complete(out) and work.is_dir() and not appending_folder(out).is_dir():
+        if PACKED.is_complete(out) and work.is_dir() and not is_appended_to(out):
             work.remove_all()
     except PermissionError as error:  # leftovers do no harm
         log.warning(f"{work} is of no use any more, and cannot be removed: {error.strerror}")

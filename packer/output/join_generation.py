@@ -1,14 +1,17 @@
 """Put a finished generation in place, so that the dataset has it or has it not at every instant.
 
-The shards move into the dataset first, under names that its manifest does not list. Then the new manifest replaces the
-old one, by a rename. The small files that list all shards for `datasets` follow. Whoever is killed in between leaves
-`OUT/.packer/append`, from which the next append goes on.
+The shards come into the dataset first, under names that its manifest does not list: by renames, or in object storage as
+copies that the store makes. Then the new manifest replaces the old one: by a rename, or by a put on the condition that
+the old one is still there. The small files that list all shards for `datasets` follow. Whoever is killed in between
+leaves `OUT/.packer/append-N`, from which the next append goes on.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from packer.errors import PackerError
@@ -20,12 +23,17 @@ from packer.shards.files import hash_file
 from packer.shards.generations import first_generations
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
+from packer.stores import AnyPath, RemotePath
+from packer.stores.copy_object import copy_object
+from packer.stores.folder_sizes import folder_sizes
+from packer.stores.remote_path import each_at
+from packer.stores.requests import ChangedError
 
 log = logging.getLogger(__name__)
 
 
-def finish_joining(out: Path, *, sync: bool) -> bool:
-    """Put a generation in place that an interrupted command had finished; return whether there was one.
+def finish_joining(out: AnyPath, *, sync: bool) -> None:
+    """Put a generation in place that an interrupted command had finished, and remove what others have left.
 
     Args:
         out: claimed dataset.
@@ -34,69 +42,119 @@ def finish_joining(out: Path, *, sync: bool) -> bool:
     Raises:
         PackerError: it belongs to another dataset, or a file of it is missing.
     """
-    building = appending_folder(out)
-    if PACKED.is_complete(building):
-        log.info("the documents of an append that was interrupted are put in place first")
-        join_generation(out, sync=sync)
-        return True
-    if building.is_dir() and not (building / WORK).is_dir():  # interrupted when the manifest was in place
-        _replace_small_files(out, building, sync=sync)
-    return False
+    generations = max(len(read_manifest(out).generations), 1)
+    before = appending_folder(out, generations - 1)
+    if before.is_dir():  # interrupted when the manifest was in place
+        _replace_small_files(out, before, sync=sync)
+    if PACKED.is_complete(appending_folder(out, generations)):
+        log.warning("the documents of an append that was interrupted are put in place first")
+        join_generation(out, generations, sync=sync)
+    elif (left := appending_folder(out, generations)).is_dir() and not (left / WORK).is_dir():
+        _remove(left)
 
 
-def join_generation(out: Path, *, sync: bool) -> None:
-    """Put the generation that is finished in the building folder of a dataset in place.
+def join_generation(out: AnyPath, generation: int, *, sync: bool) -> None:
+    """Put the generation with this number in place, which is finished in its own folder.
 
     Args:
         out: claimed dataset.
+        generation: number of the generation.
         sync: fsync the folder.
 
     Raises:
-        PackerError: it belongs to another dataset, or a file of it is missing.
+        PackerError: the dataset has changed, or a file of the generation is missing.
     """
-    building = appending_folder(out)
+    building, old = appending_folder(out, generation), out / MANIFEST
+    state = old.stat() if isinstance(old, RemotePath) else None  # subtle: before it is read
     grown, present = read_manifest(building), read_manifest(out)
-    _refuse_other(out, grown, present)
-    entries = grown.shards[len(present.shards) :]
-    moves = {shard_name(number, len(entries)): entry.file for number, entry in enumerate(entries)}
-    moves |= {name: name for name in grown.files if name not in present.files}
-    for begun, name in moves.items():
-        if (building / begun).is_file():
-            (building / begun).rename(out / name)
-    for entry in entries:
-        path = out / entry.file
-        if not path.is_file() or path.stat().st_size != entry.bytes:
-            raise PackerError(
-                f"{path} is missing or damaged, and belongs to documents that were being appended: "
-                f"remove {building}, and append them again"
-            )
-    if sync:
-        sync_folder(out)
-    (building / MANIFEST).rename(out / MANIFEST)
-    if sync:
-        sync_folder(out)
+    if present != grown:
+        _refuse_other(out, building, grown, present)
+        _bring(out, building, grown, present, sync=sync)
+        new = building / MANIFEST
+        if isinstance(old, RemotePath):
+            assert state is not None
+            try:
+                old.replace_bytes(new.read_bytes(), state)
+            except ChangedError:
+                raise PackerError(f"{out} was changed by another packer just now: repeat the command") from None
+        elif isinstance(new, Path):
+            new.rename(old)
+            if sync:
+                sync_folder(old.parent)
     _replace_small_files(out, building, sync=sync)
 
 
-def _replace_small_files(out: Path, building: Path, *, sync: bool) -> None:
-    """Move small files that the manifest lists into the dataset, and remove what is left of the building folder."""
-    for name, digest in read_manifest(out).files.items():
-        if (building / name).is_file() and hash_file(building / name) == digest:
-            (building / name).rename(out / name)
-    if sync:
+def _bring(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest, *, sync: bool) -> None:
+    """Bring shards and lists of a generation into the dataset, which does not know them yet."""
+    entries = grown.shards[len(present.shards) :]
+    _move(out, building, {shard_name(number, len(entries)): entry.file for number, entry in enumerate(entries)})
+    for name in grown.files:
+        if name not in present.files:
+            _copy(building / name, out / name, sync=sync)
+    if isinstance(out, RemotePath):
+        sizes = folder_sizes(out)
+    else:
+        sizes = {entry.file: (out / entry.file).stat().st_size for entry in entries if (out / entry.file).is_file()}
+    for entry in entries:
+        if sizes.get(entry.file) != entry.bytes:
+            raise PackerError(
+                f"{out / entry.file} is missing or damaged, and belongs to documents that were being appended: "
+                f"remove {building}, and append them again"
+            )
+    if sync and isinstance(out, Path):
         sync_folder(out)
-    shutil.rmtree(building)
 
 
-def _refuse_other(out: Path, grown: Manifest, present: Manifest) -> None:
+def _move(out: AnyPath, building: AnyPath, names: Mapping[str, str]) -> None:
+    """Move files from one folder to another under new names; those that are moved already are left out."""
+
+    def move(name: str) -> None:
+        path, to = building / name, out / names[name]
+        if isinstance(path, RemotePath) and isinstance(to, RemotePath):
+            copy_object(path, to)
+        elif isinstance(path, Path) and path.is_file():
+            path.rename(str(to))
+
+    each_at(out, move, list(names))
+
+
+def _copy(path: AnyPath, to: AnyPath, *, sync: bool) -> None:
+    """Copy a small file, completely or not at all."""
+    if isinstance(path, RemotePath) and isinstance(to, RemotePath):
+        copy_object(path, to)
+    elif isinstance(path, Path):
+        temporary = path.with_name(f"{path.name}.copied")
+        shutil.copyfile(path, temporary)
+        if sync:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        temporary.rename(str(to))
+
+
+def _replace_small_files(out: AnyPath, building: AnyPath, *, sync: bool) -> None:
+    """Copy small files that the manifest lists into the dataset, and remove the folder of the generation."""
+    for name, digest in read_manifest(out).files.items():
+        path = building / name
+        if path.is_file() and hash_file(path) == digest:
+            _copy(path, out / name, sync=sync)
+    if sync and isinstance(out, Path):
+        sync_folder(out)
+    _remove(building)
+
+
+def _remove(building: AnyPath) -> None:
+    if isinstance(building, RemotePath):
+        building.remove_all()
+    else:
+        shutil.rmtree(building)
+
+
+def _refuse_other(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest) -> None:
     """Raise a PackerError if a generation was not made for the dataset as it is."""
     before = first_generations(grown, max(len(grown.generations) - 1, 1))
-    if len(grown.generations) < 2 or (before.options, before.source, tuple(before.shards)) != (
-        present.options,
-        present.source,
-        tuple(present.shards),
-    ):
+    one, other = ((each.options, each.source, tuple(each.shards)) for each in (before, present))
+    if len(grown.generations) < 2 or one != other:
         raise PackerError(
-            f"{appending_folder(out)} holds documents to be appended to another state of {out}: remove it, and "
-            "append them again"
+            f"{building} holds documents that were to be appended to another state of {out}: remove it, and append "
+            "them again"
         )

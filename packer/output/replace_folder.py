@@ -23,7 +23,7 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.output.output_kind import LOCK, WORK, Kind
-from packer.shards.file_names import appending_folder
+from packer.shards.file_names import is_appended_to
 
 _OLD = "old"
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -78,7 +78,7 @@ def restore(out: Path, kind: Kind) -> None:
         if kind.is_complete(building) and not (building / WORK).is_dir():
             building.rename(old)  # interrupted right after the swap
             _retire(old, out, kind)
-        if (out / WORK).is_dir() and not appending_folder(out).exists():
+        if (out / WORK).is_dir() and not is_appended_to(out):
             shutil.rmtree(out / WORK, ignore_errors=True)
 
 

@@ -25,6 +25,7 @@ from packer.pipeline.read_documents import SourceLike, one_source
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
+from packer.ranks import RankOf
 from packer.shards.file_names import appending_folder
 from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest
@@ -85,13 +86,9 @@ def append(
         PackerError: anything that the user can fix, in one line.
     """
     folder, source = any_path(expanded(packed)), _as_one(expanded(source))
-    if isinstance(folder, RemotePath):
-        raise PackerError(
-            f"{folder} is in object storage, where nothing can be appended yet: append to a local copy, and upload it"
-        )
     options_with(folder, read_manifest(folder), tokenizer)  # what is wrong at first sight leaves no trace
     refuse_inside(source, folder)
-    with system_errors(folder, resumes=True), claim_append(folder, overwrite=overwrite):
+    with system_errors(folder, resumes=True), claim_append(folder):
         # Put in place what an interrupted command had finished.
         finish_joining(folder, sync=sync)
 
@@ -107,7 +104,7 @@ def append(
         _pack(base, opened, options, workers or available_workers(), progress, sync=sync, overwrite=overwrite)
 
         # Put it in place.
-        join_generation(folder, sync=sync)
+        join_generation(folder, base.generations, sync=sync)
         return AppendResult(manifest=read_manifest(folder), output=folder, found_complete=False)
 
 
@@ -167,9 +164,10 @@ def _pack(
     watch = Watch.of(opened)
     request = request_of(opened, options.to_dict())
     request = replace(request, options={**request.options, "appended_to": base.key})
-    building = appending_folder(base.folder)
+    building = appending_folder(base.folder, base.generations)
+    place = RankOf(rank=0, ranks=1) if isinstance(building, RemotePath) else None
     with (
-        claim_pack(building, request, sync=sync, overwrite=False, shared=False, patience=_PATIENCE) as claimed,
-        chosen_engine(claimed, _ENGINE, None, workers) as engine,
+        claim_pack(building, request, sync=sync, overwrite=overwrite, shared=False, patience=_PATIENCE) as claimed,
+        chosen_engine(claimed, _ENGINE, place, workers) as engine,
     ):
         pack_into(claimed, opened, watch, options, engine, progress, overwrite=overwrite, base=base)

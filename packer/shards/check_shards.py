@@ -57,11 +57,12 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
     if content.pop("checksum", None) != checksum(content) or not canonical:
         yield f"{MANIFEST} does not match its own checksum: it was changed after packing"
         return  # nothing else can be trusted
+    last = appending_folder(folder, len(manifest.shard_ends) - 1)
     for name, expected in manifest.files.items():
         path = folder / name
         if not path.is_file():
             yield f"{name} is missing"
-        elif hash_file(path) != expected and not _is_appended(folder, name, expected):
+        elif hash_file(path) != expected and not _is_appended(last / name, expected):
             yield f"{name} was changed after packing"
     parts = parts_of(manifest)
     for part in parts:
@@ -69,7 +70,7 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
             yield from rejected_faults(folder, part)
     named = {entry.file for entry in manifest.shards}
     unlisted = [name for name in _names_in(folder) if name not in named and name not in manifest.files]
-    appended = names_appended(folder) if unlisted else ()
+    appended = _names_appended(appending_folder(folder, len(parts))) if unlisted else ()
     yield from (f"{name} is not listed in the manifest" for name in unlisted if name not in appended)
     yield from manifest_faults(folder, manifest)
     done, total = 0, sum(entry.bytes for entry in manifest.shards)
@@ -91,16 +92,15 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
             yield from (in_generation(part, fault) for fault in totals_faults(part, counted))
 
 
-def _is_appended(folder: AnyPath, name: str, digest: str) -> bool:
+def _is_appended(path: AnyPath, digest: str) -> bool:
     """Whether a small file is still to be put in place by an append, which has replaced the manifest."""
-    path = appending_folder(folder) / name
     return path.is_file() and hash_file(path) == digest
 
 
-def names_appended(folder: AnyPath) -> frozenset[str]:
+def _names_appended(building: AnyPath) -> frozenset[str]:
     """Return the names of the files that an append is putting in place, before it replaces the manifest."""
     try:
-        return frozenset(names_listed(json.loads((appending_folder(folder) / MANIFEST).read_bytes())))
+        return frozenset(names_listed(json.loads((building / MANIFEST).read_bytes())))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return frozenset()
 

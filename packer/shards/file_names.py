@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
-from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from packer.facts import REJECTED
-from packer.stores import AnyPath, RemotePath
+from packer.stores import AnyPath
 
 MANIFEST = "manifest.json"
 
@@ -71,18 +70,12 @@ def names_listed(content: Mapping[str, Any]) -> list[str]:
     return [*all_shard_names(*ends), *content["files"]]
 
 
-@overload
-def appending_folder(folder: Path) -> Path: ...
+def appending_folder(folder: AnyPath, generation: int) -> AnyPath:
+    """Return the folder in which a generation with this number is made, to be appended to a packed dataset."""
+    return folder / ".packer" / f"append-{generation:05d}"
 
 
-@overload
-def appending_folder(folder: RemotePath) -> RemotePath: ...
-
-
-@overload
-def appending_folder(folder: AnyPath) -> AnyPath: ...
-
-
-def appending_folder(folder: AnyPath) -> AnyPath:
-    """Return the folder in which a generation is made that is to be appended to a packed dataset."""
-    return folder / ".packer" / "append"
+def is_appended_to(folder: AnyPath) -> bool:
+    """Whether a generation of a packed dataset was begun, and is not in place."""
+    work = folder / ".packer"
+    return work.is_dir() and any(path.name.startswith("append-") for path in work.iterdir())

@@ -13,6 +13,7 @@ from packer.stores.address import SCHEMES, Address
 from packer.stores.remote_file import RemoteFile
 from packer.stores.requests import (
     PART,
+    ChangedError,
     CutShortError,
     count,
     in_parallel,
@@ -39,11 +40,14 @@ class ObjectState:
     st_mtime_ns: int
     """Time of the last write, in ns."""
 
+    version: str | None = None
+    """Version of the object, where the store numbers them."""
+
     @classmethod
     def of(cls, found: Any) -> ObjectState:
         """Return the state in an answer of obstore."""
         modified = int(found["last_modified"].timestamp() * 1_000_000_000)
-        return cls(found["size"], found["e_tag"] or "", modified)
+        return cls(found["size"], found["e_tag"] or "", modified, found["version"])
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -212,6 +216,19 @@ class RemotePath(Address):
         try:
             self._requested(write)
         except FileExistsError:
+            if self.read_bytes() != content:  # otherwise it was written by a try whose answer was lost, or is the same
+                raise
+
+    def replace_bytes(self, content: bytes, state: ObjectState) -> None:
+        """Write the object if it is still in this state; raise a ChangedError if it has another content by now."""
+        obstore = library(str(self))
+
+        store = self.store
+        mode = {"e_tag": state.etag} | ({"version": state.version} if state.version is not None else {})
+        count(writes=1, bytes_written=len(content))
+        try:
+            self._requested(lambda: obstore.put(store, self.key, content, mode=mode))
+        except ChangedError:
             if self.read_bytes() != content:  # otherwise it was written by a try whose answer was lost, or is the same
                 raise
 
