@@ -37,7 +37,7 @@ from packer.pipeline.write_shards import write_shards
 from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere
 from packer.shards.file_names import MANIFEST, rejected_name
-from packer.shards.generations import with_files, with_generation
+from packer.shards.generations import parts_of, with_files, with_generation
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import kept_shards
@@ -166,22 +166,24 @@ def _find_complete(out: AnyPath, opened: OpenDocuments, request: Request, progre
         PackerError: the dataset is damaged, or has other options or another source.
     """
     manifest = read_manifest(out)
-    found, requested = _request_in(manifest), request.without_times
+    packed = parts_of(manifest)[0]  # what was appended since is not asked for, and stays
+    found, requested = _request_in(packed), request.without_times
     remedy = f"choose another --output, or {way_to_replace(out)}"
     is_same = found == requested
     if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
-        is_same = opened.survey(progress).identity == manifest.source
+        is_same = opened.survey(progress).identity == packed.source
     if not is_same:
         raise PackerError(f"{out} is complete, packed {difference(found, requested)}: {remedy}")
     check_files(out / MANIFEST, manifest.shards, manifest.files)
     paths = [path for input_ in opened.inputs for path, _ in files_read(input_)]
-    if len(paths) >= len(opened.inputs) and not changed_since(out / MANIFEST, paths):
+    is_dated = packed.part is None and len(paths) >= len(opened.inputs)  # an append writes the manifest later
+    if is_dated and not changed_since(out / MANIFEST, paths):
         checked = "its shards have the recorded sizes, and no source file was written since"
         return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
     log.info("the times of the source files do not prove that they are unchanged: comparing every token")
     from packer.pipeline.verifying import compare_opened
 
-    fault = next(compare_opened(out, manifest, opened, progress), None)
+    fault = next(compare_opened(out, packed, opened, progress), None)
     if fault is not None:
         raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")
     checked = "its shards have the recorded sizes, and hold every token of the source"
