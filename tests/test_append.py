@@ -593,6 +593,19 @@ def test_a_set_in_a_store_grows_as_a_local_one(packed, in_store, files):
     assert list(packer.verify(str(in_store), files)) == []
 
 
+def killing(usual, number):
+    """A function that is killed when it was called so often."""
+    calls = []
+
+    def killed(*arguments, **options):
+        calls.append(1)
+        if len(calls) > number:
+            raise Killed
+        return usual(*arguments, **options)
+
+    return killed
+
+
 @pytest.mark.parametrize("name", ["upload", "write_bytes", "replace_bytes", "copy_object", "remove_all"])
 def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, files, monkeypatch, name, tmp_path):
     packer.append(packed, files[1], sync=False)
@@ -600,15 +613,7 @@ def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, f
     home = join_generation if name == "copy_object" else RemotePath
     for number in (0, 2):
         with monkeypatch.context() as struck:
-            usual, calls = getattr(home, name), []
-
-            def killing(*arguments, **options):
-                calls.append(1)
-                if len(calls) > number:
-                    raise Killed
-                return usual(*arguments, **options)
-
-            struck.setattr(home, name, killing)
+            struck.setattr(home, name, killing(getattr(home, name), number))
             struck.setattr(signs_of_life.SignsOfLife, "end", lambda self, word: self._ended.set())
             try:
                 packer.append(str(in_store), files[1])
