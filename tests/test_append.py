@@ -1,5 +1,6 @@
 """`packer append`: new documents in new shards, old files untouched, and a kill leaves the old set or the new one."""
 
+import contextlib
 import json
 import pickle
 import shutil
@@ -615,10 +616,8 @@ def test_a_kill_leaves_the_old_set_in_a_store_or_the_new_one(packed, in_store, f
         with monkeypatch.context() as struck:
             struck.setattr(home, name, killing(getattr(home, name), number))
             struck.setattr(signs_of_life.SignsOfLife, "end", lambda self, word: self._ended.set())
-            try:
+            with contextlib.suppress(Killed):
                 packer.append(str(in_store), files[1])
-            except Killed:
-                pass
         found = {
             path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in in_store.iterdir() if path.is_file()
         }

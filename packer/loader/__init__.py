@@ -22,6 +22,7 @@
     attention_balance.py  batches of about equal work
     accelerate_calls.py   calls of accelerate that mean something else
     sampler.py        batches per rank, with a state to resume from
+    padding_row.py    a row of padding, for empty batches
     document_rows.py  documents of each row, for trainers that make their own examples
     index_tokens.py   tokens of an index, read from its source
     collating.py      collate, flatten and batches, which a training loop calls

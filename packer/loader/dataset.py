@@ -11,20 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.labels import NO_LOSS
 from packer.loader.epoch_list import EpochList
 from packer.loader.open_shards import ColumnViews, OpenOne, OpenShard, OpenShards, Row
+from packer.loader.padding_row import padding_row
 from packer.loader.remote_shards import CacheOptions, RemoteShards
 from packer.paths import expanded
 from packer.progress import silent
 from packer.shards.generations import first_generations
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, read_manifest
-from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath, any_path
 
@@ -239,26 +237,15 @@ class PackedDataset:
         opened = next(iter(self._shards.opened), 0)
         return self._shards.open(opened).view(0)
 
+    def _padding_row(self) -> Row:
+        views = self._any_views()
+        return padding_row(views, self._token_dtypes(views), max_len=self.max_len, pad_id=self.pad_id)
+
     def _token_dtypes(self, views: ColumnViews) -> dict[str, np.dtype[Any]]:
         """Return the types of the columns with a value per token, in the order of a row."""
         if self._tokens is not None:
             return self._tokens.dtypes
         return {name: values.dtype for name, values in views.tokens.items()}
-
-    def _padding_row(self) -> Row:
-        views = self._any_views()
-        token_fill = {"input_ids": self.pad_id, "labels": NO_LOSS}
-        segment_fill = {"seq_lengths": self.max_len, "doc_ids": PADDING, "source_ids": PADDING}
-        row: Row = {}
-        for name, dtype in self._token_dtypes(views).items():
-            row[name] = np.full(self.max_len, token_fill.get(name, 0), dtype)
-        if "position_ids" in row:
-            row["position_ids"] = np.arange(self.max_len, dtype=np.int32)
-        for name, values in views.segments.items():
-            row[name] = np.array([segment_fill.get(name, 0)], values.dtype)
-        for name, column in views.others.items():
-            row[name] = np.array([False if column.type == pa.bool_() else None])  # as padding has it on disk
-        return row
 
 
 def load(
