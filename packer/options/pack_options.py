@@ -285,7 +285,7 @@ class PackOptions:
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """Columns of one value per document that are read: to keep, to limit and to group by."""
+        """The columns of one value per document that are read; they are kept, limited or grouped by."""
         group = () if self.group_by is None else (self.group_by,)
         return tuple(dict.fromkeys((*self.keep, *self.limits, *group)))
 
