@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pathlib
 import pickle
 import shutil
 
@@ -464,6 +465,27 @@ def test_very_many_shards_are_in_a_table_of_each_generation(packed, files, tmp_p
     (packed / "manifest-shards-00002.arrows").unlink()
     with pytest.raises(PackerError, match=r"manifest-shards-00002.arrows is missing"):
         packer.load(packed)
+
+
+def test_a_kill_before_the_manifest_leaves_a_table_to_go_on_from(packed, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 18)
+    shutil.copytree(packed, tmp_path / "other")
+    packer.append(tmp_path / "other", files[1], sync=False)
+    rename = pathlib.Path.rename
+
+    def killed(path, target):
+        if pathlib.Path(target) == packed / "manifest.json":
+            raise Killed
+        return rename(path, target)
+
+    with monkeypatch.context() as struck:
+        struck.setattr(pathlib.Path, "rename", killed)
+        with pytest.raises(Killed):
+            packer.append(packed, files[1], sync=False)
+    assert (packed / "manifest-shards-00001.arrows").exists()
+    assert list(packer.verify(packed, files[0])) == []
+    packer.append(packed, files[1], sync=False)
+    assert hashes(packed) == hashes(tmp_path / "other")
 
 
 def rewritten(folder, change):
