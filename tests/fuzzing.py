@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from tests.fuzzing_index import index_fault, pack_index
 from tests.fuzzing_kept import KEPT as KEPT
 from tests.fuzzing_kept import make_manifest_fit, pack_keeping, reading_fault
 
@@ -322,6 +323,10 @@ def packed_fault(folder: Path, *, intact: bool) -> str | None:
     return next((f"the message is no line: {text!r}" for text in messages if "\n" in text or len(text) > 2000), None)
 
 
+INDEX = "index-shard"
+"""Name of a shard of an index to damage."""
+
+
 # The child
 
 
@@ -350,6 +355,18 @@ def open_target(name: str, folder: Path) -> tuple[bytes, Callable[[bytes, Path],
             return reading_fault(here, source, with_report=zlib.crc32(content) % 16 == 0)  # it takes longest
 
         return first.read_bytes(), try_kept
+
+    if name == INDEX:
+        source, index = pack_index(write_source, folder)
+        first = min(index.glob("*.arrow"))
+
+        def try_index(content: bytes, here: Path) -> str | None:
+            shutil.copytree(index, here)
+            (here / first.name).write_bytes(content)
+            make_manifest_fit(here, first.name)
+            return index_fault(here, source)
+
+        return first.read_bytes(), try_index
 
     def try_source(content: bytes, here: Path) -> str | None:
         return source_fault(*write_source(name, content, here), here / "out")

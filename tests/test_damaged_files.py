@@ -28,13 +28,13 @@ MUTATIONS = 60 * FUZZ  # per file
 KEPT = [f"kept-{column}" for column in fuzzing.KEPT]
 
 
-@pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard", "kept-string", "kept-struct"])
+@pytest.mark.parametrize("name", ["stream", "stream-zstd", "parquet", "packed-shard", "kept-string", "index-shard"])
 def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, name):
     assert fuzzing.run(name, 0, 60, tmp_path) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT])
+@pytest.mark.parametrize("name", [*fuzzing.SOURCES, *fuzzing.PACKED, *KEPT, fuzzing.INDEX])
 def test_thousands_of_damaged_files_are_refused_or_read_correctly(tmp_path, name):
     assert fuzzing.run(name, 60, MUTATIONS, tmp_path) == []
 
