@@ -44,12 +44,12 @@ autodoc_mock_imports = ["torch", "transformers"]
 python_use_unqualified_type_names = True
 
 # Types of other packages: the build is offline, so there is no inventory to look them up in.
-INTERNAL = (  # `format.md` describes the fields of the first five; PackArguments has those of PackOptions
+INTERNAL = (  # `format.md` describes the fields of the first four; PackArguments has those of PackOptions
+    "packer.facts.generation.Generation",
     "packer.facts.source_identity.SourceIdentity",
     "packer.facts.totals.Totals",
-    "packer.facts.generation.Generation",
     "packer.shards.manifest_fields.ShardEntry",
-    "packer.shards.manifest.PartOfSet",
+    "packer.shards.manifest.PartOfSet",  # nothing that a file has
     "PackArguments",
     "packer.stores.remote_path.RemotePath",  # users write addresses
     "AnyPath",  # a path or such an address

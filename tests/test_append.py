@@ -235,6 +235,8 @@ def test_lengths_alone_are_appended(tmp_path):
     packer.append(tmp_path / "set", tmp_path / "two.npy", sync=False)
     segments = sorted(segment for row in packer.rows(tmp_path / "set") for segment in row)
     assert [(segment.doc_id, segment.length) for segment in segments] == list(enumerate([5, 9, 3, 16, 7, 7, 2]))
+    before = [segment.doc_id for row in packer.rows(tmp_path / "set", generations=1) for segment in row]
+    assert sorted(before) == [0, 1, 2, 3]
 
 
 # kills

@@ -21,10 +21,12 @@
     lanes.py          order of rows in lanes, of which each rank reads its own
     attention_balance.py  batches of about equal work
     accelerate_calls.py   calls of accelerate that mean something else
+    epoch_list.py     a batch that knows its epoch
     sampler.py        batches per rank, with a state to resume from
     padding_row.py    a row of padding, for empty batches
     document_rows.py  documents of each row, for trainers that make their own examples
     index_tokens.py   tokens of an index, read from its source
+    index_generations.py  those of an index that was appended to, from the source of each generation
     collating.py      collate, flatten and batches, which a training loop calls
     loss.py           losses as means over tokens, sequences or documents
     schedule.py       effect of packing on batch size, steps and betas

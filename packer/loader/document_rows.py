@@ -128,7 +128,11 @@ class DocumentBatchSampler(BatchSampler):
 
 
 def rows(
-    path: str | AnyPath, *, cache_dir: str | Path | None = None, cache_bytes: int | str | None = None
+    path: str | AnyPath,
+    *,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int | str | None = None,
+    generations: int | None = None,
 ) -> DocumentRows:
     """Open a packed dataset, of which only the documents of each row are needed.
 
@@ -138,11 +142,12 @@ def rows(
         path: folder of the dataset, or its address in object storage.
         cache_dir: as in `load`.
         cache_bytes: as in `load`.
+        generations: as in `load`.
 
     Raises:
         PackerError: as `load`.
     """
-    return DocumentRows(load(path, cache_dir=cache_dir, cache_bytes=cache_bytes))
+    return DocumentRows(load(path, cache_dir=cache_dir, cache_bytes=cache_bytes, generations=generations))
 
 
 def _segments(row: Row) -> list[Segment]:
