@@ -308,3 +308,47 @@ def test_a_damaged_index_reads_nothing_outside_its_source(tmp_path, seed):
         list(packer.load(index, source=source))
     with pytest.raises(PackerError, match=r"refers to .*, which the source does not have"):
         packer.materialize(index, source, tmp_path / "made")
+
+
+def test_an_index_in_object_storage_reads_a_local_source(tmp_path, bucket, monkeypatch):
+    monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
+    source = plain(tmp_path, labels=masked)
+    copy, _ = packed_twice(tmp_path, source)
+    options = {"max_len": 16, "shard_size": 16 * 4 * 12}
+    packer.pack(source, str(bucket / "index"), index_only=True, **options)
+    same_rows(packer.load(copy), packer.load(str(bucket / "index"), source=source))
+    packer.materialize(str(bucket / "index"), source, tmp_path / "made", sync=False)
+    assert hashes(tmp_path / "made") == hashes(copy)
+
+
+def test_a_source_in_object_storage_is_packed_and_materialized(tmp_path, bucket):
+    source = plain(tmp_path, labels=masked)
+    copy, index = packed_twice(tmp_path, source)
+    (bucket / "source.arrow").upload(source)
+    options = {"max_len": 16, "shard_size": 16 * 4 * 12, "sync": False}
+    packer.pack(str(bucket / "source.arrow"), tmp_path / "of-store", index_only=True, **options)
+    assert hashes(tmp_path / "of-store") == hashes(index)
+    packer.materialize(index, str(bucket / "source.arrow"), tmp_path / "made", sync=False)
+    assert hashes(tmp_path / "made") == hashes(copy)
+    with pytest.raises(PackerError, match=r"source.arrow is in object storage, and an index reads tokens row by row"):
+        packer.load(index, source=str(bucket / "source.arrow"))
+
+
+def test_an_interrupted_index_is_resumed(tmp_path, monkeypatch):
+    source = plain(tmp_path)
+    _, index = packed_twice(tmp_path, source)
+    options = {"max_len": 16, "shard_size": 16 * 4 * 12, "index_only": True}
+    written = []
+
+    def stop_at_third(self, *arguments):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(commit(self, *arguments))
+
+    commit = PackedOutput.commit
+    with monkeypatch.context() as patched:
+        patched.setattr(PackedOutput, "commit", stop_at_third)
+        with pytest.raises(KeyboardInterrupt):
+            packer.pack(source, tmp_path / "again", workers=1, **options)
+    packer.pack(source, tmp_path / "again", **options)
+    assert hashes(tmp_path / "again") == hashes(index)
