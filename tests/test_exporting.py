@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import packer
 from packer import PackerError
 from packer.cli import cli
-from packer.cli import export as command
+from packer.cli.export import export as command
 from packer.exporting import COMPRESSIONS, TARGETS
 from packer.exporting.targets import Target
 from packer.exporting.write_export import EXPORT, RECORD

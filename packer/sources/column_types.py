@@ -108,7 +108,7 @@ def as_plain(array: pa.Array) -> pa.Array:
 
 def can_be_kept(kind: pa.DataType) -> bool:
     """Whether values of a type can be taken, joined and nulled, which excludes unions and list views."""
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or _has_union(plain_type(kind)):
         return False
     try:
         values = as_plain(pa.nulls(2, kind))
@@ -117,6 +117,12 @@ def can_be_kept(kind: pa.DataType) -> bool:
     except (pa.ArrowException, ValueError, TypeError):
         return False
     return True
+
+
+def _has_union(kind: pa.DataType) -> bool:
+    """Whether a type is a union, which has no null, at any level of nesting."""
+    inside = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_union(kind) or any(map(_has_union, inside))
 
 
 def _is_number(kind: pa.DataType) -> bool:
