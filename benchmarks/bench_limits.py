@@ -21,9 +21,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.bounds import limited_bounds
-from packer.algorithms.limited_fit import fit_limited
-from packer.plan.limited_rows import pack_limited
+from packer.algorithms.bounds import vector_bounds
+from packer.algorithms.vector_first_fit import vector_first_fit
+from packer.plan.vector_packing import pack_vectors
 
 CAPACITIES = np.array([8192, 16])
 WAYS = ("packer", "first fit decreasing", "first fit")
@@ -52,7 +52,7 @@ def first_fit(demands: NDArray[np.int32], order: NDArray[np.int64]) -> int:
     """Return the rows of first fit in this order."""
     rooms = np.empty((0, len(CAPACITIES)), np.int64)
     row_of = np.empty(demands.shape[1], np.int64)
-    return fit_limited(np.ascontiguousarray(demands.T), CAPACITIES, order, rooms, row_of)
+    return vector_first_fit(np.ascontiguousarray(demands.T), CAPACITIES, order, rooms, row_of)
 
 
 def decreasing(demands: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -62,9 +62,9 @@ def decreasing(demands: NDArray[np.int32]) -> NDArray[np.int64]:
 
 def measure(name: str, demands: NDArray[np.int32], runs: int) -> None:
     """Print a line of the table."""
-    bounds = limited_bounds(demands, CAPACITIES)
+    bounds = vector_bounds(demands, CAPACITIES)
     ways: dict[str, Callable[[], int]] = {
-        "packer": lambda: len(pack_limited(demands, CAPACITIES, seed=1)),
+        "packer": lambda: len(pack_vectors(demands, CAPACITIES, seed=1)),
         "first fit decreasing": lambda: first_fit(demands, decreasing(demands)),
         "first fit": lambda: first_fit(demands, np.arange(demands.shape[1])),
     }
@@ -86,7 +86,7 @@ def measure(name: str, demands: NDArray[np.int32], runs: int) -> None:
 @click.option("--runs", default=3, show_default=True, help="Runs of each, of which the median is printed.")
 def main(documents: tuple[float, ...], lengths: Path | None, runs: int) -> None:
     warm = vision_table(20_000, (256, 460))
-    pack_limited(warm, CAPACITIES, seed=1)
+    pack_vectors(warm, CAPACITIES, seed=1)
     first_fit(warm, decreasing(warm))
     print(f"{'':12} {'items':>9} {'tokens':>8} {'images':>8}", *(f"{way:>26}" for way in WAYS))
     for number in documents:

@@ -110,7 +110,7 @@ def optimal_packs(lengths, capacity, max_segments=None):
     return best
 
 
-def fewest_limited_rows(items, capacities, max_segments=None):
+def fewest_vector_rows(items, capacities, max_segments=None):
     """The fewest rows for items, each a tuple of demands, by trying every way."""
     best = len(items)
 
@@ -132,7 +132,7 @@ def fewest_limited_rows(items, capacities, max_segments=None):
     return best
 
 
-def first_fit_limited(items, capacities, rows):
+def vector_first_fit(items, capacities, rows):
     """The number of the first row with room for each item, a tuple of demands; `rows` are those that there are."""
     rows, found = [list(row) for row in rows], []
     for item in items:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 COARSE = 1 << 17
-"""Largest capacity of `limited_bounds` that is counted exactly."""
+"""Largest capacity of `vector_bounds` that is counted exactly."""
 
 
 def lower_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
@@ -70,7 +70,7 @@ def _below(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
     return counts, tokens
 
 
-def limited_bounds(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
+def vector_bounds(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rows that no packing of items with several demands can go below, by each resource alone.
 
     The largest of them is a lower bound. Demands of a capacity above COARSE are counted in coarser units, rounded down.

@@ -7,7 +7,7 @@
 - `make_plan`: plans the rows in one of three ways
     - `partitioning`: partitions pack their own documents (`partition_rows`), regions pack leftovers (`leftover_rows`)
     - `order_plan`: rows follow the order of the source
-    - `group_plan`: groups of documents are kept together or apart; `limited_plan`: rows have limits besides tokens
+    - `group_plan`: groups of documents are kept together or apart; `limit_plan`: rows have limits besides tokens
 - `index_shards`: takes the rows of an index instead (`materializing`); `packed_source` opens what was packed again
 - `shard_maker`, `write_shards`: make and write the shards of a plan; `leftover_values`: values that travel to the pool
 - `watch_source`, `disk_space`: source files must not change, rows must fit

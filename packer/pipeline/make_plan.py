@@ -3,7 +3,7 @@
 - With a histogram algorithm, partitions of the source pack their own documents (`partitioning`).
 - With an order algorithm, rows follow the order of the source (`order_plan`).
 - With groups of documents, or limits besides tokens, the whole plan is made at once and held in memory (`group_plan`,
-  `limited_plan`).
+  `limit_plan`).
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _plan_whole(
     """Plan rows with groups or limits; the whole plan is saved as one note, and then mapped."""
     from packer.pipeline.group_plan import plan_groups
     from packer.pipeline.grouping import document_groups
-    from packer.pipeline.limited_plan import limited_values, plan_limited
+    from packer.pipeline.limit_plan import limit_values, plan_under_limits
 
     documents = mapped.documents
     assert documents.lengths is not None
@@ -217,8 +217,8 @@ def _plan_whole(
     def make() -> Note:
         lists = None if table.lists is None else lists_of(table, np.arange(len(table.lengths)))
         if options.limit:
-            values = limited_values(table.extra, lists, options, documents.describe)
-            plan, totals = plan_limited(segments, values, options, rows_per_shard=rows_per_shard)
+            values = limit_values(table.extra, lists, options, documents.describe)
+            plan, totals = plan_under_limits(segments, values, options, rows_per_shard=rows_per_shard)
         else:
             groups = document_groups(table.extra, lists, options)
             assert groups is not None

@@ -5,7 +5,7 @@
 - `rows`: draw rows or follow patterns, and fill them with segments; `shares`: deal patterns to partitions
 - `pieces`: segments located in the source, as shards and leftovers store them
 - `ordered`: make rows in the order of the source again, from where they begin
-- `limited_rows`: pack items under several limits at once
+- `vector_packing`: pack items that have several demands, such as tokens and images
 - `whole_plan`: hold a whole plan in memory, for groups
 - `groups`, `apart`: make rows of one group only, or without two segments of a group
 - `mixture_shares`: decide how much a mixture takes of its sources; `hash_sample`: sample them without storing members

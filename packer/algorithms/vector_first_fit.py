@@ -1,4 +1,4 @@
-"""First fit under several limits at once, by a tree over the rows that knows the largest room of each resource."""
+"""Vector packing by first fit: a tree over the rows knows the largest room of each resource."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_VISITS = 1 << 16
 _WHOLE = 1 << 40  # a capacity, as a share
 
 
-def fit_limited(
+def vector_first_fit(
     demands: NDArray[np.int32],
     capacities: NDArray[np.int64],
     order: NDArray[np.int64],

@@ -1,13 +1,13 @@
-"""Rows under several limits at once, such as tokens and images: drawn at random, each full in one of them.
+"""Vector packing by drawing: rows of items with several demands, in random order, each full in the first resource.
 
-Items have a demand for each resource, and a row has a capacity of each (vector packing; Christensen et al.,
-"Approximation and online algorithms for multidimensional bin packing", 2017, is a survey). As in
+Items have a demand for each resource, such as tokens and images, and a row has a capacity of each (Christensen et al.,
+"Approximation and online algorithms for multidimensional bin packing", 2017, is a survey of vector packing). As in
 `packer.algorithms.mixed`, a row takes the next items of a random order until one does not fit. Then one, two or three
 others that fill it exactly in the primary resource, and fit in all, close it. Of the pairs that do, one is chosen that
 brings the row close to the ratio of resources that all items have together, so that what is left can be packed as
 tightly. Up to MOST_REMOVED items are put back where nothing closes a row. Rows begin with the items that take more than
 half of a capacity, as long as there are any: they would be the hardest to place in the end.
-`packer.algorithms.limited_fit` packs the rest.
+`packer.algorithms.vector_first_fit` packs the rest.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Aim(NamedTuple):
     """Shape (resources,): what a unit too much or too little counts; 0 for resources that are not scarce."""
 
 
-def draw_limited(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
+def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
     """Draw rows that are full in the first resource until the items end.
 
     Args:

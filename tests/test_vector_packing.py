@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.algorithms import get_algorithm, jit
-from packer.algorithms.bounds import limited_bounds, token_bound
+from packer.algorithms.bounds import token_bound, vector_bounds
 from packer.algorithms.coarse_units import FINEST, in_units
-from packer.algorithms.limited import draw_limited
-from packer.algorithms.limited_fit import fit_limited
-from packer.plan.limited_rows import pack_limited
+from packer.algorithms.vector_drawing import draw_full_rows
+from packer.algorithms.vector_first_fit import vector_first_fit
+from packer.plan.vector_packing import pack_vectors
 from tests import naive
 
 LARGE = 3_000_000_000  # a capacity that is counted in coarser units
@@ -62,47 +62,47 @@ VISION = np.array([8192, 16])
 
 @given(table=tables(), max_segments=st.none() | st.integers(1, 5), seed=st.integers(0, 2**63 - 1))
 def test_every_item_is_in_one_row_that_has_room_for_it(table, max_segments, seed):
-    rows = pack_limited(*table, max_segments=max_segments, seed=seed)
+    rows = pack_vectors(*table, max_segments=max_segments, seed=seed)
     check(rows, *table, max_segments)
-    assert len(rows) >= limited_bounds(*table).max()
+    assert len(rows) >= vector_bounds(*table).max()
     assert len(rows) * (max_segments or table[0].shape[1]) >= table[0].shape[1]
 
 
 @given(table=tables(), max_segments=st.none() | st.integers(1, 5), seed=st.integers(0, 9))
 def test_plain_kernels_make_the_rows_of_compiled_ones(table, max_segments, seed):
-    compiled = pack_limited(*table, max_segments=max_segments, seed=seed)
+    compiled = pack_vectors(*table, max_segments=max_segments, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jit, "_is_prepared", lambda: False)
         patch.setattr(jit, "PLAIN_SECONDS", np.inf)
-        plain = pack_limited(*table, max_segments=max_segments, seed=seed)
+        plain = pack_vectors(*table, max_segments=max_segments, seed=seed)
     assert listed(plain) == listed(compiled)
 
 
 def test_plain_kernels_make_the_rows_of_compiled_ones_for_a_vision_table():
     demands = vision(900, (256, 480))
-    compiled = pack_limited(demands, VISION, seed=3)
+    compiled = pack_vectors(demands, VISION, seed=3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jit, "_is_prepared", lambda: False)
         patch.setattr(jit, "PLAIN_SECONDS", np.inf)
-        assert listed(pack_limited(demands, VISION, seed=3)) == listed(compiled)
+        assert listed(pack_vectors(demands, VISION, seed=3)) == listed(compiled)
 
 
 def test_the_arguments_stay_as_they_are_and_only_the_seed_decides():
     demands = vision(3_000, (256, 480))
     before, capacities = demands.copy(), VISION.copy()
-    rows = pack_limited(demands, capacities, max_segments=9, seed=3)
+    rows = pack_vectors(demands, capacities, max_segments=9, seed=3)
     assert (demands == before).all()
     assert (capacities == VISION).all()
-    assert listed(pack_limited(demands, capacities, max_segments=9, seed=3)) == listed(rows)
-    assert listed(pack_limited(demands, capacities, max_segments=9, seed=4)) != listed(rows)
+    assert listed(pack_vectors(demands, capacities, max_segments=9, seed=3)) == listed(rows)
+    assert listed(pack_vectors(demands, capacities, max_segments=9, seed=4)) != listed(rows)
 
 
 @given(table=tables(most_items=6), max_segments=st.none() | st.integers(1, 3))
 def test_no_bound_is_above_the_optimum_and_no_packing_below(table, max_segments):
     demands, capacities = table
-    optimum = naive.fewest_limited_rows(demands.T.tolist(), capacities.tolist(), max_segments)
-    assert limited_bounds(demands, capacities).max(initial=0) <= optimum
-    found = len(pack_limited(demands, capacities, max_segments=max_segments, seed=0))
+    optimum = naive.fewest_vector_rows(demands.T.tolist(), capacities.tolist(), max_segments)
+    assert vector_bounds(demands, capacities).max(initial=0) <= optimum
+    found = len(pack_vectors(demands, capacities, max_segments=max_segments, seed=0))
     assert optimum <= found <= max(optimum, 2 * optimum - 1)
 
 
@@ -115,8 +115,8 @@ def test_items_go_into_the_first_row_with_room(table, data):
     rows = [[items[i]] for i in order[:there]]
     rooms = (capacities[:, None] - demands[:, order[:there]]).T.astype(np.int64)
     row_of = np.full(len(items), -1, np.int64)
-    count = fit_limited(demands.T.copy(), capacities, np.array(order[there:], np.int64), rooms, row_of)
-    expected = naive.first_fit_limited([items[i] for i in order[there:]], capacities.tolist(), rows)
+    count = vector_first_fit(demands.T.copy(), capacities, np.array(order[there:], np.int64), rooms, row_of)
+    expected = naive.vector_first_fit([items[i] for i in order[there:]], capacities.tolist(), rows)
     assert row_of[order[there:]].tolist() == expected
     assert (row_of[order[:there]] == -1).all()
     assert count == max([there, *(row + 1 for row in expected)])
@@ -125,7 +125,7 @@ def test_items_go_into_the_first_row_with_room(table, data):
 @given(table=tables())
 def test_drawn_rows_are_full_in_the_first_resource_and_within_the_others(table):
     demands, capacities = np.ascontiguousarray(table[0].T), table[1]
-    row_of = draw_limited(demands, capacities)
+    row_of = draw_full_rows(demands, capacities)
     counted, capacity = in_units(demands[:, 0], int(capacities[0]))
     for row in range(row_of.max(initial=-1) + 1):
         assert counted[row_of == row].sum() == capacity
@@ -152,43 +152,43 @@ def test_what_fits_in_coarser_units_fits(capacity, data):
 )
 def test_a_vision_table_needs_few_rows_more_than_the_bound(per_image, above):
     demands = vision(20_000, per_image)
-    rows = pack_limited(demands, VISION, seed=1)
+    rows = pack_vectors(demands, VISION, seed=1)
     check(rows, demands, VISION)
-    assert len(rows) <= above * limited_bounds(demands, VISION).max()
+    assert len(rows) <= above * vector_bounds(demands, VISION).max()
     largest_first = np.argsort(-(demands / VISION[:, None]).max(axis=0), kind="stable")
     row_of = np.empty(demands.shape[1], np.int64)
-    decreasing = fit_limited(demands.T.copy(), VISION, largest_first, np.empty((0, 2), np.int64), row_of)
+    decreasing = vector_first_fit(demands.T.copy(), VISION, largest_first, np.empty((0, 2), np.int64), row_of)
     assert len(rows) <= decreasing
 
 
 def test_one_resource_packs_as_without_limits():
     demands = np.minimum(np.random.default_rng(0).lognormal(5.5, 1, 20_000) + 1, 4096).astype(np.int32)[None]
     histogram = np.bincount(demands[0], minlength=4097)
-    rows = pack_limited(demands, np.array([4096]), seed=1)
+    rows = pack_vectors(demands, np.array([4096]), seed=1)
     assert len(rows) == token_bound(histogram)
     for max_segments in (4, 8):
-        rows = pack_limited(demands, np.array([4096]), max_segments=max_segments, seed=1)
+        rows = pack_vectors(demands, np.array([4096]), max_segments=max_segments, seed=1)
         check(rows, demands, np.array([4096]), max_segments)
         assert len(rows) <= 1.002 * get_algorithm("bfd").solve(histogram, max_segments).packs
 
 
 def test_items_without_a_demand_change_nothing_about_the_number_of_rows():
     demands = vision(5_000, (256, 480))[:1]
-    alone = pack_limited(demands, VISION[:1], seed=1)
-    beside = pack_limited(np.concatenate([demands, np.zeros_like(demands)]), VISION, seed=1)
+    alone = pack_vectors(demands, VISION[:1], seed=1)
+    beside = pack_vectors(np.concatenate([demands, np.zeros_like(demands)]), VISION, seed=1)
     assert listed(beside) == listed(alone)
-    assert limited_bounds(np.zeros((2, 5), np.int32), VISION).tolist() == [0, 0]
+    assert vector_bounds(np.zeros((2, 5), np.int32), VISION).tolist() == [0, 0]
 
 
 def test_items_that_fill_a_row_are_alone():
     demands = np.array([[8192] * 9, [0, 1, 2] * 3], np.int32)
-    assert sorted(map(len, listed(pack_limited(demands, VISION, seed=1)))) == [1] * 9
+    assert sorted(map(len, listed(pack_vectors(demands, VISION, seed=1)))) == [1] * 9
     demands = np.array([[1] * 9, [16] * 9], np.int32)
-    assert len(pack_limited(demands, VISION, seed=1)) == 9
+    assert len(pack_vectors(demands, VISION, seed=1)) == 9
 
 
 def test_no_items_make_no_rows():
-    rows = pack_limited(np.empty((2, 0), np.int32), VISION, seed=1)
+    rows = pack_vectors(np.empty((2, 0), np.int32), VISION, seed=1)
     assert len(rows) == 0
     assert rows.row_starts.tolist() == [0]
 
@@ -196,13 +196,13 @@ def test_no_items_make_no_rows():
 def test_an_item_fills_up_what_another_leaves():
     # tokens [9, 1, 5, 5], images [0, 3, 1, 2]: 9 + 1 and 5 + 5, three images in both
     demands = np.array([[9, 1, 5, 5], [0, 3, 1, 2]], np.int32)
-    assert sorted(map(sorted, listed(pack_limited(demands, np.array([10, 3]), seed=1)))) == [[0, 1], [2, 3]]
+    assert sorted(map(sorted, listed(pack_vectors(demands, np.array([10, 3]), seed=1)))) == [[0, 1], [2, 3]]
 
 
 def test_the_order_of_rows_and_of_items_in_a_row_is_random():
     demands = np.full((2, 4_000), 1, np.int32)
     demands[:, ::2] = 3  # two to a row, one of each, wherever exact filling finds them
-    rows = listed(pack_limited(demands, np.array([4, 4]), seed=1))
+    rows = listed(pack_vectors(demands, np.array([4, 4]), seed=1))
     assert len(rows) == 2_000
     first_is_large = np.mean([row[0] % 2 == 0 for row in rows])
     assert 0.45 < first_is_large < 0.55
@@ -210,5 +210,5 @@ def test_the_order_of_rows_and_of_items_in_a_row_is_random():
     assert abs(np.corrcoef(numbers, np.arange(len(rows)))[0, 1]) < 0.1
 
 
-def test_limited_bounds_are_those_of_the_docstring():
-    assert limited_bounds(np.array([[6, 6, 2], [0, 1, 1]], np.int32), np.array([10, 1])).tolist() == [2, 2]
+def test_vector_bounds_are_those_of_the_docstring():
+    assert vector_bounds(np.array([[6, 6, 2], [0, 1, 1]], np.int32), np.array([10, 1])).tolist() == [2, 2]

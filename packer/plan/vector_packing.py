@@ -1,4 +1,4 @@
-"""Rows of items under several limits at once: `pack --limit`."""
+"""Vector packing: rows of items with several demands, within the capacity of every resource; for `pack --limit`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.bounds import limited_bounds
+from packer.algorithms.bounds import vector_bounds
 from packer.algorithms.jit import jit_if_large
-from packer.algorithms.limited import draw_limited
-from packer.algorithms.limited_fit import fit_limited
+from packer.algorithms.vector_drawing import draw_full_rows
+from packer.algorithms.vector_first_fit import vector_first_fit
 from packer.plan.permute import key_of, permute, permute_all, stream_key
 from packer.random_purposes import DRAWING, ROWS, SEGMENTS_IN_ROW
 
@@ -22,7 +22,7 @@ GOOD_ENOUGH = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LimitedRows:
+class VectorRows:
     """Rows of item numbers, in random order; rows [2, 0] and [1] have items [2, 0, 1] and row_starts [0, 2, 3]."""
 
     row_starts: NDArray[np.int64]
@@ -35,14 +35,14 @@ class LimitedRows:
         return len(self.row_starts) - 1
 
 
-def pack_limited(
+def pack_vectors(
     demands: NDArray[np.int32], capacities: NDArray[np.int64], *, max_segments: int | None = None, seed: int
-) -> LimitedRows:
+) -> VectorRows:
     """Pack items into rows so that the demands in a row are within the capacity of every resource.
 
-    Rows are drawn at random, full in the resource that needs the most rows; see `packer.algorithms.limited`. What they
-    leave, and a reserve, is packed by first fit in decreasing order of the largest share. The best of several reserves
-    is kept.
+    Rows are drawn at random, full in the resource that needs the most rows (`packer.algorithms.vector_drawing`). What
+    they leave, and a reserve, is packed by first fit in decreasing order of the largest share. The best of several
+    reserves is kept.
 
     Args:
         demands: (resources, items), none above its capacity.
@@ -53,7 +53,7 @@ def pack_limited(
     if max_segments is not None:
         demands = np.concatenate([demands, np.ones((1, demands.shape[1]), np.int32)])
         capacities = np.append(capacities, max_segments)
-    bounds = limited_bounds(demands, capacities)
+    bounds = vector_bounds(demands, capacities)
     order = np.arange(demands.shape[1])
     permute_all(order, key_of(seed, DRAWING, 0))
     by_bound = np.argsort(-bounds, kind="stable")
@@ -64,7 +64,7 @@ def pack_limited(
 
 def _best_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64], bound: int) -> tuple[NDArray[np.int64], int]:
     """Return the row of each item, int64, shape (items,), and the number of rows."""
-    drawn = draw_limited(demands, capacities)
+    drawn = draw_full_rows(demands, capacities)
     drawn_rows = int(drawn.max(initial=-1)) + 1
     shares = _largest_shares(demands, capacities)
     best, fewest = drawn, len(demands) + 1
@@ -101,17 +101,17 @@ def _fit_others(
     others = np.flatnonzero(~in_row)
     others = others[np.argsort(~shares[others], kind="stable")]
     row_of = drawn.copy()
-    return row_of, fit_limited(demands, capacities, others, rooms, row_of)
+    return row_of, vector_first_fit(demands, capacities, others, rooms, row_of)
 
 
-def _in_random_order(row_of: NDArray[np.int64], rows: int, order: NDArray[np.int64], seed: int) -> LimitedRows:
+def _in_random_order(row_of: NDArray[np.int64], rows: int, order: NDArray[np.int64], seed: int) -> VectorRows:
     """Number the rows at random, and return them with their items in random order."""
     numbers = np.arange(rows)
     permute_all(numbers, key_of(seed, ROWS, 0))
     row_starts = np.zeros(rows + 1, np.int64)
     items = np.empty(len(order), np.int64)
     _collect(numbers[row_of], order, np.uint64(seed), row_starts, items)
-    return LimitedRows(row_starts=row_starts, items=items)
+    return VectorRows(row_starts=row_starts, items=items)
 
 
 @jit_if_large

@@ -1,4 +1,4 @@
-"""Plan rows under several limits, such as tokens and images; the whole plan is held in memory."""
+"""Plan rows within limits besides tokens (`--limit`); the whole plan is held in memory."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.bounds import limited_bounds
+from packer.algorithms.bounds import vector_bounds
 from packer.errors import SourceError
 from packer.facts import PlanTotals
 from packer.options import PackOptions
 from packer.pipeline.packable_segments import account_of
 from packer.plan import Plan, Segments
-from packer.plan.limited_rows import pack_limited
+from packer.plan.vector_packing import pack_vectors
 from packer.plan.whole_plan import even_cuts
 from packer.shards.sharing import Chunks
 from packer.sources.documents import DocumentError
 from packer.sources.whole_numbers import whole_numbers
 
 
-def plan_limited(
+def plan_under_limits(
     segments: Segments, values: Mapping[str, NDArray[np.int32]], options: PackOptions, *, rows_per_shard: int
 ) -> tuple[Plan, PlanTotals]:
     """Plan rows in which tokens and further columns stay within their limits; the lower bound is the largest of all.
@@ -37,7 +37,7 @@ def plan_limited(
     demands = np.stack([segments.extents_of(lengths), *(values[name][documents] for name in options.limits)])
     capacities = np.array([options.max_len, *options.limits.values()], np.int64)
     demands = demands.astype(np.int32, copy=False)
-    rows = pack_limited(demands, capacities, max_segments=options.max_segments, seed=options.seed)
+    rows = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
     plan = Plan(
         shard_rows=np.array(even_cuts(0, len(rows), rows_per_shard), np.int64),
         row_starts=rows.row_starts,
@@ -53,12 +53,12 @@ def plan_limited(
         segments=len(plan.slots),
         packs=plan.packs,
         pool_packs=0,
-        lower_bound=int(limited_bounds(demands, capacities).max()),
+        lower_bound=int(vector_bounds(demands, capacities).max()),
     )
     return plan, totals
 
 
-def limited_values(
+def limit_values(
     extra: Mapping[str, Chunks],
     lists: NDArray[Any] | None,
     options: PackOptions,
