@@ -222,6 +222,13 @@ def test_no_kernel_is_compiled_for_a_type_that_tokens_do_not_have(tmp_path):
     assert compiled == {"_gather_int32", "_find_values", "_locate", "_copy_int32"}
 
 
+def test_kernels_that_read_memory_are_compiled_after_others(tmp_path):
+    """An algorithm that runs first must not keep Numba from what packer/gather/memory.py teaches it."""
+    prepared = "from packer.algorithms import jit; jit._prepared_numba()"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", prepared + GATHERED], env=environment, check=True, cwd=PACKAGE.parent)
+
+
 def test_processes_that_compile_at_once_leave_a_cache_that_others_read(tmp_path):
     environment = os.environ | {"PACKER_CACHE_DIR": str(tmp_path), "NUMBA_CACHE_DIR": os.devnull}
     command = [sys.executable, "-c", GATHERED]

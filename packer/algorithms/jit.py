@@ -93,8 +93,12 @@ def compile_from_now_on() -> None:
 
 
 def before_compiling(prepare: Callable[[], None]) -> Callable[[], None]:
-    """Call a function once, before the first kernel is compiled; it may import Numba."""
-    _preparations.append(prepare)
+    """Call a function once, before the first kernel is compiled, or now if one is already; it may import Numba."""
+    with _preparing:
+        if _is_prepared():
+            prepare()
+        else:
+            _preparations.append(prepare)
     return prepare
 
 
