@@ -145,11 +145,13 @@ def materialize(
 ) -> Manifest:
     """Write the rows of an index with their tokens, and return the manifest of the result.
 
-    The bytes are those that `pack` writes without `index_only`. The same call continues an interrupted one.
+    The bytes are those that `pack` writes without `index_only`, and `append` after it. The same call continues an
+    interrupted one.
 
     Args:
         index: folder that `pack` wrote with `index_only=True`.
-        source: source that was packed, or a list of all sources of a mixture, in order.
+        source: source that was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and,
+            after `append`, of everything that was packed and appended.
         output: folder to write.
         workers: as in `pack`.
         sync: as in `pack`.
@@ -197,8 +199,8 @@ def verify(
 
     Args:
         packed: folder of the packed dataset.
-        source: source that was packed, or a list of all sources of a mixture, in order. After `append`, a list with the
-            source of each generation, in order. Text is tokenized again.
+        source: source that was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and,
+            after `append`, of everything that was packed and appended. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, if its name in the manifest is not enough to find it.
         workers: number of shards that are checked at a time; by default the number of available cores.
         engine: "threads", or "ray" to have the shards checked by a Ray cluster with the same storage.

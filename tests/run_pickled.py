@@ -21,7 +21,7 @@ def run(tasks, surveyor, write, folder):
     entries.mkdir(parents=True)
     write = replace(write, claimed=replace(write.claimed, building=folder, entries=entries))
     shards = {}
-    for number in range(write.shards):
+    for number in range(write.ends[-1]):
         file = write(number).file
         shards[file] = xxhash.xxh3_128_hexdigest((folder / file).read_bytes())
     chunk = None if surveyor is None else summary(surveyor(0))

@@ -24,6 +24,7 @@ from packer.shards import shard_table
 from packer.shards.manifest import checksum
 from packer.shards.reader import read_manifest
 from packer.stores import RemotePath
+from tests import test_index_only
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, hashes, masked, same_rows, write
 from tests.test_replace_folder import Killed, killed_at
@@ -141,6 +142,40 @@ def test_several_paths_are_one_generation(packed, files):
     assert len(packer.load(packed).manifest.generations) == 2
 
 
+def test_paths_in_a_plain_list_belong_to_the_generations_that_have_their_files(tmp_path, files):
+    """A generation of a folder of two files, one of a file and a folder, and one of a file."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        for name in "de":
+            write(folder / f"{name}.arrow", columns_of(LENGTHS[number : 20 + ord(name) % 7], labels=masked))
+    index, paths = tmp_path / "index", [folders[0], files[0], folders[1], files[1]]
+    packer.pack(folders[0], index, index_only=True, **OPTIONS)
+    packer.append(index, [files[0], folders[1]], sync=False)
+    packer.append(index, files[1], sync=False)
+    assert [len(part.source.files) for part in packer.load(index).manifest.generations] == [2, 3, 1]
+    assert list(packer.verify(index, paths)) == list(packer.verify(index, [paths[0], paths[1:3], paths[3]])) == []
+    same_rows(packer.load(index, source=paths), packer.load(index, source=[paths[0], paths[1:3], paths[3]]))
+    words = [word for path in paths for word in ("--source", str(path))]
+    for arguments in (["verify", str(index), *words], ["show", str(index), "0", *words]):
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0, done.output
+    made = CliRunner().invoke(cli, ["materialize", str(index), *words, "-o", str(tmp_path / "made")])
+    assert made.exit_code == 0, made.output
+    assert list(packer.verify(tmp_path / "made", paths)) == []
+    for wrong, message in (
+        ([*paths, files[2]], r"was packed from 2, 3 and 1 file\(s\), .* the sources given have 2, 1, 2, 1 and 1: give"),
+        (
+            [files[0], *paths[1:]],
+            r"was packed from 2, 3 and 1 file\(s\), .* the sources given have 1, 1, 2 and 1: give",
+        ),
+        ([*paths[:3], tmp_path / "nowhere"], "nowhere: no such file or folder"),
+        (paths[:2], "packed from 3 sources, one after the other, and 2 source"),
+    ):
+        with pytest.raises(PackerError, match=message):
+            list(packer.verify(index, wrong))
+
+
 def test_a_grown_set_is_read_as_one(packed, files, tmp_path):
     datasets = pytest.importorskip("datasets")
     packer.append(packed, files[1], sync=False)
@@ -212,8 +247,94 @@ def test_an_index_reads_the_source_of_each_generation(tmp_path, files, another_p
         packer.load(index, source=files[0])
     with pytest.raises(PackerError, match=r"was packed from b.arrow of .* bytes, and the source has c.arrow"):
         packer.load(index, source=[files[0], files[2], files[1]])
-    with pytest.raises(PackerError, match="has 3 generations, and only an index of one can be materialized"):
-        packer.materialize(index, files[0], tmp_path / "made")
+    with pytest.raises(PackerError, match=r"was packed from b.arrow of .* bytes, and the source has c.arrow"):
+        packer.materialize(index, [files[0], files[2], files[1]], tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.fixture
+def grown_twice(tmp_path):
+    """Function that packs a source, and appends others, with tokens and as an index."""
+
+    def make(sources, **options):
+        copy, index = tmp_path / "copy", tmp_path / "index"
+        for folder, index_only in ((copy, False), (index, True)):
+            packer.pack(sources[0], folder, index_only=index_only, **{**OPTIONS, **options})
+            for source in sources[1:]:
+                packer.append(folder, source, sync=False)
+        return copy, index
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "name", ["long integers in files", "no labels column", "overlap", "kept", "groups", "shuffled"]
+)
+def test_an_index_that_grew_becomes_the_copied_dataset_that_grew(tmp_path, grown_twice, monkeypatch, name):
+    make, options = SOURCES[name]
+    sources = []
+    for number in range(3):
+        monkeypatch.setattr(test_index_only, "LENGTHS", LENGTHS[number:])
+        (tmp_path / str(number)).mkdir()
+        sources.append(make(tmp_path / str(number)))
+    copy, index = grown_twice(sources, **options)
+    made = packer.materialize(index, sources, tmp_path / "made", sync=False)
+    assert hashes(tmp_path / "made") == hashes(copy)
+    assert made == packer.load(copy).manifest
+    assert len(made.generations) == 3
+
+
+def test_a_grown_index_with_tables_and_lists_of_rejected_records(tmp_path, files, grown_twice, monkeypatch):
+    monkeypatch.setattr(shard_table, "MOST_IN_MANIFEST", 8)
+    copy, index = grown_twice(files, on_error="skip")
+    packer.materialize(index, files, tmp_path / "made", sync=False)
+    assert hashes(tmp_path / "made") == hashes(copy)
+    assert {"rejected-00002.jsonl", "manifest-shards.arrows", "manifest-shards-00002.arrows"} <= hashes(copy).keys()
+
+
+def test_materializing_a_grown_index_is_resumed_after_a_kill(tmp_path, files, grown_twice):
+    copy, index = grown_twice(files)
+    made, counts = tmp_path / "made", set()
+    for number in (5, 20, 40, 60, 80, 93, 94, 95, 96, 97, 98, 99, 100, *range(101, 200)):
+        shutil.rmtree(made, ignore_errors=True)
+        try:
+            with killed_at(number):
+                packer.materialize(index, files, made, workers=1, sync=False)
+        except Killed:
+            pass
+        else:
+            break
+        if (made / "manifest.json").exists():
+            assert hashes(made) == hashes(copy)
+        else:
+            counts.add(len(list(made.glob("*.arrow"))))
+        packer.materialize(index, files, made, workers=1, sync=False)
+        assert hashes(made) == hashes(copy), number
+    assert number > 90
+    assert {count > len(packer.load(copy, generations=1).manifest.shards) for count in counts} == {False, True}
+
+
+def test_a_complete_copy_of_a_grown_index_is_compared_with_all_sources(tmp_path, files, grown_twice):
+    _, index = grown_twice(files[:2])
+    made, before = tmp_path / "made", packer.materialize(index, files[:2], tmp_path / "made", sync=False)
+    assert packer.materialize(index, files[:2], made) == before
+    packer.append(index, files[2], sync=False)
+    with pytest.raises(PackerError, match="complete, with the first 2 of 3 generations: append the sources of the oth"):
+        packer.materialize(index, files, made)
+    grown = packer.append(made, files[2], sync=False)
+    assert packer.materialize(index, files, made) == grown
+    write(files[1], columns_of(LENGTHS[:60], 7000, labels=masked))
+    with pytest.raises(PackerError, match=r"from a source that has changed since \(generation 1, counted from row"):
+        packer.materialize(index, files, made)
+
+
+def test_a_grown_index_in_a_store_is_materialized_in_a_store(tmp_path, files, bucket, grown_twice, monkeypatch):
+    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+    copy, index = grown_twice(files)
+    for path in index.iterdir():
+        (bucket / "index" / path.name).upload(path)
+    packer.materialize(str(bucket / "index"), files, str(bucket / "made"))
+    assert stored(bucket / "made") == local(copy)
 
 
 def test_kept_tokens_of_an_index_have_one_type(tmp_path):
@@ -226,6 +347,8 @@ def test_kept_tokens_of_an_index_have_one_type(tmp_path):
     packer.append(tmp_path / "index", two, sync=False)
     with pytest.raises(PackerError, match=r"'score' is float64 in the source of generation 0, and float32 in that of"):
         packer.load(tmp_path / "index", source=[one, two])
+    with pytest.raises(PackerError, match=r"'score' is double in the source of generation 0, and float in that of"):
+        packer.materialize(tmp_path / "index", [one, two], tmp_path / "made")
 
 
 def test_lengths_alone_are_appended(tmp_path):

@@ -70,15 +70,16 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(another
 
     write_shards = packing.write_shards
 
-    def in_child_first(claimed, maker, watch, engine, progress):
-        write = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(maker.shards.shard_rows))
+    def in_child_first(claimed, makers, watch, engine, progress):
+        (maker,) = makers
+        write = ShardTask(claimed=claimed, makers=makers, watch=watch, ends=[len(maker.shards.shard_rows)])
         reader = getattr(getattr(maker.shards, "job", None), "reader", None)
         surveyor = Surveyor(reader=reader, options=maker.shards.job.options) if reader is not None else None
         found["child"] = another_process(run, tasks, surveyor, write, tmp_path / "child")
         names = [f"{task.stage}-{number}" for task, numbers in tasks for number in numbers]
         found["notes"] = {name: xxhash.xxh3_128_hexdigest((claimed.notes / name).read_bytes()) for name in names}
         found["surveyor"] = surveyor
-        return write_shards(claimed, maker, watch, engine, progress)
+        return write_shards(claimed, makers, watch, engine, progress)
 
     monkeypatch.setattr(NotedTask, "__call__", recorded)
     monkeypatch.setattr(packing, "write_shards", in_child_first)
@@ -96,7 +97,7 @@ def test_pickled_tasks_leave_the_same_notes_and_bytes_in_another_process(another
 @pytest.mark.parametrize("algorithm", ["mixed", "bfd", "sequential"])
 def test_neither_addresses_nor_tokens_nor_notes_are_pickled(tmp_path, monkeypatch, algorithm):
     kept = []
-    monkeypatch.setattr(packing, "write_shards", lambda claimed, maker, *rest: kept.append(maker) or 1 / 0)
+    monkeypatch.setattr(packing, "write_shards", lambda claimed, makers, *rest: kept.extend(makers) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         packer.pack(as_file(tmp_path), tmp_path / "out", max_len=100, shard_size="40KB", algorithm=algorithm)
     (maker,) = kept

@@ -273,10 +273,11 @@ def load(
             share it.
         cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
             has for them. The shards that were not used for the longest time make room for new ones.
-        source: for an index (`packer pack --index-only`), what was packed: a path or a `datasets` object, or a list of
-            the sources of a mixture. Its files must have the same names and sizes, and all documents the same lengths,
+        source: for an index (`packer pack --index-only`), what was packed: a path or a `datasets` object, or a list, in
+            order: of all sources of a mixture, of all paths of a source, and, after `packer append`, of everything that
+            was packed and appended. Its files must have the same names and sizes, and all documents the same lengths,
             which takes a pass over the offsets of its lists. Rows are then those of the copied dataset. Without it,
-            rows of an index have no tokens. After `packer append`, it is a list with the source of each generation.
+            rows of an index have no tokens.
         generations: number of generations to read: 1 for the rows of `packer pack`, 2 with those of the first `packer
             append`, and so on; by default all. The state of a `BatchSampler` fits as many as it was saved with.
 

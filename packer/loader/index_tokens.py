@@ -20,7 +20,7 @@ from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.loader.source_lists import ListSpans, SourceLists
 from packer.pipeline.make_plan import overlap_of
-from packer.pipeline.packed_source import read_index_source
+from packer.pipeline.packed_source import open_index_source, read_index_source
 from packer.pipeline.read_documents import Documents, SourceLike
 from packer.pipeline.watch_source import Watch
 from packer.plan.segments import context_of
@@ -55,7 +55,7 @@ class IndexTokens:
 
     @classmethod
     def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> IndexTokens:
-        """Open the source of an index; see `read_index_source`.
+        """Open the source of an index; see `open_index_source`.
 
         Raises:
             PackerError: it is another source, was changed, cannot be read in place, or is in object storage; or the
@@ -63,7 +63,9 @@ class IndexTokens:
         """
         if not manifest.options.index_only:
             raise PackerError(f"{folder} holds its tokens, and source is for an index: leave source out")
-        documents, watch = read_index_source(folder, manifest, source)
+        opened, watch = open_index_source(folder, manifest, source)
+        documents = read_index_source(folder, manifest, opened)
+        watch.check()
         for input_ in documents.source.inputs:
             if isinstance(input_.path, RemotePath):
                 raise PackerError(

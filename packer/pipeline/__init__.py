@@ -10,6 +10,7 @@
     - `group_plan`: groups of documents are kept together or apart; `limit_plan`: rows have limits besides tokens
 - `index_shards`: takes the rows of an index instead (`materializing`); `packed_source` opens what was packed again
 - `shard_maker`, `write_shards`: make and write the shards of a plan; `leftover_values`: values that travel to the pool
+- `complete_pack`, `complete_output`: whether an output that is there already is what is asked for, and intact
 - `watch_source`, `disk_space`: source files must not change, rows must fit
 - `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
 - `collect_figures`, `sample_rows`: collect everything that a report shows

@@ -170,4 +170,13 @@ def _pack(
         claim_pack(building, request, sync=sync, overwrite=overwrite, shared=False, patience=_PATIENCE) as claimed,
         chosen_engine(claimed, _ENGINE, place, workers) as engine,
     ):
-        pack_into(claimed, opened, watch, options, engine, progress, overwrite=overwrite, base=base)
+        pack_into(
+            claimed,
+            engine,
+            opened=opened,
+            watch=watch,
+            options=options,
+            progress=progress,
+            overwrite=overwrite,
+            base=base,
+        )

@@ -53,10 +53,16 @@ def chosen_rank(
         raise PackerError(
             f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
         )
-    for each in source if isinstance(source, (list, tuple)) else [source]:
-        if not isinstance(each, str | Path | PathList):
-            raise PackerError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
+    if _is_in_memory(source):
+        raise PackerError(f"a dataset in memory cannot be packed with {name}: save it, and name its folder")
     return place
+
+
+def _is_in_memory(source: object) -> bool:
+    """Whether a source, or one of several, is no path."""
+    if isinstance(source, (list, tuple)):
+        return any(map(_is_in_memory, source))
+    return not isinstance(source, str | Path | PathList)
 
 
 @contextmanager

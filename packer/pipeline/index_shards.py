@@ -9,13 +9,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy
 from packer.errors import PackerError
-from packer.facts import PlanTotals
 from packer.gather import lengths_of
-from packer.options import PackOptions
-from packer.pipeline.apply_options import row_format_of
-from packer.pipeline.make_plan import Planned, overlap_of
-from packer.pipeline.packed_source import refuse_other_source
-from packer.pipeline.read_documents import Documents
 from packer.pipeline.segment_reader import MappedDocuments, lists_of
 from packer.plan.pieces import PieceRows, ShardRows, pieces_of
 from packer.shards.manifest import Manifest
@@ -26,49 +20,14 @@ from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Index:
-    """An index whose rows are to be written with their tokens."""
+class IndexShards:
+    """Rows of each shard of an index, located in the source. Can be pickled."""
 
     folder: AnyPath
     """Folder of the index."""
 
     manifest: Manifest
-    """Its manifest."""
-
-    @property
-    def key(self) -> str:
-        """Hash of the rows, for the request of the copied dataset."""
-        import xxhash
-
-        return xxhash.xxh3_128_hexdigest(self.manifest.to_bytes())
-
-    def planned(self, documents: Documents, options: PackOptions) -> Planned:
-        """Return the rows of the index as a plan.
-
-        Args:
-            documents: documents of its source.
-            options: options of the copied dataset.
-
-        Raises:
-            PackerError: the documents are not those that were packed.
-        """
-        refuse_other_source(self.folder, self.manifest.source, documents.identity)
-        mapped = MappedDocuments(documents=documents)
-        return Planned(
-            mapped=mapped,
-            row_format=row_format_of(options, mapped.table.extra),
-            shards=IndexShards(index=self, mapped=mapped),
-            overlap=overlap_of(options),
-            totals=PlanTotals.from_dict(self.manifest.totals.to_dict()),
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IndexShards:
-    """Rows of each shard of an index, located in the source. Can be pickled."""
-
-    index: Index
-    """The index."""
+    """Its manifest, or that of one of its generations."""
 
     mapped: MappedDocuments
     """Documents of its source."""
@@ -76,7 +35,7 @@ class IndexShards:
     @property
     def shard_rows(self) -> list[int]:
         """Number of rows of each shard."""
-        rows: list[int] = column_of(self.index.manifest.shards, "rows").tolist()
+        rows: list[int] = column_of(self.manifest.shards, "rows").tolist()
         return rows
 
     def shard(self, number: int) -> ShardRows:
@@ -85,7 +44,7 @@ class IndexShards:
         Raises:
             PackerError: the shard is damaged, or refers to tokens that the source does not have.
         """
-        folder, manifest = self.index.folder, self.index.manifest
+        folder, manifest = self.folder, self.manifest
         entry = manifest.shards[number]
         path = folder / entry.file
         parts, depths = [], []
@@ -106,13 +65,13 @@ class IndexShards:
 
     def _numbers(self, columns: dict[str, NDArray[np.int64]], path: str) -> NDArray[np.int64]:
         """Return the documents of segments, as they are numbered for packing."""
-        documents = self.mapped.documents
-        ids, numbers = columns["doc_ids"], columns["doc_ids"]
-        is_known = ids < documents.identity.documents
+        documents, first = self.mapped.documents, self.manifest.first.document
+        ids = numbers = columns["doc_ids"] - first
+        is_known = (ids >= 0) & (ids < documents.identity.documents)
         if documents.origins is not None:
             numbers, is_known = documents.origins.numbers(columns["source_ids"], ids, columns["copy"])
         if not is_known.all():
-            raise _misfit(path, f"document {ids[is_known.argmin()]}")
+            raise _misfit(path, f"document {ids[is_known.argmin()] + first}")
         return numbers
 
     def _check(self, documents: NDArray[np.int64], ends: NDArray[np.int64], path: str) -> None:

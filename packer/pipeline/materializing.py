@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 
+from xxhash import xxh3_128_hexdigest
+
+from packer.engine import Engine
 from packer.errors import PackerError
+from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
-from packer.paths import expanded
-from packer.pipeline.index_shards import Index
-from packer.pipeline.packed_source import listed_sources
-from packer.pipeline.packing import PackResult, pack
+from packer.output.unfinished_pack import UnfinishedPack
+from packer.paths import expanded, output_path
+from packer.pipeline.apply_options import row_format_of
+from packer.pipeline.choose_engine import chosen_rank
+from packer.pipeline.disk_space import check_writing
+from packer.pipeline.index_shards import IndexShards
+from packer.pipeline.make_plan import overlap_of
+from packer.pipeline.name_output import refuse_inside
+from packer.pipeline.packed_source import open_index_source, read_index_source, with_sources
+from packer.pipeline.packing import PackResult, write_dataset
 from packer.pipeline.read_documents import SourceLike
+from packer.pipeline.rejected_list import write_rejected_list
+from packer.pipeline.segment_reader import MappedDocuments
+from packer.pipeline.shard_maker import ShardMaker
+from packer.pipeline.watch_source import Watch
+from packer.pipeline.write_shards import write_shards
 from packer.progress import Progress, silent
+from packer.ranks import FinishedElsewhere
+from packer.shards.file_names import rejected_name
+from packer.shards.generations import with_files, with_generation
+from packer.shards.manifest import Manifest
+from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import read_manifest
+from packer.shards.shard_table import kept_shards
+from packer.sources import OpenDocuments
 from packer.stores import AnyPath, any_path
 
 
@@ -30,9 +54,12 @@ def materialize(
 ) -> PackResult:
     """Write the copied dataset of an index: the same bytes as packing its source without `index_only`.
 
+    An index that was appended to becomes the dataset to which the same was appended.
+
     Args:
         index: folder of the index.
-        source: what was packed; of a mixture a list of all sources, in order.
+        source: what was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and of the
+            sources of all generations.
         output: folder to write.
         workers: as in `pack`.
         sync: as in `pack`.
@@ -43,26 +70,157 @@ def materialize(
     Raises:
         PackerError: the folder is no index, the source is another one, or as in `pack`.
     """
-    folder = any_path(expanded(index))
+    # Find out who does the work.
+    place = chosen_rank(engine_options, source, output, sync=sync, overwrite=overwrite)
+
+    # Open the index, and the source of each of its generations.
+    folder, source = any_path(expanded(index)), expanded(source)
     manifest = read_manifest(folder)
+    _refuse_kind(folder, manifest)
+    parts = _opened(folder, manifest, source)
+
+    # Name the output, and write it, with the rows of this index only, although rows planned again would hardly differ.
+    out = output_path(output)
+    refuse_inside(source, out)
+    options = replace(manifest.options, index_only=False)
+    return write_dataset(
+        out,
+        [part.opened for part in parts],
+        options,
+        partial(_write, parts=parts, options=options, progress=progress),
+        place=place,
+        engine_options=engine_options,
+        workers=workers,
+        sync=sync,
+        overwrite=overwrite,
+        progress=progress,
+        made_of={"index": xxh3_128_hexdigest(manifest.to_bytes())},
+    )
+
+
+def _refuse_kind(folder: AnyPath, manifest: Manifest) -> None:
+    """Raise a PackerError if a dataset is no index whose source has tokens."""
     if not manifest.options.index_only:
         raise PackerError(f"{folder} holds its tokens already, and only an index can be materialized: use it as it is")
     if manifest.options.lengths_column is not None:
         raise PackerError(f"{folder} was packed from lengths alone, so that there are no tokens to write")
-    if manifest.generations:
-        raise PackerError(
-            f"{folder} has {len(manifest.generations)} generations, and only an index of one can be materialized: pack "
-            "its first source without --index-only, and append the others"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """A generation of an index, and its source."""
+
+    folder: AnyPath
+    """Folder of the index."""
+
+    manifest: Manifest
+    """Description of the generation."""
+
+    opened: OpenDocuments
+    """Its source."""
+
+    watch: Watch
+    """Files of the source."""
+
+    def maker(self, options: PackOptions, progress: Progress) -> ShardMaker:
+        """Return what makes its shards; the lengths of all documents are compared first.
+
+        Raises:
+            PackerError: the source is another one, or was changed.
+        """
+        mapped = MappedDocuments(documents=read_index_source(self.folder, self.manifest, self.opened, progress))
+        self.watch.check()
+        return ShardMaker(
+            mapped=mapped,
+            shards=IndexShards(folder=self.folder, manifest=self.manifest, mapped=mapped),
+            row_format=row_format_of(options, mapped.table.extra),
+            overlap=overlap_of(options),
+            first_document=self.manifest.first.document,
         )
-    sources = listed_sources(folder, manifest, expanded(source))
-    return pack(
-        sources if manifest.source.mixture else sources[0],
-        output,
-        options=replace(manifest.options, index_only=False),
-        workers=workers,
-        sync=sync,
-        overwrite=overwrite,
-        engine_options=engine_options,
-        progress=progress,
-        index=Index(folder=folder, manifest=manifest),
-    )
+
+    def described(self, options: PackOptions, shards: Sequence[ShardEntry], files: Mapping[str, str]) -> Manifest:
+        """Return the description of its rows with their tokens, as of a dataset of its own.
+
+        Args:
+            options: options of the copied dataset.
+            shards: entries of its shards.
+            files: hashes of the files that only it has, by name.
+        """
+        return Manifest(
+            options=options,
+            source=self.manifest.source,
+            totals=self.manifest.totals,
+            shards=kept_shards(shards),
+            files=files,
+        )
+
+
+def _opened(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[_Part]:
+    """Open the source of each generation of an index.
+
+    Raises:
+        PackerError: a source is another one at first sight, or must be decoded; or the number of sources is wrong.
+    """
+    parts = []
+    for part, one in with_sources(folder, manifest, source):
+        opened, watch = open_index_source(folder, part, one)
+        parts.append(_Part(folder=folder, manifest=part, opened=opened, watch=watch))
+    return parts
+
+
+def _write(
+    claimed: UnfinishedPack, engine: Engine, *, parts: Sequence[_Part], options: PackOptions, progress: Progress
+) -> Manifest:
+    """Write the rows of an index into a claimed folder, and resume what an interrupted run has left there.
+
+    Args:
+        claimed: claimed output.
+        engine: decides which shards this process writes.
+        parts: generations of the index.
+        options: options of the copied dataset.
+        progress: callback, as in `pack`.
+
+    Raises:
+        FinishedElsewhere: another rank has completed the output.
+    """
+    # Locate the rows in the sources.
+    makers = [part.maker(options, progress) for part in parts]
+    _refuse_other_types(makers)
+
+    # Write the shards that are missing.
+    totals = [part.manifest.totals for part in parts]
+    size = makers[0].row_format.bytes_of(sum(each.packs for each in totals), sum(each.segments for each in totals))
+    check_writing(claimed, size, options, engine.workers)
+    watch = Watch.joined(part.watch for part in parts)
+    entries = iter(write_shards(claimed, makers, watch, engine, progress))
+    watch.check()
+
+    # Write the manifest, as if all but the first generation had been appended.
+    for _ in engine.assigned([0], lambda last: last if claimed.is_complete() else ()):
+        manifest: Manifest | None = None
+        files: dict[str, bytes] = {}
+        for number, part in enumerate(parts):
+            own, first = {}, part.manifest.first.document
+            if options.on_error == "skip":
+                own[rejected_name(number)] = write_rejected_list(claimed, part.opened.sources, number, first)
+            shards = list(islice(entries, len(part.manifest.shards)))
+            added = part.described(options, shards, own)
+            manifest, small = with_files(added) if manifest is None else with_generation(manifest, added)
+            files.update(small)
+        assert manifest is not None
+        claimed.finish(manifest.to_bytes(), files)
+        return manifest
+    raise FinishedElsewhere
+
+
+def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:
+    """Raise a PackerError if a kept column has not the same type in the sources of all generations."""
+    first = makers[0].row_format.schema
+    for number, maker in enumerate(makers):
+        for field in maker.row_format.schema:
+            one, other = first.field(field.name).type.value_type, field.type.value_type
+            if one != other:
+                raise PackerError(
+                    f"'{field.name}' is {one} in the source of generation 0, and {other} in that of generation "
+                    f"{number}: give sources with columns of one type"
+                )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from packer.errors import OtherSourceError, PackerError
@@ -17,7 +19,10 @@ from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest
 from packer.sources import OpenDocuments
 from packer.sources.packed_documents import PackedDocuments
+from packer.sources.tokenized_source import count_files
 from packer.stores import AnyPath
+
+_SHOWN = 10  # numbers of files in a message
 
 
 def open_packed_source(
@@ -56,19 +61,55 @@ def with_sources(
 ) -> list[tuple[Manifest, SourceLike | Sequence[SourceLike]]]:
     """Return each generation of a dataset with its source; of a single one, with all that is given.
 
+    Several paths of a generation may be a list of their own. In a plain list of all paths, the number of files that the
+    manifest has for each generation says where the next one begins.
+
+    Args:
+        folder: the dataset, for messages.
+        manifest: its manifest.
+        source: a source, or a list of sources.
+
     Raises:
-        PackerError: the number of sources is wrong.
+        PackerError: the number of sources is wrong, or a path does not exist.
     """
     parts = parts_of(manifest)
     if len(parts) == 1:
         return [(parts[0], source)]
-    sources = source if isinstance(source, (list, tuple)) else [source]
+    sources = list(source) if isinstance(source, (list, tuple)) else [source]
+    paths = [each for each in sources if isinstance(each, (str, Path))]
+    if len(parts) < len(sources) == len(paths):
+        return list(zip(parts, _by_generation(folder, parts, paths), strict=True))
     if len(sources) != len(parts):
         raise PackerError(
             f"{folder} was packed from {len(parts)} sources, one after the other, and {len(sources)} source(s) are "
-            "given: give the source of each generation, in order (in Python, a list for one of several paths)"
+            "given: give the source of each generation, in order"
         )
     return list(zip(parts, sources, strict=True))
+
+
+def _by_generation(folder: AnyPath, parts: Sequence[Manifest], paths: Sequence[str | Path]) -> list[SourceLike]:
+    """Divide paths among generations, so that each has as many files as were packed.
+
+    Raises:
+        PackerError: the numbers of files do not fit, or a path does not exist.
+    """
+    counts = [count_files(path, parts[0].options.split) for path in paths]
+    files = [len(part.source.files) for part in parts]
+    ends = list(accumulate(counts))
+    cuts = [bisect_left(ends, end) + 1 for end in accumulate(files)]
+    if cuts[-1] != len(paths) or any(ends[cut - 1] != end for cut, end in zip(cuts, accumulate(files), strict=True)):
+        raise PackerError(
+            f"{folder} was packed from {_listed(files)} file(s), one generation after the other, and the sources given "
+            f"have {_listed(counts)}: give all paths of each generation, in order"
+        )
+    return [one_source(paths[first:last]) for first, last in pairwise([0, *cuts])]
+
+
+def _listed(counts: Sequence[int]) -> str:
+    """Return numbers in words, the first ones of many: "2, 3 and 1"."""
+    if len(counts) > _SHOWN:
+        return ", ".join(f"{count:,}" for count in counts[:_SHOWN]) + ", ..."
+    return " and ".join(filter(None, [", ".join(f"{count:,}" for count in counts[:-1]), f"{counts[-1]:,}"]))
 
 
 def listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[SourceLike]:
@@ -88,22 +129,21 @@ def listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Seq
     return sources
 
 
-def read_index_source(
-    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike], progress: Progress = silent
-) -> tuple[Documents, Watch]:
-    """Open the source of an index and check that it is the one that was packed: files, sizes, and all lengths.
+def open_index_source(
+    folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
+) -> tuple[OpenDocuments, Watch]:
+    """Open the source of an index, and check that its files have the names and sizes of those that were packed.
 
     Args:
         folder: the index, for messages.
         manifest: its manifest.
         source: as for `open_packed_source`.
-        progress: callback, called with "lengths" in documents.
 
     Returns:
-        The documents, and a watch of their files.
+        The source, and a watch of its files.
 
     Raises:
-        PackerError: it is another source, was changed, or must be decoded.
+        PackerError: it is another source, or must be decoded.
         SourceError: a file is damaged.
     """
     if manifest.options.lengths_column is not None:
@@ -112,10 +152,27 @@ def read_index_source(
     refuse_decoding(opened)
     watch = Watch.of(opened)
     refuse_other_files(folder, manifest.source.files, opened)
+    return opened, watch
+
+
+def read_index_source(
+    folder: AnyPath, manifest: Manifest, opened: OpenDocuments, progress: Progress = silent
+) -> Documents:
+    """Check that all documents of the source of an index have the lengths that were packed, and return them.
+
+    Args:
+        folder: the index, for messages.
+        manifest: its manifest.
+        opened: its source; see `open_index_source`.
+        progress: callback, called with "lengths" in documents.
+
+    Raises:
+        PackerError: it is another source, or was changed.
+        SourceError: a file is damaged.
+    """
     documents = read_documents(opened, progress)
     refuse_other_source(folder, manifest.source, documents.identity)
-    watch.check()
-    return documents, watch
+    return documents
 
 
 def refuse_decoding(opened: OpenDocuments) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
@@ -14,20 +14,18 @@ from packer.facts import SourceIdentity, Totals
 from packer.notes import Note, Notes, notes_in
 from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
-from packer.output.claim_pack import claim_pack, finish_interrupted, refuse_replacing, way_to_replace
-from packer.output.request import Request, difference, names_and_sizes
+from packer.output.claim_pack import claim_pack, finish_interrupted, refuse_replacing
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded, output_path
 from packer.pipeline.append_base import Base
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
-from packer.pipeline.complete_output import changed_since, check_files
+from packer.pipeline.complete_pack import check_complete, written_by_another
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
-from packer.pipeline.index_shards import Index
 from packer.pipeline.leftover_values import leftover_values
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
-from packer.pipeline.packed_source import refuse_decoding, refuse_other_files
+from packer.pipeline.packed_source import refuse_decoding
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker
@@ -35,15 +33,14 @@ from packer.pipeline.source_warnings import warn_of_padding, warn_of_split_chats
 from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
 from packer.progress import Progress, silent
-from packer.ranks import FinishedElsewhere
-from packer.shards.file_names import MANIFEST, rejected_name
-from packer.shards.generations import parts_of, with_files, with_generation
+from packer.ranks import FinishedElsewhere, RankOf
+from packer.shards.file_names import rejected_name
+from packer.shards.generations import with_files, with_generation
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.shards.shard_table import kept_shards
 from packer.sources import OpenDocuments
 from packer.sources.lengths_alone import ARRAY_COLUMN, is_array_file
-from packer.sources.packed_documents import files_read
 from packer.stores import AnyPath
 from packer.system_errors import system_errors
 
@@ -80,7 +77,6 @@ def pack(
     overwrite: bool = False,
     engine_options: EngineOptions = EngineOptions(),  # noqa: B008 (immutable)
     progress: Progress = silent,
-    index: Index | None = None,
 ) -> PackResult:
     """Pack a dataset into the folder `output`; after a kill, the same call resumes.
 
@@ -93,7 +89,6 @@ def pack(
         overwrite: replace an unfinished dataset, or a complete one in one step once the new one is complete.
         engine_options: who does the work: this process, several processes, or a Ray cluster.
         progress: callback, called as `progress(stage, done, total)` in every stage.
-        index: index of the same source and options whose rows are written, in place of planning rows.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
@@ -105,48 +100,28 @@ def pack(
     source = expanded(source)
     options = _of_lengths(source, options)
     opened = open_sources(source, options)
-    if options.index_only or index is not None:
+    if options.index_only:
         refuse_decoding(opened)
-    if index is not None:
-        refuse_other_files(index.folder, index.manifest.source.files, opened)
     watch = Watch.of(opened)
 
-    # Name the output, and describe what is requested of it.
+    # Name the output, and pack into it.
     if options.pad_id is None:
         options = replace(options, pad_id=opened.pad_id or 0)
     out = output_path(output if output is not None else default_output(source, options))
     refuse_inside(source, out)
-    requested = request = request_of(opened, options.to_dict())
-    if index is not None:  # resumed with these rows only, although rows planned again would hardly differ
-        request = replace(request, options={**request.options, "index": index.key})
-
-    with system_errors(out, resumes=True):
-        # Return a complete dataset.
-        finish_interrupted(out)
-        if is_packed(out):
-            if not overwrite:
-                return _find_complete(out, opened, requested, progress)
-            refuse_replacing(out)
-            read_manifest(out)  # only a dataset with a valid manifest is replaced
-
-        # Claim the output, and start or resume the pack in it.
-        workers, shared = workers or available_workers(), place is not None
-        patience = engine_options.rank_timeout
-        try:
-            with (
-                claim_pack(out, request, sync=sync, overwrite=overwrite, shared=shared, patience=patience) as claimed,
-                chosen_engine(claimed, engine_options, place, workers) as engine,
-            ):
-                manifest = pack_into(
-                    claimed, opened, watch, options, engine, progress, overwrite=overwrite, index=index
-                )
-        except Exception:
-            # The rank that completes the output removes what the others may just be looking for.
-            written = _written_by_another(out, requested) if shared else None
-            if written is None:
-                raise
-            return PackResult(manifest=written, output=out, found_complete=False, finished_elsewhere=True)
-    return PackResult(manifest=manifest, output=out, found_complete=False)
+    build = partial(pack_into, opened=opened, watch=watch, options=options, progress=progress, overwrite=overwrite)
+    return write_dataset(
+        out,
+        [opened],
+        options,
+        build,
+        place=place,
+        engine_options=engine_options,
+        workers=workers,
+        sync=sync,
+        overwrite=overwrite,
+        progress=progress,
+    )
 
 
 def _of_lengths(source: object, options: PackOptions) -> PackOptions:
@@ -156,78 +131,91 @@ def _of_lengths(source: object, options: PackOptions) -> PackOptions:
     return options if options.lengths_column is None else replace(options, index_only=True)
 
 
-def _find_complete(out: AnyPath, opened: OpenDocuments, request: Request, progress: Progress) -> PackResult:
-    """Return a complete dataset if it has this request and its files are intact.
+def write_dataset(
+    out: AnyPath,
+    sources: Sequence[OpenDocuments],
+    options: PackOptions,
+    build: Callable[[UnfinishedPack, Engine], Manifest],
+    *,
+    place: RankOf | None,
+    engine_options: EngineOptions,
+    workers: int | None,
+    sync: bool,
+    overwrite: bool,
+    progress: Progress,
+    made_of: Mapping[str, object] = {},
+) -> PackResult:
+    """Return a dataset that is complete, or claim its folder and build it.
 
-    The source is compared by file names, sizes and lengths. If the times of its files do not prove that it is
-    unchanged, every token is compared.
-
-    Raises:
-        PackerError: the dataset is damaged, or has other options or another source.
+    Args:
+        out: folder to write.
+        sources: source of each of its generations.
+        options: its options.
+        build: function that writes everything into a claimed folder, with an engine, and returns the manifest.
+        place: rank of this process; None if it claims the output alone.
+        engine_options: as in `pack`.
+        workers: as in `pack`.
+        sync: as in `pack`.
+        overwrite: as in `pack`.
+        progress: as in `pack`.
+        made_of: what else must be the same for an unfinished dataset to be resumed, as JSON values by name.
     """
-    manifest = read_manifest(out)
-    packed = parts_of(manifest)[0]  # what was appended since is not asked for, and stays
-    found, requested = _request_in(packed), request.without_times
-    remedy = f"choose another --output, or {way_to_replace(out)}"
-    is_same = found == requested
-    if is_same and opened.mapped:  # the lengths of a mapped source are cheap to read
-        is_same = opened.survey(progress).identity == packed.source
-    if not is_same:
-        raise PackerError(f"{out} is complete, packed {difference(found, requested)}: {remedy}")
-    check_files(out / MANIFEST, manifest.shards, manifest.files)
-    paths = [path for input_ in opened.inputs for path, _ in files_read(input_)]
-    is_dated = packed.part is None and len(paths) >= len(opened.inputs)  # an append writes the manifest later
-    if is_dated and not changed_since(out / MANIFEST, paths):
-        checked = "its shards have the recorded sizes, and no source file was written since"
-        return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
-    log.info("the times of the source files do not prove that they are unchanged: comparing every token")
-    from packer.pipeline.verifying import compare_opened
+    requests = [request_of(opened, options.to_dict()) for opened in sources]
+    request = replace(requests[0], files=tuple(file for each in requests for file in each.files))
+    begun = replace(request, options={**request.options, **made_of})
+    with system_errors(out, resumes=True):
+        # Return a complete dataset.
+        finish_interrupted(out)
+        if is_packed(out):
+            if not overwrite:
+                found, checked = check_complete(out, sources, options, progress)
+                return PackResult(manifest=found, output=out, found_complete=True, checked=checked)
+            refuse_replacing(out)
+            read_manifest(out)  # only a dataset with a valid manifest is replaced
 
-    fault = next(compare_opened(out, packed, opened, progress), None)
-    if fault is not None:
-        raise PackerError(f"{out} is complete, packed from a source that has changed since ({fault}): {remedy}")
-    checked = "its shards have the recorded sizes, and hold every token of the source"
-    return PackResult(manifest=manifest, output=out, found_complete=True, checked=checked)
-
-
-def _written_by_another(out: AnyPath, request: Request) -> Manifest | None:
-    """Return the manifest that another process has written for this request; None if there is none."""
-    with contextlib.suppress(OSError, PackerError):  # the first error is the one to report
-        if is_packed(out) and _request_in(manifest := read_manifest(out)) == request.without_times:
-            return manifest
-    return None
-
-
-def _request_in(manifest: Manifest) -> Request:
-    """Return the request that a manifest answers, without the times of files."""
-    files, texts = names_and_sizes(manifest.source.files), manifest.source.texts
-    return Request(options=manifest.options.to_dict(), files=files, texts=texts)
+        # Claim the output, and start or resume it.
+        workers, shared = workers or available_workers(), place is not None
+        patience = engine_options.rank_timeout
+        try:
+            with (
+                claim_pack(out, begun, sync=sync, overwrite=overwrite, shared=shared, patience=patience) as claimed,
+                chosen_engine(claimed, engine_options, place, workers) as engine,
+            ):
+                manifest = build(claimed, engine)
+        except Exception:
+            # The rank that completes the output removes what the others may just be looking for.
+            written = written_by_another(out, request) if shared else None
+            if written is None:
+                raise
+            return PackResult(manifest=written, output=out, found_complete=False, finished_elsewhere=True)
+    return PackResult(manifest=manifest, output=out, found_complete=False)
 
 
 def pack_into(
     claimed: UnfinishedPack,
+    engine: Engine,
+    *,
     opened: OpenDocuments,
     watch: Watch,
     options: PackOptions,
-    engine: Engine,
     progress: Progress,
-    *,
     overwrite: bool,
-    index: Index | None = None,
     base: Base | None = None,
 ) -> Manifest:
     """Pack into a claimed folder, and resume what an interrupted run has left there.
 
     Args:
         claimed: claimed output.
+        engine: decides which tasks this process runs.
         opened: source.
         watch: its files.
         options: options of the pack.
-        engine: decides which tasks this process runs.
         progress: callback, as in `pack`.
         overwrite: whether a plan of a source that has changed since is discarded.
-        index: as in `pack`.
         base: dataset that the rows are appended to; the manifest is then that of all rows.
+
+    Raises:
+        FinishedElsewhere: another rank has completed the output.
     """
     # Decode the files that cannot be mapped.
     mapped = opened
@@ -239,8 +227,8 @@ def pack_into(
 
     # Check every document, and that an interrupted run had the same source.
     notes = notes_in(claimed)
-    is_whole = (options.group_by is not None or bool(options.limit)) and index is None
-    is_in_order = not makes_own_rows(options) and index is None
+    is_whole = options.group_by is not None or bool(options.limit)
+    is_in_order = not makes_own_rows(options)
     documents = read_documents(mapped, progress, hold_lengths=is_whole, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
@@ -249,11 +237,8 @@ def pack_into(
     check_mixture(claimed, documents.identity, options, engine.workers)
     warn_of_padding(mapped)
 
-    # Plan the rows, or take those of an index.
-    if index is not None:
-        planned = index.planned(documents, options)
-    else:
-        planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
+    # Plan the rows.
+    planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
     watch.check()
     warn_of_split_chats(documents.identity, planned.totals, options)
     if base is not None:
@@ -270,7 +255,7 @@ def pack_into(
         leftovers=leftover_values(planned.mapped, planned.shards, planned.row_format),
         first_document=base.documents if base is not None else 0,
     )
-    entries = write_shards(claimed, maker, watch, engine, progress)
+    entries = write_shards(claimed, [maker], watch, engine, progress)
     watch.check()
 
     # Write the manifest, which completes the dataset.

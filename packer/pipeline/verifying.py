@@ -51,8 +51,8 @@ def verify(
 
     Args:
         packed: folder of the packed dataset.
-        source: source that was packed, or a list: of all sources of a mixture, or else of the paths of one source, in
-            order. After appends, a list with the source of each generation, in order. Text is tokenized again.
+        source: source that was packed, or a list, in order: of all sources of a mixture, of all paths of a source, and
+            of the sources of all generations. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
         workers: shards that are checked at a time; by default the cores this process may use.
         engine: "threads", or "ray" to have the shards checked by a Ray cluster.

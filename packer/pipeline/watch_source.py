@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,11 @@ class Watch:
         """
         named = [file for input_ in opened.inputs for file in files_read(input_)]
         return cls(states={path: (name, _state(path, name)) for path, name in named if isinstance(path, Path)})
+
+    @classmethod
+    def joined(cls, watches: Iterable[Watch]) -> Watch:
+        """Watch the files of several sources."""
+        return cls(states={path: state for watch in watches for path, state in watch.states.items()})
 
     def of_mapped(self, spilled: OpenDocuments) -> Watch:
         """Watch only files that are still read, not those that have been decoded."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from packer.engine import Engine
 from packer.executors import run_tasks
@@ -12,7 +14,7 @@ from packer.output.unfinished_pack import UnfinishedPack
 from packer.pipeline.shard_maker import Batches, ShardMaker
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress
-from packer.shards.file_names import shard_name
+from packer.shards.file_names import all_shard_names, shard_name
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.writer import write_shard
 
@@ -24,14 +26,14 @@ class ShardTask:
     claimed: UnfinishedPack
     """Unfinished output."""
 
-    maker: ShardMaker
-    """Maker of the shards."""
+    makers: Sequence[ShardMaker]
+    """Maker of the shards of each generation."""
 
     watch: Watch
     """Source files, which must not change."""
 
-    shards: int
-    """Number of shards, which is part of their names."""
+    ends: Sequence[int]
+    """Number of shards up to the end of each generation, which is part of their names."""
 
     def __call__(self, shard: int, observe: Callable[[Batches], Batches] = iter) -> ShardEntry:
         """Write a shard, and return its entry.
@@ -45,24 +47,36 @@ class ShardTask:
             OSError: the disk is full, or writing fails.
         """
         self.watch.check_again()
-        name, schema = shard_name(shard, self.shards), self.maker.row_format.schema
+        generation = bisect_right(self.ends, shard)
+        first = self.ends[generation - 1] if generation else 0
+        name, maker = shard_name(shard, self.ends[generation]), self.makers[generation]
+        schema = maker.row_format.schema
         with self.claimed.temporary(name) as temporary:
-            batches = observe(self.maker.batches(shard))
+            batches = observe(maker.batches(shard - first))
             entry = write_shard(temporary, batches=batches, schema=schema, name=name, sync=self.claimed.sync)
             self.claimed.commit(temporary, entry)
         return entry
 
 
 def write_shards(
-    claimed: UnfinishedPack, maker: ShardMaker, watch: Watch, engine: Engine, progress: Progress
+    claimed: UnfinishedPack, makers: Sequence[ShardMaker], watch: Watch, engine: Engine, progress: Progress
 ) -> list[ShardEntry]:
     """Write the shards that an interrupted run has not written; return the entries of all shards.
 
     Progress is reported as "check", in bytes of existing shards, and as "write", in tokens that this process wrote.
+
+    Args:
+        claimed: unfinished output.
+        makers: maker of the shards of each generation; of a new pack a single one, which alone may have leftovers.
+        watch: source files.
+        engine: decides which shards this process writes.
+        progress: callback.
     """
-    shard_rows = maker.shards.shard_rows
-    task = ShardTask(claimed=claimed, maker=maker, watch=watch, shards=len(shard_rows))
-    names = [shard_name(shard, len(shard_rows)) for shard in range(len(shard_rows))]
+    rows_of = [maker.shards.shard_rows for maker in makers]
+    ends = list(accumulate(map(len, rows_of)))
+    task = ShardTask(claimed=claimed, makers=makers, watch=watch, ends=ends)
+    shard_rows, names = [rows for each in rows_of for rows in each], all_shard_names(*ends)
+    maker = makers[0]
     entries = {} if engine.is_shared else _intact_shards(claimed, names, engine.workers, progress)
     total = sum(shard_rows)
     done = sum(entry.rows for entry in entries.values())
