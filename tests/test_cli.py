@@ -68,7 +68,8 @@ def test_help_names_every_command():
         assert f"\n  {name} " in text
         assert command_named(name).get_short_help_str(200) not in ("", ".")
     assert succeeded("-h") == text
-    assert "\n  packer stats dataset  " in text, "examples keep their lines"
+    assert "\n  packer append dataset-packed-4096 more  " in text, "examples keep their lines"
+    assert text.count("...") == 1, "no sentence is cut off: there is only [ARGS]..."
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -18,21 +18,16 @@ import click
 
 from packer import __version__
 
-COMMANDS = (
-    "pack",
-    "append",
-    "tokenize",
-    "stats",
-    "compare",
-    "verify",
-    "show",
-    "materialize",
-    "export",
-    "check",
-    "doctor",
-    "demo",
-)
-"""The commands, each a function of a module with its name."""
+GROUPS = {
+    "Look ahead": ("stats", "compare"),
+    "Pack": ("pack", "append", "tokenize", "materialize"),
+    "Check": ("verify", "show"),
+    "Train": ("export", "check"),
+    "This machine": ("doctor", "demo"),
+}
+"""The commands under their headings, each a function of a module with its name."""
+
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 def main() -> None:
@@ -51,11 +46,18 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See `click.Group`."""
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See `click.Group`."""
         return command_named(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Group`."""
+        width = max(map(len, COMMANDS))
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), command_named(name).get_short_help_str(80)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Group`."""
@@ -76,12 +78,10 @@ def cli() -> None:
     \b
     packer pack dataset --max-len 4096        writes dataset-packed-4096/
     packer pack chats.jsonl --tokenizer Qwen/Qwen3-0.6B --max-len 4096
-    packer stats dataset                      padding now, and packed
-    packer compare dataset --max-len 4096     every algorithm, side by side
+    packer pack --lengths data.parquet:num_tokens --max-len 4096
+    packer pack dataset --max-len 4096 --index-only --output index
+    packer materialize index --source dataset --output rows
     packer append dataset-packed-4096 more    adds documents in new shards
     packer verify dataset-packed-4096 --source dataset
     packer export dataset-packed-4096 --to torchtitan
-    packer check Qwen/Qwen3-0.6B              attention that is safe for a model
-    packer doctor                             what this machine has for packing
-    packer demo                               on the Python standard library
     """  # noqa: D301  (an escaped b tells click to keep the lines)

@@ -16,7 +16,7 @@ from packer.options.command_options import JsonOption, OutputOptions
 from packer.stores import AnyPath
 
 
-@command(resumes=True)
+@command(resumes=True, short_help="Add documents to a packed dataset, in new shards.")
 @click.argument("packed", type=UserPath())
 @click.argument("dataset", nargs=-1, required=True)
 @options(PackOptions, "tokenizer", help="Tokenizer of text, if its name in the manifest is not enough.")

@@ -14,7 +14,7 @@ from packer.cli.one_line_errors import NOT_RIGHT
 from packer.options.command_options import CheckOptions, JsonOption
 
 
-@command()
+@command(short_help="Show which attention implementations are safe for a model.")
 @click.argument("model")
 @options(CheckOptions)
 @options(JsonOption)

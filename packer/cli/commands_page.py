@@ -71,7 +71,8 @@ def _row(option: click.Option) -> str:
         return f"| {flags} | {option.metavar or ''} | | {option.help} |"
     about = option.declared.about
     off = option.declared.default is True and about.off is not None
-    sentence = f"{about.off if off else about.help}{' Repeat it for several.' if option.multiple else ''}"
+    repeats = " Repeat it for several." if option.multiple and not about.says_repeats else ""
+    sentence = f"{about.off if off else about.help}{repeats}"
     return f"| {flags} | {_value(option.declared)} | {_default(option.declared)} | {sentence} |"
 
 

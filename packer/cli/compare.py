@@ -18,7 +18,7 @@ from packer.options.command_options import JsonOption, StatsOptions
 NOT_COMPARED = ("max_len", "algorithm", "gap", "time_limit", "overlap", "truncate_side", "align")
 
 
-@command()
+@command(short_help="Compare the rows that each algorithm needs.")
 @source_options
 @options(PackOptions, "max_len")
 @options(PackOptions, "algorithm", is_list=True, default=(), help="Run only this algorithm.")

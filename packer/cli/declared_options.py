@@ -116,7 +116,7 @@ def _help(option: Option, *, repeats: bool) -> str:
     parts = [about.off if option.default is True and about.off is not None else about.help]
     if option.choices and about.metavar is not None:
         parts.append(f"One of: {', '.join(option.choices)}.")
-    if repeats:
+    if repeats and not about.says_repeats:
         parts.append("Repeat it for several.")
     if about.default_words is not None:
         parts.append(f" [default: {about.default_words}]")

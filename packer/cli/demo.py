@@ -13,7 +13,7 @@ from packer.options import PackOptions
 from packer.options.command_options import OutputOptions
 
 
-@command(resumes=True)
+@command(resumes=True, short_help="Pack the source files of this machine's Python.")
 @options(
     OutputOptions,
     "output",

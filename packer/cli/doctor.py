@@ -29,7 +29,7 @@ OPTIONAL = {
 """Distributions that packer can do without, and what they are for."""
 
 
-@command()
+@command(short_help="Show what this machine has for packing.")
 @options(DoctorOptions)
 @options(JsonOption)
 def doctor(compile_kernels: bool, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from packer.cli.progress_bars import progress_bars
 from packer.options.command_options import ExportOptions, JsonOption, OutputOptions
 
 
-@command()
+@command(short_help="Write a packed dataset with the columns of another trainer.")
 @click.argument("packed", type=UserPath())
 @options(ExportOptions)
 @options(OutputOptions, "output", default_words="PACKED-TO")

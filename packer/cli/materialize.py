@@ -14,30 +14,25 @@ import click
 from packer.cli.command import command
 from packer.cli.declared_options import UserPath, options, values_of
 from packer.cli.progress_bars import progress_bars
-from packer.options.command_options import EngineOptions, JsonOption, OutputOptions
+from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, SourceOption
 from packer.stores import AnyPath
 
 
 @command(resumes=True)
 @click.argument("index", type=UserPath())
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    required=True,
-    metavar="DATASET",
-    help="Dataset that was packed. Repeat it, in order, for every source of a mixture, or else for every path of a "
-    "source that was packed from several.",
+@options(SourceOption, default=MISSING)
+@options(
+    OutputOptions, "output", default=MISSING, default_words=None, help="Folder to write, here or in object storage."
 )
-@options(OutputOptions, "output", default=MISSING, help="Folder to write, here or in object storage.")
 @options(OutputOptions, without=("output",))
 @options(EngineOptions)
 @options(JsonOption)
 def materialize(index: AnyPath, sources: tuple[str, ...], as_json: bool, **values: Any) -> None:
     """Write the rows of an INDEX with their tokens.
 
-    INDEX is what `packer pack --index-only` wrote. The result is what the same command writes without --index-only. An
-    interrupted command continues where it stopped when it is run again.
+    INDEX is what `packer pack --index-only` wrote. The result is what the same command writes without --index-only,
+    and what appending the same documents makes of it. An interrupted command continues where it stopped when it is run
+    again.
     """
     from packer import pipeline
     from packer.ranks import rank_of

@@ -24,7 +24,7 @@ from packer.options.command_options import EngineOptions, JsonOption, OutputOpti
 from packer.stores import is_remote
 
 
-@command(resumes=True)
+@command(resumes=True, short_help="Pack a dataset into rows of fixed length.")
 @source_options
 @click.option(
     "--lengths",

@@ -13,14 +13,17 @@ from packer.cli.command import command
 from packer.cli.declared_options import UserPath, options
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.options.command_options import JsonOption
+from packer.options.command_options import JsonOption, SourceOption
 
 if TYPE_CHECKING:
     from packer.loader.dataset import PackedDataset
     from packer.report.row_table import RowSegment
 
 
-@command(context_settings={"ignore_unknown_options": True})  # -1 is a row, not an option
+@command(
+    short_help="Show a row of a packed dataset, or a document.",
+    context_settings={"ignore_unknown_options": True},  # -1 is a row, not an option
+)
 @click.argument("packed", type=UserPath())
 @click.argument("row", type=int, required=False)
 @click.option(
@@ -29,9 +32,7 @@ if TYPE_CHECKING:
     help="Show the segments of this document instead of a row; SOURCE:ID in a mixture, with sources from 0.",
 )
 @click.option("--full", is_flag=True, help="Show all tokens, with trained ones told from their context.")
-@click.option(
-    "--source", "sources", multiple=True, metavar="DATASET", help="Source of an index, to read its tokens from."
-)
+@options(SourceOption)
 @options(PackOptions, "tokenizer", help="Show text instead of token ids.")
 @options(JsonOption)
 def show(
@@ -45,7 +46,7 @@ def show(
 ) -> None:
     """Show one ROW of a PACKED dataset, segment by segment, with its kept columns.
 
-    Rows count from 0; -1 is the last one.
+    Rows count from 0; -1 is the last one. The tokens of an index are read from its --source.
     """
     from packer import report
     from packer.loader import load

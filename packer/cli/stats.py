@@ -32,7 +32,7 @@ WITHOUT = (
 """Options of `pack` that need the tokens, or do not change the number of rows."""
 
 
-@command()
+@command(short_help="Show the padding of a dataset now, and when packed.")
 @source_options
 @options(RowLengthsOption)
 @options(PackOptions, without=WITHOUT)

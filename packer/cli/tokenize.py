@@ -18,7 +18,7 @@ from packer.options.checks import TEXT_OPTIONS
 from packer.options.command_options import JsonOption, OutputOptions
 
 
-@command(resumes=True)
+@command(resumes=True, short_help="Tokenize a dataset once, and keep the tokens.")
 @click.argument("dataset", nargs=-1, required=True)
 @options(PackOptions, "tokenizer", *TEXT_OPTIONS, "pairs", "keep", "split", "on_error")
 @options(OutputOptions, "output", default_words="DATASET-tokenized")

@@ -13,20 +13,13 @@ from packer.cli.declared_options import UserPath, options
 from packer.cli.one_line_errors import NOT_RIGHT
 from packer.cli.progress_bars import progress_bars
 from packer.options import PackOptions
-from packer.options.command_options import EngineOptions, JsonOption, OutputOptions
+from packer.options.command_options import EngineOptions, JsonOption, OutputOptions, SourceOption
 from packer.stores import AnyPath
 
 
-@command()
+@command(short_help="Check a packed dataset, also against its source.")
 @click.argument("packed", type=UserPath())
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    metavar="DATASET",
-    help="Compare every token with the source. Repeat it, in order, for every source of a mixture, or else for every "
-    "path of a source that was packed from several.",
-)
+@options(SourceOption)
 @options(PackOptions, "tokenizer", help="Tokenizer of a --source of text, if its name in the manifest is not enough.")
 @options(OutputOptions, "workers", help="Number of shards that are checked at a time.")
 @options(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from packer.errors import PackerError
 from packer.options.choices import Compression, EngineName, ExportTarget, ReportPlot
-from packer.options.headings import GENERAL, OUTPUT, RANKS, ROWS
+from packer.options.headings import GENERAL, OUTPUT, RANKS, READING, ROWS
 from packer.options.option import About
 from packer.options.pack_options import LONGEST_ROW
 
@@ -87,6 +87,23 @@ class EngineOptions:
         float,
         About("Seconds without a sign of life after which other ranks take over.", RANKS, least=1, metavar="SECONDS"),
     ] = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOption:
+    """The option that names what was packed."""
+
+    sources: Annotated[
+        tuple[str, ...],
+        About(
+            "Dataset that was packed. Repeat it, in order, for all sources of a mixture, for all paths of a source, "
+            "and for what was appended.",
+            READING,
+            flags=("--source",),
+            metavar="DATASET",
+            says_repeats=True,
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

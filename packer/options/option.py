@@ -74,6 +74,9 @@ class About:
     shown: str | None = None
     """Name in error messages, where it is not that of the command line."""
 
+    says_repeats: bool = False
+    """Whether the sentence says when a list is given by repeating the option."""
+
     on_command: bool = True
     """Whether it is an option of the command line; what is not, follows from another one."""
 
