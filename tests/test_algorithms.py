@@ -11,14 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packer.algorithms import ALGORITHMS, ALIASES, Algorithm, get_algorithm
+from packer.algorithms import open_packs as helpers
 from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
 from packer.algorithms.first_fit import first_fit_decreasing
-from packer.algorithms.open_packs import copy_packs, detach, next_key, open_packs, push
 from packer.algorithms.patterns import Patterns
 from packer.algorithms.worst_fit import spfhp, spfhp_published, worst_fit_decreasing
 from packer.errors import PackerError
 from tests import naive
+from tests.compiled import compiled
 from tests.histograms import histogram_of, histograms, lengths_of, limits, read_histogram
 
 jit_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="too slow without compiled kernels")
@@ -268,9 +269,12 @@ def test_spfhp_stays_quick(histogram, max_segments):
 
 # ---- open packs ----
 
+OPEN_PACKS = [compiled(getattr(helpers, name)) for name in ("open_packs", "detach", "next_key", "push", "copy_packs")]
+
 
 @given(keys=st.sets(st.integers(0, 9000)), removed=st.sets(st.integers(0, 9000)))
 def test_the_next_key_is_the_smallest_from_a_start_on(keys, removed):
+    open_packs, detach, next_key, push, copy_packs = OPEN_PACKS
     histogram = np.zeros(9001, np.int64)
     histogram[1:] = 1
     packs = open_packs(histogram, 0)

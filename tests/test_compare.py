@@ -15,7 +15,8 @@ from packer import pipeline
 from packer.algorithms import ALGORITHMS, Algorithm, OrderAlgorithm
 from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.jit import compile_seconds, jit
+from packer.algorithms.jit import jit
+from packer.algorithms.prepare_numba import compile_seconds
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions

@@ -20,12 +20,14 @@ from packer.algorithms.jit import jit_if_large
 from packer.gather import any_trained, count_trained, gather_kernels
 from packer.gather.token_column import VALUE_TYPES
 from packer.labels import NO_LOSS
+from tests.compiled import compiled
 from tests.test_pack import hashes, made_documents, save_arrow
 
 PACKAGE = Path(__file__).parent.parent / "packer"
 
 MOST_ARGUMENTS = 8
-DECORATORS = ("jit", "jit_if_large", "jit_if_many_tokens", "jit_or_numpy")
+IN_NUMPY = ("jit_or_numpy", "jit_helper_or_numpy")
+DECORATORS = ("jit", "jit_helper", "jit_if_large", "jit_if_many_tokens", *IN_NUMPY)
 
 
 def kernels(decorators=DECORATORS):
@@ -123,6 +125,9 @@ def test_with_numba_there_a_kernel_with_little_to_do_is_loaded_from_the_cache_bu
     assert sum(second.compiled.stats.cache_hits.values()) == 1
 
 
+COPY_CAST, COPY_INT32 = map(compiled, (gather_kernels._copy_cast, gather_kernels._copy_int32))
+
+
 @pytest.mark.parametrize("value_type", VALUE_TYPES)
 @given(lists=st.lists(st.lists(st.integers(-128, 127), max_size=5), min_size=1, max_size=6), allowed=st.just(NO_LOSS))
 def test_numpy_computes_what_compiled_loops_do(value_type, lists, allowed):
@@ -133,18 +138,18 @@ def test_numpy_computes_what_compiled_loops_do(value_type, lists, allowed):
     any_trained.plain(places, lengths, labels, found[0])
     any_trained(places, lengths, labels, found[1])
     assert (found[0] == found[1]).all()
-    for copy, values in (
-        (gather_kernels._copy_cast, flat.astype(value_type)),
-        (gather_kernels._copy_int32, labels.ctypes.data),
+    for helper, kernel, values in (
+        (gather_kernels._copy_cast, COPY_CAST, flat.astype(value_type)),
+        (gather_kernels._copy_int32, COPY_INT32, labels.ctypes.data),
     ):
         for limit in (0, allowed):
             out = [np.empty(len(flat), np.int32) for _ in range(2)]
-            assert copy.plain(values, out[0], limit) == copy(values, out[1], limit)
+            assert helper(values, out[0], limit) == kernel(values, out[1], limit)
             assert (out[0] == out[1]).all()
 
 
 def test_every_kernel_with_a_form_in_numpy_is_compared_with_it():
-    found = {name for _, name, _ in kernels(("jit_or_numpy",))}
+    found = {name for _, name, _ in kernels(IN_NUMPY)}
     assert found == {"count_trained", "any_trained", "_copy_cast", "_copy_int32"}
 
 

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.plan import Plan, Segments, cut_documents, deal
-from packer.plan.permute import draw_below, permute, permuted, stream_key
+from packer.plan import permute as permutations
+from packer.plan.permute import key_of as key
 from tests import naive
+from tests.compiled import compiled
 
 some_lengths = st.lists(st.integers(0, 25), min_size=1, max_size=60)
 policies = st.sampled_from(["split", "truncate", "drop"])
@@ -138,8 +140,7 @@ def rank_correlation(one: NDArray[np.generic], other: NDArray[np.generic]) -> fl
     return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
 
 
-def key(seed: int, purpose: int, stream: int) -> np.uint64:
-    return np.uint64(stream_key(np.uint64(seed), purpose, stream))  # compiled, it comes back as a Python int
+permute, permuted, draw_below = map(compiled, (permutations.permute, permutations.permuted, permutations.draw_below))
 
 
 def test_permutations_are_part_of_the_format():

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large
+from packer.algorithms.jit import jit_helper, jit_if_large
 from packer.algorithms.open_packs import (
     CHAIN,
     COUNT,
@@ -62,7 +62,7 @@ def _exact_fill(
     return filled.groups[: filled.used], filled.links.rows[: filled.links.used]
 
 
-@jit_if_large
+@jit_helper
 def packs_left(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> int:
     """Count the packs of the pattern found[:size], in descending order, for which segments are left."""
     packs: int = left[found[0]]
@@ -73,7 +73,7 @@ def packs_left(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> 
     return packs
 
 
-@jit_if_large
+@jit_helper
 def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_left: NDArray[np.int64]) -> Filled:
     """Add packs of the pattern found[:size] as a new group, and take their segments from `out_left`."""
     groups, used, links = out
@@ -92,7 +92,7 @@ def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_
     return Filled(groups, used + 1, links)
 
 
-@jit_if_large
+@jit_helper
 def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
     """Return the longest length up to `length` of which a segment is left, or 0.
 
@@ -111,7 +111,7 @@ def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: 
     return longest
 
 
-@jit_if_large
+@jit_helper
 def _search(
     out_below: NDArray[np.int64],
     left: NDArray[np.int64],

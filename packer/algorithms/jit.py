@@ -13,7 +13,6 @@ import functools
 import hashlib
 import math
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from packer.progress import STATUS
+from packer.algorithms.prepare_numba import prepared_numba
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -41,8 +40,6 @@ Any number of processes may write it, also of different versions of the package.
 _SOURCES = ("algorithms", "gather", "plan", "labels.py", "random_purposes.py")
 """Where kernels, their helpers and their constants are."""
 
-_ADDRESS_SPACE = 128 << 20  # bytes that must be left to compile a kernel, or to load it from the cache
-
 
 def jit(kernel: Kernel) -> Kernel:
     """Compile a kernel with Numba on first use: cached on disk, the GIL released.
@@ -60,7 +57,7 @@ def jit(kernel: Kernel) -> Kernel:
 def jit_if_large(kernel: Kernel) -> Kernel:
     """Like `jit`, but run the Python function while there is little to do.
 
-    For kernels of whole numbers whose work is in proportion to the sizes of their arrays, and for helpers.
+    For kernels of whole numbers whose work is in proportion to the sizes of their arrays.
     """
     return cast(Kernel, _CompiledIfLarge(kernel, SMALL))
 
@@ -78,12 +75,18 @@ def jit_or_numpy(in_numpy: Kernel) -> Callable[[Kernel], Kernel]:
     return lambda kernel: cast(Kernel, _CompiledIfLarge(kernel, FEW_TOKENS, in_numpy))
 
 
-def compile_seconds() -> float:
-    """Return how long this process has compiled kernels."""
-    return _compile_seconds
+def jit_helper(kernel: Kernel) -> Kernel:
+    """Like `jit`, for what only kernels call: it is compiled as a part of them, without an entry for Python.
+
+    The entry of a short function takes longer to compile than the function. Called from Python, it runs as the Python
+    function that it is.
+    """
+    return cast(Kernel, _Helper(kernel))
 
 
-_compile_seconds = 0.0
+def jit_helper_or_numpy(in_numpy: Kernel) -> Callable[[Kernel], Kernel]:
+    """Like `jit_helper`, with a function that computes the same by NumPy, for plain calls."""
+    return lambda kernel: cast(Kernel, _Helper(kernel, in_numpy))
 
 
 def compile_from_now_on() -> None:
@@ -92,22 +95,13 @@ def compile_from_now_on() -> None:
     _plain_seconds = math.inf
 
 
-def before_compiling(prepare: Callable[[], None]) -> Callable[[], None]:
-    """Call a function once, before the first kernel is compiled, or now if one is already; it may import Numba."""
-    with _preparing:
-        if _is_prepared():
-            prepare()
-        else:
-            _preparations.append(prepare)
-    return prepare
-
-
-_preparations: list[Callable[[], None]] = []
 _preparing = threading.RLock()
 
 
 class _Compiled:
     """A kernel that is compiled on first use. Kernels that call it find the compiled one by `_numba_type_`."""
+
+    is_called_from_python = True
 
     def __init__(self, function: Callable[..., object], plain: Callable[..., object] | None = None) -> None:
         functools.update_wrapper(self, function)
@@ -130,15 +124,17 @@ class _Compiled:
         return self._compiled
 
     def _new_dispatcher(self) -> Any:
-        numba = _prepared_numba()
+        numba = prepared_numba()
         usual = numba.config.CACHE_DIR
         shared = os.environ.get(CACHE_DIR)
         if shared:  # CACHE_DIR is read when the dispatcher is made
             numba.config.CACHE_DIR = str(Path(shared) / _state_of_sources())
+        # Nothing calls kernels from C. Each entry that is left out saves a good tenth of the time to compile.
+        options = {"nogil": True, "no_cfunc_wrapper": True, "no_cpython_wrapper": not self.is_called_from_python}
         try:
-            made = numba.njit(cache=True, nogil=True)(self.function)
+            made = numba.njit(cache=True, **options)(self.function)
         except RuntimeError:  # no folder for the cache
-            made = numba.njit(nogil=True)(self.function)
+            made = numba.njit(**options)(self.function)
         finally:
             numba.config.CACHE_DIR = usual
         return made if numba.config.DISABLE_JIT else _once_for_all_constants(made)
@@ -167,6 +163,16 @@ def _once_for_all_constants(dispatcher: Any) -> Any:
 
     dispatcher.get_call_template = get_call_template
     return dispatcher
+
+
+class _Helper(_Compiled):
+    """A part of kernels."""
+
+    is_called_from_python = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the Python function, or its form in NumPy."""
+        return self.plain(*arguments)
 
 
 class _Plain(threading.local):
@@ -227,57 +233,7 @@ def _values(arguments: tuple[Any, ...]) -> int:
 
 def _is_prepared() -> bool:
     """Whether a kernel was compiled, or is about to be."""
-    return _prepared_numba.cache_info().currsize > 0
-
-
-@functools.cache
-def _prepared_numba() -> Any:
-    """Import Numba, with what the package adds to it."""
-    import numba
-    from numba.core import event
-
-    class CompileNotice(event.Listener):
-        """Reports the first compilation of a process, and measures all; kernels in the cache are not compiled."""
-
-        def __init__(self) -> None:
-            self._is_given = False
-            self._depth = 0  # compiling a kernel compiles its helpers
-            self._begun = 0.0
-
-        def on_start(self, event: object) -> None:
-            """Report it, once."""
-            if not self._is_given:
-                self._is_given = True
-                STATUS.info("compiling kernels, once")
-            if self._depth == 0:
-                self._begun = time.perf_counter()
-            self._depth += 1
-
-        def on_end(self, event: object) -> None:
-            """Add its time."""
-            global _compile_seconds
-            self._depth -= 1
-            if self._depth == 0:
-                _compile_seconds += time.perf_counter() - self._begun
-
-    class AddressSpaceCheck(event.Listener):
-        """Raises MemoryError before LLVM runs out of address space, which would abort the process.
-
-        The lock is taken for every kernel that is compiled or loaded from the cache.
-        """
-
-        def on_start(self, event: object) -> None:
-            """Compare what is left with what a kernel may need."""
-            _check_address_space()
-
-        def on_end(self, event: object) -> None:
-            """Do nothing."""
-
-    event.register("numba:compile", CompileNotice())  # type: ignore[no-untyped-call]
-    event.register("numba:compiler_lock", AddressSpaceCheck())  # type: ignore[no-untyped-call]
-    for prepare in _preparations:
-        prepare()
-    return numba
+    return prepared_numba.cache_info().currsize > 0
 
 
 @functools.cache
@@ -291,17 +247,3 @@ def _state_of_sources() -> str:
         for source in sorted((package / name).rglob("*.py")) or [package / name]:
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _check_address_space() -> None:
-    """Raise MemoryError if little address space is left; where `ulimit -v` sets no limit, nothing is looked at.
-
-    Other threads may take what is left in the meantime, so the limit has to be generous.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return
-    pages = int(Path("/proc/self/statm").read_bytes().split()[0])
-    left = limit - pages * resource.getpagesize()
-    if left < _ADDRESS_SPACE:
-        raise MemoryError(f"{left >> 20} MiB of address space left for a kernel")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large
+from packer.algorithms.jit import jit_helper, jit_if_large
 
 CANDIDATES = 64
 """Segments, next in the order, that are tried as the first of two or three that close a row."""
@@ -131,7 +131,7 @@ def _draw(
     return rows
 
 
-@jit_if_large
+@jit_helper
 def _pass_over(drawing: _Drawing, position: int) -> int:
     """The position of the next segment that has not closed a row; the length of the order where there is none."""
     order, skipped = drawing.order, drawing.skipped
@@ -141,7 +141,7 @@ def _pass_over(drawing: _Drawing, position: int) -> int:
     return position
 
 
-@jit_if_large
+@jit_helper
 def _close(drawing: _Drawing, position: int, out_row: NDArray[np.int32], taken: int, room: int) -> tuple[int, int, int]:
     """Fill a row exactly, putting back as few segments as that takes; returns (position, taken, room).
 
@@ -169,7 +169,7 @@ def _close(drawing: _Drawing, position: int, out_row: NDArray[np.int32], taken: 
     return position, taken, room
 
 
-@jit_if_large
+@jit_helper
 def _find_closers(drawing: _Drawing, position: int, gap: int, most: int, out: NDArray[np.int64]) -> int:
     """Write the extents of at most three segments that fill a gap exactly to `out`; returns how many, 0 for none.
 

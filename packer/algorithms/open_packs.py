@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large
+from packer.algorithms.jit import jit_helper, jit_if_large
 from packer.algorithms.patterns import Patterns
 
 COUNT, SEGMENTS, CHAIN, BELOW = range(4)
@@ -56,7 +56,7 @@ def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int
     return capacity if max_segments is None else min(max_segments, capacity)
 
 
-@jit_if_large
+@jit_helper
 def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
     """Make room for the groups of a run; group 0 stands for the packs still untouched and never runs out.
 
@@ -74,7 +74,7 @@ def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
     return groups
 
 
-@jit_if_large
+@jit_helper
 def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
     """Stacks for the keys 0 to capacity, with nothing in them but the untouched packs at key `untouched`."""
     packs = no_packs(new_groups(histogram), len(histogram))
@@ -82,14 +82,14 @@ def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
     return packs
 
 
-@jit_if_large
+@jit_helper
 def no_packs(groups: NDArray[np.int64], keys: int) -> OpenPacks:
     """Stacks for the keys 0 to keys - 1 with nothing in them; `groups` are those that may be laid on them."""
     words = (keys + 63) >> 6
     return OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
 
 
-@jit_if_large
+@jit_helper
 def push(out: OpenPacks, key: int, group: int) -> None:
     """Push a group on the stack of `key`."""
     out.groups[group, BELOW] = out.tops[key]
@@ -99,14 +99,14 @@ def push(out: OpenPacks, key: int, group: int) -> None:
     out.summary[word >> 6] |= ONE << np.uint64(word & 63)
 
 
-@jit_if_large
+@jit_helper
 def copy_row(rows: NDArray[np.int64], row: int, out: NDArray[np.int64], spare: int) -> None:
     """Set row `spare` of `out` to a row of `rows`; written as a loop, which compiles in a tenth of the time."""
     for column in range(rows.shape[1]):
         out[spare, column] = rows[row, column]
 
 
-@jit_if_large
+@jit_helper
 def detach(out: OpenPacks, key: int, packs: int, spare: int) -> int:
     """Take `packs` packs off the top group of a stack; returns their group: `spare`, or the group itself if it is all.
 
@@ -127,7 +127,7 @@ def detach(out: OpenPacks, key: int, packs: int, spare: int) -> int:
     return group
 
 
-@jit_if_large
+@jit_helper
 def lowest_bit(word: np.uint64) -> int:
     """Index of the lowest bit that is set: 0b1000 -> 3."""
     # a power of two is exact as a float: frexp(8.0) is (0.5, 4)
@@ -135,7 +135,7 @@ def lowest_bit(word: np.uint64) -> int:
     return exponent - 1
 
 
-@jit_if_large
+@jit_helper
 def next_key(packs: OpenPacks, start: int) -> int:
     """The smallest key from `start` on whose stack holds something; the number of keys when there is none."""
     keys = len(packs.tops)
@@ -159,7 +159,7 @@ def next_key(packs: OpenPacks, start: int) -> int:
     return (word << 6) + lowest_bit(packs.words[word])
 
 
-@jit_if_large
+@jit_helper
 def copy_packs(packs: OpenPacks, out: OpenPacks) -> int:
     """Make `out` hold the groups that `packs` holds, with chains that begin anew; returns how many groups that is."""
     keys = len(packs.tops)
@@ -186,7 +186,7 @@ def copy_packs(packs: OpenPacks, out: OpenPacks) -> int:
     return used
 
 
-@jit_if_large
+@jit_helper
 def grown(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The same rows in an array that is twice as long."""
     longer = np.empty((2 * len(rows), rows.shape[1]), np.int64)
@@ -195,13 +195,13 @@ def grown(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return longer
 
 
-@jit_if_large
+@jit_helper
 def new_links() -> Links:
     """No links, and room for some."""
     return Links(np.empty((64, 3), np.int64), 0)
 
 
-@jit_if_large
+@jit_helper
 def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, out_links: Links) -> Links:
     """Put `repeat` segments of `extent` into each pack of a group of `out`; returns the links with one more."""
     rows = out_links.rows
@@ -215,7 +215,7 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
     return Links(rows, out_links.used + 1)
 
 
-@jit_if_large
+@jit_helper
 def best_fit(
     out: OpenPacks, used: int, out_links: Links, histogram: NDArray[np.int64], longest: int, limit: int
 ) -> tuple[int, Links]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large
+from packer.algorithms.jit import jit_helper, jit_if_large
 
 VISITS = 256
 """Nodes of the tree that are visited for an item on average, at most; an item whose row is not found opens one."""
@@ -82,7 +82,7 @@ def _fit(
     return rows
 
 
-@jit_if_large
+@jit_helper
 def _grown(
     rooms: NDArray[np.int64], rows: int, capacities: NDArray[np.int64], shares: NDArray[np.int64]
 ) -> NDArray[np.int64]:
@@ -105,7 +105,7 @@ def _grown(
     return tree
 
 
-@jit_if_large
+@jit_helper
 def _least_share(tree: NDArray[np.int64], node: int, shares: NDArray[np.int64]) -> Any:
     """Return the least of the rooms of a row, each as a share of the capacity."""
     least: Any = tree[node, 0] * shares[0]
@@ -114,7 +114,7 @@ def _least_share(tree: NDArray[np.int64], node: int, shares: NDArray[np.int64]) 
     return least
 
 
-@jit_if_large
+@jit_helper
 def _first_with_room(tree: NDArray[np.int64], demands: NDArray[np.int64], item: int, most: int) -> tuple[int, int]:
     """Return the leaf of the first row with room for an item, 0 if none is found, and how many nodes were visited."""
     leaves = len(tree) // 2
@@ -138,7 +138,7 @@ def _first_with_room(tree: NDArray[np.int64], demands: NDArray[np.int64], item: 
     return 0, most
 
 
-@jit_if_large
+@jit_helper
 def _update(tree: NDArray[np.int64], node: int) -> None:
     """Renew the nodes above a row whose rooms have become less."""
     node >>= 1

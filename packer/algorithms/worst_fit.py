@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit, jit_helper
 from packer.algorithms.open_packs import (
     BELOW,
     CHAIN,
@@ -98,18 +98,18 @@ def _worst_fit(histogram: NDArray[np.int64], limit: int, refill: bool) -> tuple[
     return run.packs.groups[: run.used], run.links.rows[: run.links.used]
 
 
-@jit
+@jit_helper
 def _new_run(histogram: NDArray[np.int64]) -> _Run:
     return _Run(open_packs(histogram, 0), 1, new_links(), 0, 0, 0, 0)
 
 
-@jit
+@jit_helper
 def _descending_lengths(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
     """The lengths that there are: [0, 2, 0, 1] -> [3, 1]."""
     return np.flatnonzero(histogram)[::-1]
 
 
-@jit
+@jit_helper
 def _place(out: _Run, length: int, left: int, limit: int, refill: bool, shortest: int) -> _Run:
     """Place `left` segments of one length; returns the run after it. Packs without room for `shortest` close.
 
@@ -193,7 +193,7 @@ def _better_limit(histogram: NDArray[np.int64], reached: NDArray[np.int64], refi
     return winner
 
 
-@jit
+@jit_helper
 def _packs_needed(run: _Run, remaining: int, limit: int, shortest: int) -> int:
     """Packs that the run has at the end, at the least: as if the remaining segments were all of the shortest length."""
     packs = run.packs

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large, jit_if_many_tokens, jit_or_numpy
-from packer.gather.memory import array_at, copy_bytes, prefetch
+from packer.algorithms.jit import jit_helper, jit_helper_or_numpy, jit_if_large, jit_if_many_tokens
+from packer.gather.memory import array_at, copy_bytes, int32_at, int64_at, prefetch
 from packer.gather.token_column import VALUE_TYPES, Addresses
 
 
@@ -33,7 +33,7 @@ _LARGEST = np.iinfo(np.int32).max
 _AHEAD = 2  # segments to prefetch ahead of the copy
 
 
-@jit_if_large
+@jit_helper
 def _locate(column: Addresses, number: int) -> tuple[int, int]:
     """Locate a list by number: returns (chunk, index of its first value in the chunk)."""
     chunk, end = np.int64(0), np.int64(len(column.values))  # np.searchsorted takes a second to compile
@@ -45,9 +45,9 @@ def _locate(column: Addresses, number: int) -> tuple[int, int]:
             end = middle
     index = number - column.first_rows[chunk]
     if column.offset_bytes[chunk] == 4:
-        return chunk, np.int64(array_at(column.offsets[chunk], index + 1, np.int32)[index])
+        return chunk, int32_at(column.offsets[chunk] + np.uint64(4 * index))
     if column.offset_bytes[chunk] == 8:
-        return chunk, np.int64(array_at(column.offsets[chunk], index + 1, np.int64)[index])
+        return chunk, int64_at(column.offsets[chunk] + np.uint64(8 * index))
     return chunk, index * column.list_sizes[chunk]
 
 
@@ -58,7 +58,7 @@ def _cast_in_numpy(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -
     return bool((((wide >= 0) & (wide <= _LARGEST)) | (wide == allowed)).all())
 
 
-@jit_or_numpy(_cast_in_numpy)
+@jit_helper_or_numpy(_cast_in_numpy)
 def _copy_cast(values: NDArray[Any], out: NDArray[np.int32], allowed: int) -> bool:
     """Copy `values` to `out` as int32; returns whether each is a token id or equal to `allowed`."""
     wrong = False
@@ -75,7 +75,7 @@ def _copy_in_numpy(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     return bool(((out >= 0) | (out == allowed)).all())
 
 
-@jit_or_numpy(_copy_in_numpy)
+@jit_helper_or_numpy(_copy_in_numpy)
 def _copy_int32(address: int, out: NDArray[np.int32], allowed: int) -> bool:
     """Variant of `_copy_cast` for int32 values: memcpy, then a check of the signs while they are in cache."""
     copy_bytes(out.ctypes.data, address, 4 * len(out))
@@ -118,7 +118,7 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     return first_wrong
 
 
-@jit_if_many_tokens
+@jit_helper
 def _find_values(column: Addresses, spans: Spans, code: int, out: NDArray[np.uint64]) -> None:
     """Write the address of the first value of each span; 0 for a span of another type.
 
@@ -225,10 +225,10 @@ def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int3
             chunk, _ = _locate(column, number)
         index = number - column.first_rows[chunk]
         if column.offset_bytes[chunk] == 4:
-            narrow = array_at(column.offsets[chunk], index + 2, np.int32)
-            out[i] = narrow[index + 1] - narrow[index]
+            address = column.offsets[chunk] + np.uint64(4 * index)
+            out[i] = int32_at(address + np.uint64(4)) - int32_at(address)
         elif column.offset_bytes[chunk] == 8:
-            wide = array_at(column.offsets[chunk], index + 2, np.int64)
-            out[i] = wide[index + 1] - wide[index]
+            address = column.offsets[chunk] + np.uint64(8 * index)
+            out[i] = int64_at(address + np.uint64(8)) - int64_at(address)
         else:
             out[i] = column.list_sizes[chunk]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import before_compiling
+from packer.algorithms.prepare_numba import before_compiling
 
 _FETCHED = 512  # bytes to prefetch; the hardware prefetcher continues from there
 _LINE = 64  # bytes of a cache line
@@ -25,17 +25,76 @@ def copy_bytes(destination: int, source: int, count: int) -> None:
     ctypes.memmove(int(destination), int(source), int(count))
 
 
+def int32_at(address: int) -> int:
+    """Read the int32 at a memory address."""
+    return ctypes.c_int32.from_address(int(address)).value
+
+
+def int64_at(address: int) -> int:
+    """Read the int64 at a memory address."""
+    return ctypes.c_int64.from_address(int(address)).value
+
+
 def prefetch(address: int, count: int) -> None:
     """Prefetch the first cache lines of `count` bytes; addresses that are not mapped are ignored."""
 
 
 @before_compiling
 def _teach_numba() -> None:
-    """Overload the functions above for compiled code."""
+    """Have compiled code do the same, by a few instructions: an overload is a function, which takes time to compile."""
     from llvmlite import ir
     from numba import carray  # type: ignore[attr-defined]  # its stub does not export it
     from numba.core import cgutils, types
-    from numba.extending import intrinsic, overload
+    from numba.extending import intrinsic, lower_builtin, overload, type_callable
+
+    byte_pointer, word, wide = cgutils.voidptr_t, ir.IntType(32), ir.IntType(64)
+    find: Any = cgutils.get_or_insert_function  # untyped
+
+    def widened(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]:
+        return [context.cast(builder, *each, types.int64) for each in zip(values, signature.args, strict=True)]
+
+    @type_callable(int32_at)
+    @type_callable(int64_at)
+    def _type_of_integer(context: Any) -> Any:
+        return lambda address: types.int64
+
+    @lower_builtin(int32_at, types.Integer)
+    def _int32_at(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        (address,) = widened(context, builder, signature, values)
+        return builder.sext(builder.load(builder.inttoptr(address, word.as_pointer())), wide)
+
+    @lower_builtin(int64_at, types.Integer)
+    def _int64_at(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        (address,) = widened(context, builder, signature, values)
+        return builder.load(builder.inttoptr(address, wide.as_pointer()))
+
+    @type_callable(copy_bytes)
+    def _type_of_copy(context: Any) -> Any:
+        return lambda destination, source, count: types.none
+
+    @lower_builtin(copy_bytes, types.Integer, types.Integer, types.Integer)
+    def _copy_bytes(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        destination, source, count = widened(context, builder, signature, values)
+        memcpy = find(builder.module, ir.FunctionType(byte_pointer, [byte_pointer, byte_pointer, wide]), "memcpy")
+        pointers = [builder.inttoptr(address, byte_pointer) for address in (destination, source)]
+        builder.call(memcpy, [*pointers, count])
+        return context.get_dummy_value()
+
+    @type_callable(prefetch)
+    def _type_of_prefetch(context: Any) -> Any:
+        return lambda address, count: types.none
+
+    @lower_builtin(prefetch, types.Integer, types.Integer)
+    def _prefetch(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address, count = widened(context, builder, signature, values)
+        takes = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
+        fetch_line = find(builder.module, takes, "llvm.prefetch.p0")
+        read, keep, data = word(0), word(3), word(1)
+        for ahead in range(0, _FETCHED, _LINE):
+            with builder.if_then(builder.icmp_signed("<", wide(ahead), count)):
+                line = builder.inttoptr(builder.add(address, wide(ahead)), byte_pointer)
+                builder.call(fetch_line, [line, read, keep, data])
+        return context.get_dummy_value()
 
     @intrinsic
     def as_pointer(typing_context: Any, address: Any) -> Any:
@@ -45,41 +104,10 @@ def _teach_numba() -> None:
         return types.voidptr(types.uint64), generate
 
     pointer: Any = as_pointer  # called without the typing context that its signature has
-    memcpy = types.ExternalFunction("memcpy", types.voidptr(types.voidptr, types.voidptr, types.uintp))
 
     @overload(array_at)
     def _array_at(address: Any, count: Any, dtype: Any) -> Any:
         def implementation(address: Any, count: Any, dtype: Any) -> Any:
             return carray(pointer(np.uint64(address)), count, dtype)
-
-        return implementation
-
-    @overload(copy_bytes)
-    def _copy_bytes(destination: Any, source: Any, count: Any) -> Any:
-        def implementation(destination: Any, source: Any, count: Any) -> Any:
-            memcpy(pointer(np.uint64(destination)), pointer(np.uint64(source)), np.uint64(count))
-
-        return implementation
-
-    @intrinsic
-    def prefetch_line(typing_context: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            word = ir.IntType(32)
-            takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word])
-            find: Any = cgutils.get_or_insert_function  # untyped
-            call = find(builder.module, takes, "llvm.prefetch.p0")
-            read, keep, data = word(0), word(3), word(1)
-            builder.call(call, [builder.inttoptr(arguments[0], cgutils.voidptr_t), read, keep, data])
-            return context.get_dummy_value()
-
-        return types.void(types.uint64), generate
-
-    fetch_line: Any = prefetch_line
-
-    @overload(prefetch)
-    def _prefetch(address: Any, count: Any) -> Any:
-        def implementation(address: Any, count: Any) -> Any:
-            for ahead in range(0, min(np.int64(count), _FETCHED), _LINE):
-                fetch_line(np.uint64(address) + np.uint64(ahead))
 
         return implementation

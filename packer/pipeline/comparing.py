@@ -13,7 +13,8 @@ import numpy as np
 
 from packer.algorithms import ALGORITHMS, Algorithm, AnyAlgorithm, OrderAlgorithm, get_algorithm
 from packer.algorithms.bounds import lower_bound
-from packer.algorithms.jit import compile_from_now_on, compile_seconds
+from packer.algorithms.jit import compile_from_now_on
+from packer.algorithms.prepare_numba import compile_seconds
 from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.options.choices import LongPolicy

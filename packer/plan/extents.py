@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large
+from packer.algorithms.jit import jit_helper, jit_if_large
 
 BLOCK = 1 << 16
 """Documents that are processed together."""
@@ -34,7 +34,7 @@ class SplitDocuments(NamedTuple):
     head_starts: NDArray[np.int32]  # (heads,) first token of each head
 
 
-@jit_if_large
+@jit_helper
 def extent_of(tokens: int, align: int) -> Any:
     """Return the extent of a segment: its tokens, rounded up to a multiple of `align`."""
     if align == 1:  # a division takes as long as the rest of a pass over lengths
@@ -42,7 +42,7 @@ def extent_of(tokens: int, align: int) -> Any:
     return (np.int64(tokens) + align - 1) // align * align
 
 
-@jit_if_large
+@jit_helper
 def heads_of_length(length: int, max_len: int, stride: int) -> Any:
     """Return the number of heads of a split document: of 9 tokens with max_len 4, 2 at stride 4 and 5 at stride 1."""
     return (np.int64(length) - max_len + stride - 1) // stride if length > max_len else np.int64(0)

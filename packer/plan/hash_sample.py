@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit, jit_helper
 from packer.plan.permute import draw_bits
 
 BLOCK = 1 << 10
@@ -219,7 +219,7 @@ def _find_members(
         out[i] = number - 1
 
 
-@jit
+@jit_helper
 def _block_of(rank: int, before: NDArray[np.int64]) -> Any:
     """Return the block of the member with this rank."""
     block, end = np.int64(0), np.int64(len(before) - 1)  # no np.searchsorted, which takes a second to compile

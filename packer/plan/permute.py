@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large
+from packer.algorithms.jit import jit_helper, jit_if_large
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -20,7 +20,7 @@ _UNIT = 2.0**-53
 _ROUNDS = 8
 
 
-@jit_if_large
+@jit_helper
 def mixed(value: Any) -> Any:
     """Mix 64 bits, uint64 to uint64; the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     value = (value ^ (value >> np.uint64(30))) * _FACTOR_1
@@ -28,7 +28,7 @@ def mixed(value: Any) -> Any:
     return value ^ (value >> np.uint64(31))
 
 
-@jit_if_large
+@jit_helper
 def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> Any:
     """Return the key, uint64, of the draws for a purpose and one of its streams (a partition, an extent, ...)."""
     key = mixed(np.uint64(seed) + _GOLDEN)
@@ -37,25 +37,26 @@ def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> A
 
 
 def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
-    """Return `stream_key` as the uint64 that kernels take; called from Python, `stream_key` returns an int."""
-    key: np.uint64 = np.uint64(stream_key(np.uint64(seed), purpose, stream))
+    """Return `stream_key`, computed in Python."""
+    with np.errstate(over="ignore"):  # hashes wrap around
+        key: np.uint64 = stream_key(np.uint64(seed), purpose, stream)
     return key
 
 
-@jit_if_large
+@jit_helper
 def draw_bits(key: Any, index: int | np.int64) -> Any:
     """Return draw number `index` of a stream: 64 bits, uint64; no two draws of a stream are equal."""
     return mixed(key + np.uint64(index) * _GOLDEN)
 
 
-@jit_if_large
+@jit_helper
 def draw_below(key: Any, index: int, limit: int) -> Any:
     """Return draw number `index` of a stream as an integer from 0 to limit - 1, uniform up to 2**-53 * limit."""
     bits = draw_bits(key, index)
     return np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
 
 
-@jit_if_large
+@jit_helper
 def permute(out: NDArray[Any], first: int, last: int, key: Any) -> None:
     """Permute out[first:last] in place with one draw per element (Fisher and Yates)."""
     for i in range(last - first - 1, 0, -1):
@@ -69,7 +70,7 @@ def permute_all(out: NDArray[Any], key: Any) -> None:
     permute(out, 0, len(out), key)
 
 
-@jit_if_large
+@jit_helper
 def permuted(index: int | np.int64, size: int | np.int64, key: Any) -> Any:
     """Return where a permutation of 0 to size - 1 takes an index, in a time that does not grow with the size.
 

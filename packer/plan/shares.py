@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large
+from packer.algorithms.jit import jit_helper, jit_if_large
 from packer.algorithms.patterns import Patterns
 from packer.plan.permute import draw_below, stream_key
 from packer.random_purposes import DEAL_ROTATION
@@ -127,7 +127,7 @@ def _take(
     return given[:size].copy(), given_packs[:size].copy()
 
 
-@jit_if_large
+@jit_helper
 def _filled_packs(histogram: NDArray[np.int64], extents: NDArray[np.int32], first: int, last: int) -> Any:
     """Return how often segments can fill the pattern extents[first:last], whose extents are in descending order."""
     packs = np.int64(1) << 62

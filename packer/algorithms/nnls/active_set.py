@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit, jit_helper
 
 DEPENDENT = 1e-13
 """A column whose squared distance from the passive ones is below this part of its squared norm adds nothing."""
@@ -68,7 +68,7 @@ def weighted_residual(columns: Columns, target: Target, passive: Passive) -> NDA
     return residual
 
 
-@jit
+@jit_helper
 def slope(columns: Columns, column: int, vector: NDArray[np.float64]) -> float:
     """The column times a vector over rows: what the objective falls by per unit, if that is the weighted residual."""
     total = 0.0
@@ -112,7 +112,7 @@ def improve(columns: Columns, target: Target, out: Passive, tolerance: float, wo
     return out
 
 
-@jit
+@jit_helper
 def _settle(columns: Columns, target: Target, out: Passive, inside: NDArray[np.bool_]) -> Passive:
     """Move to the least-squares amounts of the passive columns, dropping those that reach 0 on the way.
 
@@ -147,7 +147,7 @@ def _settle(columns: Columns, target: Target, out: Passive, inside: NDArray[np.b
     return out
 
 
-@jit
+@jit_helper
 def insert(columns: Columns, target: Target, out: Passive, column: int, amount: float) -> Passive:
     """Append a column to the passive set; the set stays as it is where the column depends on those in it."""
     used = out.used
@@ -173,7 +173,7 @@ def insert(columns: Columns, target: Target, out: Passive, column: int, amount: 
     return Passive(out.columns, out.amounts, out.factor, used + 1, out.work + 1 + 4 * used * used)
 
 
-@jit
+@jit_helper
 def remove(out: Passive, place: int) -> Passive:
     """Take the column at `place` out of the passive set; Givens rotations make the factor triangular again."""
     factor = out.factor
@@ -198,7 +198,7 @@ def remove(out: Passive, place: int) -> Passive:
     return Passive(out.columns, out.amounts, factor, used - 1, out.work + 4 * used * used)
 
 
-@jit
+@jit_helper
 def solve_transposed(factor: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     """Solve R.T x = out for the leading triangle that fits; row by row of R, as it lies in memory."""
     for row in range(len(out)):
@@ -209,7 +209,7 @@ def solve_transposed(factor: NDArray[np.float64], out: NDArray[np.float64]) -> N
                 out[k] -= factor[row, k] * value
 
 
-@jit
+@jit_helper
 def solve_upper(factor: NDArray[np.float64], out: NDArray[np.float64]) -> None:
     """Solve R x = out for the leading triangle that fits; four sums at once, for one would wait for itself."""
     used = len(out)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit, jit_helper
 from packer.algorithms.open_packs import (
     CHAIN,
     COUNT,
@@ -75,7 +75,7 @@ def _fill(
     return packs.groups[:used], links.rows[: links.used]
 
 
-@jit
+@jit_helper
 def _open_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
     """Open packs as for best fit, with room for the groups of the strategies as well.
 
@@ -95,7 +95,7 @@ def _open_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
     return packs
 
 
-@jit
+@jit_helper
 def _alike(left: NDArray[np.int64], strategy: NDArray[np.int32], packs: int) -> int:
     """Count the packs of a strategy that can be filled alike before a length runs out; 0 if all have run out."""
     alike = 0
@@ -112,7 +112,7 @@ def _alike(left: NDArray[np.int64], strategy: NDArray[np.int32], packs: int) -> 
     return alike
 
 
-@jit
+@jit_helper
 def _put_strategy(
     out_left: NDArray[np.int64], out: OpenPacks, group: int, strategy: NDArray[np.int32], out_links: Links
 ) -> tuple[Links, int]:

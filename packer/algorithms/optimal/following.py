@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.exact_fill import Filled, add_packs, longest_left, packs_left
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit, jit_helper
 from packer.algorithms.open_packs import new_links
 
 STRICT = -1
@@ -49,7 +49,7 @@ def follow(
     return filled.groups[: filled.used], filled.links.rows[: filled.links.used], left
 
 
-@jit
+@jit_helper
 def _one_pack(
     places: NDArray[np.int64],
     limit: int,
@@ -100,7 +100,7 @@ def _one_pack(
     return size
 
 
-@jit
+@jit_helper
 def _nearest(
     want: int, most: int, out_below: NDArray[np.int64], out_above: NDArray[np.int64], left: NDArray[np.int64]
 ) -> int:
@@ -114,7 +114,7 @@ def _nearest(
     return longer if longer <= most and (shorter == 0 or longer - want <= want - shorter) else shorter
 
 
-@jit
+@jit_helper
 def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) -> int:
     """The length nearest to `want`, within the window, beside which another segment left fills the room; or 0."""
     for away in range(window):
@@ -126,7 +126,7 @@ def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) ->
     return 0
 
 
-@jit
+@jit_helper
 def _shortest_left(out_above: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
     """The shortest length from `length` on of which a segment is left, or len(left); the twin of `longest_left`."""
     shortest = length
@@ -141,7 +141,7 @@ def _shortest_left(out_above: NDArray[np.int64], left: NDArray[np.int64], length
     return shortest
 
 
-@jit
+@jit_helper
 def _sort_descending(out: NDArray[np.int64], size: int) -> None:
     """Sort out[:size]; it is nearly sorted, so by insertion."""
     for i in range(1, size):

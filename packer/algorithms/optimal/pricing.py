@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit
+from packer.algorithms.jit import jit, jit_helper
 
 
 class Priced(NamedTuple):
@@ -79,7 +79,7 @@ def _limited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: in
     return best
 
 
-@jit
+@jit_helper
 def _allow(before: NDArray[np.int64], length: int, value: int, out_after: NDArray[np.int64]) -> None:
     """Raise the best values to those with one segment of this length and value as the last."""
     # two windows that begin at index 0: with no index that could be negative the loop becomes vector instructions,
@@ -126,7 +126,7 @@ def patterns_with(
     return offsets, indices[: offsets[-1]]
 
 
-@jit
+@jit_helper
 def _longer(indices: NDArray[np.int64], used: int, size: int) -> NDArray[np.int64]:
     """The used ones in an array of this size."""
     longer = np.empty(size, np.int64)
