@@ -83,7 +83,7 @@ def add_one(out):
 @pytest.fixture
 def no_numba_yet(monkeypatch):
     """As in a process that has compiled nothing."""
-    monkeypatch.setattr(jit, "_is_prepared", lambda: False)
+    monkeypatch.setattr(jit, "is_prepared", lambda: False)
     monkeypatch.setattr(jit, "_plain_seconds", 0.0)
     monkeypatch.setattr(jit, "PLAIN_SECONDS", 0.3)
 
@@ -113,7 +113,7 @@ def test_a_kernel_is_compiled_when_plain_calls_took_long(monkeypatch):
 
 @pytest.mark.usefixtures("no_numba_yet")
 def test_with_numba_there_a_kernel_with_little_to_do_is_loaded_from_the_cache_but_not_compiled(monkeypatch, tmp_path):
-    monkeypatch.setattr(jit, "_is_prepared", lambda: True)
+    monkeypatch.setattr(jit, "is_prepared", lambda: True)
     monkeypatch.setenv("PACKER_CACHE_DIR", str(tmp_path))
     first, second = jit_if_large(add_one), jit_if_large(add_one)
     first(np.zeros(3, np.int64))
@@ -229,7 +229,7 @@ def test_no_kernel_is_compiled_for_a_type_that_tokens_do_not_have(tmp_path):
 
 def test_kernels_that_read_memory_are_compiled_after_others(tmp_path):
     """An algorithm that runs first must not keep Numba from what packer/gather/memory.py teaches it."""
-    prepared = "from packer.algorithms import jit; jit._prepared_numba()"
+    prepared = "from packer.algorithms.prepare_numba import prepared_numba; prepared_numba()"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", prepared + GATHERED], env=environment, check=True, cwd=PACKAGE.parent)
 

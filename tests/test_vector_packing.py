@@ -72,7 +72,7 @@ def test_every_item_is_in_one_row_that_has_room_for_it(table, max_segments, seed
 def test_plain_kernels_make_the_rows_of_compiled_ones(table, max_segments, seed):
     compiled = pack_vectors(*table, max_segments=max_segments, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "_is_prepared", lambda: False)
+        patch.setattr(jit, "is_prepared", lambda: False)
         patch.setattr(jit, "PLAIN_SECONDS", np.inf)
         plain = pack_vectors(*table, max_segments=max_segments, seed=seed)
     assert listed(plain) == listed(compiled)
@@ -82,7 +82,7 @@ def test_plain_kernels_make_the_rows_of_compiled_ones_for_a_vision_table():
     demands = vision(900, (256, 480))
     compiled = pack_vectors(demands, VISION, seed=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "_is_prepared", lambda: False)
+        patch.setattr(jit, "is_prepared", lambda: False)
         patch.setattr(jit, "PLAIN_SECONDS", np.inf)
         assert listed(pack_vectors(demands, VISION, seed=3)) == listed(compiled)
 

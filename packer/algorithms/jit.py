@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from packer.algorithms.prepare_numba import prepared_numba
+from packer.algorithms.prepare_numba import PREPARING, is_prepared, prepared_numba
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -95,9 +95,6 @@ def compile_from_now_on() -> None:
     _plain_seconds = math.inf
 
 
-_preparing = threading.RLock()
-
-
 class _Compiled:
     """A kernel that is compiled on first use. Kernels that call it find the compiled one by `_numba_type_`."""
 
@@ -119,7 +116,7 @@ class _Compiled:
     def compiled(self) -> Any:
         """Numba's dispatcher; with NUMBA_DISABLE_JIT, the Python function."""
         if self._compiled is None:
-            with _preparing:
+            with PREPARING:
                 self._compiled = self._compiled or self._new_dispatcher()
         return self._compiled
 
@@ -202,7 +199,7 @@ class _CompiledIfLarge(_Compiled):
             return self.plain(*arguments)
         if not self._is_worth_compiling:
             has_much_to_do = _plain_seconds >= PLAIN_SECONDS or _values(arguments) > self._most_values
-            self._is_worth_compiling = has_much_to_do or (_is_prepared() and self._is_cached())
+            self._is_worth_compiling = has_much_to_do or (is_prepared() and self._is_cached())
         if self._is_worth_compiling:
             return self.compiled(*arguments)
         began = time.thread_time()
@@ -229,11 +226,6 @@ def _values(arguments: tuple[Any, ...]) -> int:
         argument.size if isinstance(argument, np.ndarray) else _values(argument) if isinstance(argument, tuple) else 0
         for argument in arguments
     )
-
-
-def _is_prepared() -> bool:
-    """Whether a kernel was compiled, or is about to be."""
-    return prepared_numba.cache_info().currsize > 0
 
 
 @functools.cache

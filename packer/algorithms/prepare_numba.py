@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import resource
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +24,19 @@ _compile_seconds = 0.0
 
 
 def before_compiling(prepare: Callable[[], None]) -> Callable[[], None]:
-    """Call a function once, before the first kernel is compiled; it may import Numba."""
-    _preparations.append(prepare)
+    """Call a function once, before the first kernel is compiled, or now if one is already; it may import Numba."""
+    with PREPARING:
+        if is_prepared():
+            prepare()
+        else:
+            _preparations.append(prepare)
     return prepare
 
 
 _preparations: list[Callable[[], None]] = []
+
+PREPARING = threading.RLock()
+"""Held while Numba is prepared, or a kernel is made."""
 
 
 @functools.cache
@@ -79,6 +87,11 @@ def prepared_numba() -> Any:
     for prepare in _preparations:
         prepare()
     return numba
+
+
+def is_prepared() -> bool:
+    """Whether a kernel was compiled, or is about to be."""
+    return prepared_numba.cache_info().currsize > 0
 
 
 def _check_address_space() -> None:

@@ -49,6 +49,7 @@ def _teach_numba() -> None:
 
     byte_pointer, word, wide = cgutils.voidptr_t, ir.IntType(32), ir.IntType(64)
     find: Any = cgutils.get_or_insert_function  # untyped
+    lower: Any = lower_builtin
 
     def widened(context: Any, builder: Any, signature: Any, values: Any) -> list[Any]:
         return [context.cast(builder, *each, types.int64) for each in zip(values, signature.args, strict=True)]
@@ -58,12 +59,12 @@ def _teach_numba() -> None:
     def _type_of_integer(context: Any) -> Any:
         return lambda address: types.int64
 
-    @lower_builtin(int32_at, types.Integer)
+    @lower(int32_at, types.Integer)  # type: ignore[untyped-decorator]
     def _int32_at(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         (address,) = widened(context, builder, signature, values)
         return builder.sext(builder.load(builder.inttoptr(address, word.as_pointer())), wide)
 
-    @lower_builtin(int64_at, types.Integer)
+    @lower(int64_at, types.Integer)  # type: ignore[untyped-decorator]
     def _int64_at(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         (address,) = widened(context, builder, signature, values)
         return builder.load(builder.inttoptr(address, wide.as_pointer()))
@@ -72,7 +73,7 @@ def _teach_numba() -> None:
     def _type_of_copy(context: Any) -> Any:
         return lambda destination, source, count: types.none
 
-    @lower_builtin(copy_bytes, types.Integer, types.Integer, types.Integer)
+    @lower(copy_bytes, types.Integer, types.Integer, types.Integer)  # type: ignore[untyped-decorator]
     def _copy_bytes(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         destination, source, count = widened(context, builder, signature, values)
         memcpy = find(builder.module, ir.FunctionType(byte_pointer, [byte_pointer, byte_pointer, wide]), "memcpy")
@@ -84,7 +85,7 @@ def _teach_numba() -> None:
     def _type_of_prefetch(context: Any) -> Any:
         return lambda address, count: types.none
 
-    @lower_builtin(prefetch, types.Integer, types.Integer)
+    @lower(prefetch, types.Integer, types.Integer)  # type: ignore[untyped-decorator]
     def _prefetch(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         address, count = widened(context, builder, signature, values)
         takes = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
