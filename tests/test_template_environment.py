@@ -55,6 +55,25 @@ TEMPLATES = {
     "unknown filter": "{{ messages | nothing }}",
     "division": "{{ 1 / 0 }}",
     "include": "{% include '/etc/passwd' %}",
+    "generation, with names of its own": "{% set x = 1 %}{% for m in messages %}{% set y = m.role %}{% generation %}"
+    "{{ loop.index }}{{ x }}{{ y }}{{ z }}{% set x = 2 %}{% set y = 3 %}{% set z = 4 %}{{ x }}{{ y }}{{ z }}"
+    "{% endgeneration %}{{ x }}{{ y }}{{ z }}{% endfor %}{{ x }}",
+    "generation, in a recursive loop": "{% for m in [[1, [2, [3]]]] recursive %}{% generation %}{{ loop.depth }}"
+    "{% if m is sequence %}{{ loop(m) }}{% else %}{{ m }}{% endif %}{% endgeneration %}{% endfor %}",
+    "generation, captured": "{% set x %}{% generation %}{% macro f(a) %}{{ a }}{% endmacro %}  {{ f(1) }}  "
+    "{% endgeneration %}{% endset %}{{ x | trim }}{{ f }}{% filter upper %}{% generation %}a{% endgeneration %}"
+    "{% endfilter %}",
+    "generation, with the caller's name": "{% macro f() %}{% generation %}{{ caller() }}{% endgeneration %}"
+    "{% endmacro %}{% call f() %}x{% endcall %}",
+    "generation, with more arguments": "{% macro f() %}{% generation %}{{ varargs }}{{ kwargs }}{% endgeneration %}"
+    "{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, a=2) }}",
+    "generation, left by a loop": "{% for m in messages %}{% generation %}{{ m.role }}{% break %}{% endgeneration %}"
+    "{% endfor %}",
+    "generation, with a loop that is left": "{% for m in messages %}{% generation %}{{ m.role }}{% for x in 'ab' %}"
+    "{% if x == 'b' %}{% continue %}{% endif %}{{ x }}{% endfor %}{% endgeneration %}{% endfor %}",
+    "keys that dictionaries have attributes for": "{% for m in messages %}{% for k, v in m.items() %}{{ k }}{{ v }}"
+    "{% endfor %}{{ m.get('role') }}{% endfor %}{% set d = {'items': 1, 'copy': 2, '__class__': 3, 'a': 4} %}"
+    "{{ d.items is number }}{{ d['items'] }}{{ d.copy is number }}{{ d.__class__ }}{{ d.a }}{{ d.b }}",
     "nested generation": "{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}",
     "macros": "{% macro f(m) %}{{ m.role }}{{ caller() }}{% endmacro %}{% call f(messages[0]) %}x{% endcall %}",
 }

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from packer.errors import PackerError
 from packer.text import Encoder, TextError, TextOptions, recognise
-from packer.text.message_ends.generation_tags import mark_generated, tags_stand_alone, without_generation_marks
+from packer.text.message_ends.generation_tags import tags_stand_alone, without_generation_marks
 from packer.text.messages import messages_of
+from packer.text.rendering import Chat, Templates
+from packer.text.tokenizer import of_transformers
 from tests import naive_chats
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
@@ -107,7 +109,6 @@ OUT_OF_PLACE = {
     "{{ message.content }}{% endgeneration %}{% endif %}{% endmacro %}" + LOOP + "{{ say(message) | trim }}" + END,
     "within marks": LOOP + "{% generation %}{% generation %}{{ message.content }}{% endgeneration %}{% endgeneration %}"
     + END,
-    "in a text": "{{ '{% generation %}' }}" + MARKED["marked"],
 }  # fmt: skip
 
 
@@ -115,11 +116,9 @@ OUT_OF_PLACE = {
 @given(conversation=conversations)
 def test_marks_in_place_change_nothing_else(tokenizer, template, conversation):
     assert tags_stand_alone(template)
-    texts = [
-        tokenizer.apply_chat_template([conversation], chat_template=source, tokenize=False)[0]
-        for source in (template, mark_generated(template))
-    ]
-    assert without_generation_marks(texts[1]) == texts[0]
+    text = tokenizer.apply_chat_template(conversation, chat_template=template, tokenize=False)
+    marked = Templates(of_transformers(tokenizer), template).render(Chat(0, conversation), marked=True)
+    assert without_generation_marks(marked) == text
 
 
 @pytest.mark.parametrize("name", OUT_OF_PLACE)
@@ -187,9 +186,11 @@ def test_a_tag_that_is_only_named_marks_nothing(encoders, tokenizer, named):
     assert text_of(tokenizer, labels) == "The quick fox<|im_end|>\n42 dogs<|im_end|>\n"
 
 
-def test_marks_beside_a_comment_that_names_them_are_taken(encoders):
-    named = "{# {% generation %} ... {% endgeneration %} #}" + MARKED["marked"]
-    assert encode(encoders(named), DIALOGUE)[:2] == encode(encoders(MARKED["marked"]), DIALOGUE)[:2]
+@pytest.mark.parametrize(
+    "named", ["{# {% generation %} ... {% endgeneration %} #}", "{% set x = '{% generation %}' %}"]
+)
+def test_marks_beside_a_comment_or_a_text_that_names_them_are_taken(encoders, named):
+    assert encode(encoders(named + MARKED["marked"]), DIALOGUE)[:2] == encode(encoders(MARKED["marked"]), DIALOGUE)[:2]
 
 
 @pytest.mark.parametrize("template", REWRITING.values(), ids=REWRITING)

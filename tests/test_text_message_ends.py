@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.text.message_ends.generation_tags import has_generation_tags, mark_generated, without_generation_marks
 from packer.text.message_ends.message_marks import ends_of, mark_ends, without_end_marks
 from tests.chat_templates import (
     ALWAYS_PROMPTING,
@@ -40,6 +39,7 @@ LLAMA = (
 )
 ONE_AFTER_THE_OTHER = {
     **{name: EXACT[name] for name in WITHOUT_CASES},
+    **{name: MARKED[name] for name in ("marked", "marked, trimming white space")},
     "white space": "{%- for message in messages %}\n    {{- '<' + message.role + '>' }}\n  {{ message.content }}\n"
     "{%- endfor %}\n" + PROMPT,
     "lines": "{% for message in messages %}\n  {% if loop.first %}\nfirst\n  {% endif %}\n{{ message.content }}\n  "
@@ -99,7 +99,7 @@ LOOKING_AHEAD = {
     "in a branch of an outermost condition": LOOP + "{% if message.role == 'tool' %}{% elif loop.last %}!{% endif %}"
     + BODY + END + PROMPT,
     "prompt behind every user": EXACT["prompt behind every user"],
-    "marked": MARKED["marked"],
+    "marked, rewriting earlier turns": MARKED["marked, rewriting earlier turns"],
     **{f"messages{part}": "{% set messages = messages" + part + " %}" + LOOP + BODY + END + PROMPT for part in
        ("[2:]", "[:1]", "[1:][:1]", "[1::2]", "[::-1]", "[-1:]", " | reverse", " + messages", "[1:] | list", "[0:1]")},
     "the first of those left": "{% set messages = messages[1:] %}{{ messages[0].content }}" + LOOP + BODY + END,
@@ -231,10 +231,9 @@ def test_a_list_that_is_set_in_one_case_only_is_told_in_that_case(render, conver
 
 def ends_checked(render, template, conversation, **kwargs):
     """Where messages end, held against the rendering of each beginning; None where it is not told."""
-    marking = mark_generated(template) if has_generation_tags(template) else template
-    whole, told = render(template, conversation, **kwargs), render(mark_ends(marking), conversation, **kwargs)
-    assert without_generation_marks(without_end_marks(told)) == whole
-    ends = ends_of(without_generation_marks(told), len(conversation))
+    whole, told = render(template, conversation, **kwargs), render(mark_ends(template), conversation, **kwargs)
+    assert without_end_marks(told) == whole
+    ends = ends_of(told, len(conversation))
     prompts = set()
     for turn, end in enumerate(ends or [], 1):
         assert render(template, conversation[:turn], **kwargs) == whole[:end]

@@ -74,7 +74,15 @@ class Templates:
             )
         return self.sources[wanted]
 
-    def render(self, chat: Chat, count: int | None = None, *, prompt: bool = False, source: str | None = None) -> str:
+    def render(
+        self,
+        chat: Chat,
+        count: int | None = None,
+        *,
+        prompt: bool = False,
+        source: str | None = None,
+        marked: bool = False,
+    ) -> str:
         """Render the first `count` messages of a chat, by default all.
 
         Args:
@@ -83,11 +91,12 @@ class Templates:
                 that a generation prompt asks for.
             prompt: append the generation prompt.
             source: a template to use instead of the chat's own.
+            marked: write marks around what {% generation %} encloses.
 
         Raises:
             TextError: the template refuses these messages.
         """
-        text = self.attempt(chat, chat.messages[:count], prompt=prompt, source=source)
+        text = self.attempt(chat, chat.messages[:count], prompt=prompt, source=source, marked=marked)
         if isinstance(text, Exception):
             where = "it" if count is None else f"up to {chat.name_of(count - (not prompt))}"
             reason = next(iter(str(text).splitlines()), "")
@@ -97,12 +106,18 @@ class Templates:
         return text
 
     def attempt(
-        self, chat: Chat, messages: list[Message], *, prompt: bool = False, source: str | None = None
+        self,
+        chat: Chat,
+        messages: list[Message],
+        *,
+        prompt: bool = False,
+        source: str | None = None,
+        marked: bool = False,
     ) -> str | Exception:
         """Render any messages with the tools and arguments of a chat; return what the template raises."""
         chosen = source or self.source_of(chat)
         try:
-            return compiled(chosen).render(
+            return compiled(chosen, marked=marked).render(
                 {"documents": None, **self._special_tokens, **_arguments(chat)},
                 messages=messages,
                 tools=chat.tools,

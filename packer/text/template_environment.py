@@ -11,19 +11,38 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template, nodes
     from jinja2.parser import Parser
 
+BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
+"""Private-use characters that are written around what {% generation %} encloses, if that is asked for."""
+
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # which mean something else within a call
+
 
 @lru_cache(64)
-def compiled(source: str) -> Template:
+def compiled(source: str, *, marked: bool = False) -> Template:
     """Compile a chat template.
+
+    Args:
+        source: the template.
+        marked: write `BEGIN_GENERATED` and `END_GENERATED` around what {% generation %} encloses.
 
     Raises:
         jinja2.TemplateSyntaxError: its syntax is wrong.
     """
-    return _environment().from_string(source)
+    return _environment(marked).from_string(source)
 
 
-@lru_cache(1)
-def _environment() -> Environment:
+def parsed(source: str, *, marked: bool = False) -> nodes.Template:
+    """Parse a chat template to the syntax tree that `compiled` compiles.
+
+    Raises:
+        jinja2.TemplateSyntaxError: its syntax is wrong.
+    """
+    return _environment(marked).parse(source)
+
+
+@lru_cache(2)
+def _environment(marked: bool) -> Environment:
     """Make the environment of `transformers.utils.chat_template_utils`.
 
     Templates come with tokenizers from anywhere. They see JSON types only, cannot change them, and get no names of
@@ -35,18 +54,35 @@ def _environment() -> Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from jinja2.utils import Namespace
 
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Reads `message.role` at once; the class it derives from looks for an attribute of the dictionary first."""
+
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
+                return obj[attribute]
+            return super().getattr(obj, attribute)
+
     class Generation(Extension):
         """The tag `generation`, which writes what it encloses."""
 
         tags = {"generation"}  # noqa: RUF012, as jinja2 declares it
 
-        def parse(self, parser: Parser) -> nodes.Node:
+        def parse(self, parser: Parser) -> list[nodes.Node]:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.CallBlock(self.call_method("_write"), [], [], body).set_lineno(line)
+            # transformers makes a call of the body; a scope has the same names, and is rendered several times as fast
+            inner: nodes.Stmt = nodes.Scope(body)
+            names = {name.name for name in inner.find_all(nodes.Name)}
+            if names & _NAMES_OF_CALLS or any(inner.find_all((nodes.Break, nodes.Continue))):
+                inner = nodes.CallBlock(self.call_method("_write"), [], [], body)
+            inner.set_lineno(line)
+            return [mark(BEGIN_GENERATED), inner, mark(END_GENERATED)] if marked else [inner]
 
         def _write(self, caller: Any) -> Any:
             return caller()
+
+    def mark(character: str) -> nodes.Node:
+        return nodes.Output([nodes.TemplateData(character)])
 
     class PlainNamespace(Namespace):
         """Takes no attribute that begins with an underscore."""
@@ -82,9 +118,7 @@ def _environment() -> Environment:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _to_json
     environment.globals |= {
         "raise_exception": raise_exception,

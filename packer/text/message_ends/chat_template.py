@@ -13,12 +13,7 @@ from dataclasses import dataclass, replace
 
 from packer.options.choices import TrainOn
 from packer.text.message_ends.generation_prompts import GenerationPrompts, question_for
-from packer.text.message_ends.generation_tags import (
-    has_generation_tags,
-    mark_generated,
-    misplaced,
-    split_at_marks,
-)
+from packer.text.message_ends.generation_tags import has_generation_tags, misplaced, split_at_marks
 from packer.text.message_ends.message_marks import RenderedChat, render_with_ends
 from packer.text.messages import TextError
 from packer.text.rendering import CHOICE, Chat, Templates
@@ -68,8 +63,9 @@ class ChatTemplate:
         """
         if not chat.messages:
             return LocatedChat("", None if train_on == "all" else [], [] if turns else None)
+        is_tagged = train_on == "assistant" and has_generation_tags(self.templates.source_of(chat))
         if turns or train_on == "assistant" or chat.masked:
-            one = render_with_ends(self.templates, chat)
+            one = render_with_ends(self.templates, chat, ends=turns or bool(chat.masked) or not is_tagged)
         else:
             one = RenderedChat(chat, self.templates.render(chat))
         starts = self._turn_starts(one) if turns else None
@@ -77,7 +73,7 @@ class ChatTemplate:
             return LocatedChat(one.text, None, starts)
         if train_on == "completion":
             trained = self._completion(one)
-        elif has_generation_tags(self.templates.source_of(chat)):
+        elif is_tagged:
             trained = self._tagged(one)
         else:
             trained = self._answers(one)
@@ -98,8 +94,7 @@ class ChatTemplate:
         """Find what the template's tags enclose, behind the prompt."""
         chat, spans = one.chat, one.generated
         if spans is None:
-            marked = self.templates.render(chat, source=mark_generated(self.templates.source_of(chat)))
-            text, spans = split_at_marks(chat.row, marked)
+            text, spans = split_at_marks(chat.row, self.templates.render(chat, marked=True))
             if text != one.text:
                 raise misplaced(chat.row)
         if chat.first:

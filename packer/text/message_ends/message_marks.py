@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 
 from packer.text.message_ends.generation_tags import (
     has_generation_tags,
-    mark_generated,
     split_at_marks,
     tags_stand_alone,
     without_generation_marks,
 )
 from packer.text.message_ends.template_lookahead import Lookahead, branches, find_all, name_of
 from packer.text.rendering import Chat, Templates
+from packer.text.template_environment import parsed
 
 if TYPE_CHECKING:
     from jinja2 import nodes
@@ -54,23 +54,31 @@ class RenderedChat:
     """Spans in {% generation %} tags; None if there are no tags or this rendering does not tell."""
 
 
-def render_with_ends(templates: Templates, chat: Chat) -> RenderedChat:
-    """Render a chat once, by a copy of its template with marks if there is one.
+def render_with_ends(templates: Templates, chat: Chat, *, ends: bool = True) -> RenderedChat:
+    """Render a chat once, with the marks that do not change what its template writes.
+
+    Args:
+        templates: the chat's template, or several of which it has one.
+        chat: the conversation.
+        ends: whether to find where messages end, or only what {% generation %} encloses.
 
     Raises:
         TextError: the template refuses the chat, or moves what it marks as generated.
     """
     source = templates.source_of(chat)
-    copy = None if _may_hold_marks(chat) else copy_with_marks(source)
-    if copy is None:
+    if _may_write_marks(source) or _may_hold_marks(chat):
         return RenderedChat(chat, templates.render(chat))
-    marked = templates.render(chat, source=copy)
-    text, generated = without_end_marks(marked), None
-    if has_generation_tags(source):
-        text, generated = split_at_marks(chat.row, text)
     # with arguments of its own, a chat's template may depend on more than its messages
-    ends = None if chat.kwargs else ends_of(without_generation_marks(marked), len(chat.messages))
-    return RenderedChat(chat, text, ends, generated)
+    copy = mark_ends(source) if ends and not chat.kwargs else None
+    is_tagged = has_generation_tags(source) and tags_stand_alone(source)
+    text = templates.render(chat, source=copy, marked=is_tagged)
+    places, generated = None, None
+    if copy is not None:
+        places = ends_of(without_generation_marks(text), len(chat.messages))
+        text = without_end_marks(text)
+    if is_tagged:
+        text, generated = split_at_marks(chat.row, text)
+    return RenderedChat(chat, text, places, generated)
 
 
 @lru_cache(64)
@@ -83,7 +91,7 @@ def mark_ends(source: str) -> str | None:
     from jinja2 import TemplateError
 
     try:
-        tree = _parse(source)
+        tree = parsed(source)
         found = _loop_and_marks(tree)
         if found is None:
             return None
@@ -91,7 +99,7 @@ def mark_ends(source: str) -> str | None:
         marked = _write_marks(source, tree, marks)
         _insert_marks(tree.body, marks)
         loop.body.append(_mark_node(_END))
-        return marked if _parse(marked) == tree else None
+        return marked if parsed(marked) == tree else None
     except TemplateError:
         return None
 
@@ -126,16 +134,9 @@ def without_end_marks(marked: str) -> str:
 
 
 @lru_cache(64)
-def copy_with_marks(source: str) -> str | None:
-    """A copy of a template with all marks that do not change its text; None if there are none."""
-    if _FIRST_BYTES in source.encode() or "\\u000f5af" in source.lower():
-        return None
-    if not has_generation_tags(source):
-        return mark_ends(source)
-    if not tags_stand_alone(source):
-        return None
-    tagged = mark_generated(source)
-    return mark_ends(tagged) or tagged
+def _may_write_marks(source: str) -> bool:
+    """Whether a template may write our characters itself."""
+    return _FIRST_BYTES in source.encode() or "\\u000f5af" in source.lower()
 
 
 def _may_hold_marks(chat: Chat) -> bool:
@@ -218,13 +219,5 @@ def _insert_marks(body: list[nodes.Node], marks: dict[int, str]) -> None:
 
 
 def _mark_node(mark: str) -> nodes.Node:
-    (node,) = _parse(f"{{% if true %}}{mark}{{% endif %}}").body
+    (node,) = parsed(f"{{% if true %}}{mark}{{% endif %}}").body
     return node
-
-
-def _parse(source: str) -> nodes.Template:
-    from jinja2 import Environment
-
-    # as transformers parses templates, without its tag `generation`
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    return environment.parse(source)
