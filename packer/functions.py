@@ -94,6 +94,11 @@ def append(
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
+    engine: EngineName = "threads",
+    ray_address: str | None = None,
+    rank: int | None = None,
+    ranks: int | str | None = None,
+    rank_timeout: float = 30.0,
     progress: Progress = silent,
 ) -> Manifest:
     """Append documents to a packed dataset in new shards, and return its manifest.
@@ -109,6 +114,11 @@ def append(
         workers: as in `pack`.
         sync: as in `pack`.
         overwrite: discard the unfinished append of other documents.
+        engine: as in `pack`.
+        ray_address: as in `pack`.
+        rank: as in `pack`.
+        ranks: as in `pack`.
+        rank_timeout: as in `pack`.
         progress: as in `pack`.
 
     Raises:
@@ -124,6 +134,7 @@ def append(
             workers=workers,
             sync=sync,
             overwrite=overwrite,
+            engine_options=_engine_options(engine, ray_address, rank, ranks, rank_timeout),
             progress=progress,
         ).manifest
 

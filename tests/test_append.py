@@ -5,6 +5,9 @@ import json
 import pathlib
 import pickle
 import shutil
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +22,8 @@ from packer.errors import PackerError
 from packer.output import join_generation
 from packer.output.claim_append import claim_append
 from packer.output.packed_output import PackedOutput
-from packer.pipeline import packed_figures, packed_statistics
+from packer.pipeline import appending, packed_figures, packed_statistics
+from packer.pipeline.write_shards import ShardTask
 from packer.shards import shard_table
 from packer.shards.manifest import checksum
 from packer.shards.reader import read_manifest
@@ -443,12 +447,134 @@ def test_a_set_that_is_replaced_takes_no_part_of_an_append_along(packed, files, 
 
 
 def test_one_process_appends_at_a_time(packed, files):
-    with claim_append(packed):
+    with claim_append(packed, prepare=lambda: None):
         with pytest.raises(PackerError, match="in use by another packer: wait for it, and repeat the command"):
             packer.append(packed, files[1])
         with pytest.raises(PackerError, match="in use by another packer"):
             packer.pack(files[0], packed, overwrite=True, **OPTIONS)
     packer.append(packed, files[1])
+
+
+# several processes
+
+
+def by_ranks(packed, source, count, *, only=None, **options):
+    """Append by ranks in threads of this process; return what each returned or raised."""
+    found = {}
+
+    def run(rank):
+        try:
+            found[rank] = packer.append(packed, source, rank=rank, ranks=count, workers=1, **options)
+        except BaseException as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in (range(count) if only is None else only)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[rank] for rank in sorted(found)]
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    monkeypatch.setattr(signs_of_life, "INTERVAL", 0.05)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ranks_append_together(packed, files, tmp_path, quickly, monkeypatch, count):
+    shutil.copytree(packed, tmp_path / "other")
+    written, write = [], ShardTask.__call__
+
+    def counted(task, shard, observe=iter):
+        written.append(shard)
+        return write(task, shard, observe)
+
+    for source in files[1:]:
+        expected = packer.append(tmp_path / "other", source)
+        with monkeypatch.context() as patched:
+            patched.setattr(ShardTask, "__call__", counted)
+            assert by_ranks(packed, source, count) == [expected] * count
+        assert len(written) == expected.generations[-1].shards, "no shard is written twice"
+        written.clear()
+        assert hashes(packed) == hashes(tmp_path / "other")
+        assert not (packed / ".packer").exists()
+
+
+def test_a_rank_that_never_comes_or_comes_late_is_no_loss(packed, files, tmp_path, quickly):
+    shutil.copytree(packed, tmp_path / "other")
+    expected = packer.append(tmp_path / "other", files[1])
+    assert by_ranks(packed, files[1], 3, only=[1, 2], rank_timeout=0.3) == [expected] * 2
+    assert by_ranks(packed, files[1], 3, only=[0]) == [expected]
+    assert hashes(packed) == hashes(tmp_path / "other")
+
+
+def test_a_rank_that_is_killed_before_it_puts_documents_in_place_is_replaced(
+    packed, files, tmp_path, quickly, monkeypatch
+):
+    shutil.copytree(packed, tmp_path / "other")
+    expected, join = packer.append(tmp_path / "other", files[1]), appending.join_generation
+
+    def killed_once(*arguments, **options):
+        appending.join_generation = join
+        raise Killed
+
+    monkeypatch.setattr(appending, "join_generation", killed_once)
+    results = by_ranks(packed, files[1], 2, rank_timeout=0.5)
+    assert appending.join_generation is join
+    assert sorted(map(type, results), key=str) == sorted([Killed, type(expected)], key=str)
+    assert hashes(packed) == hashes(tmp_path / "other")
+
+
+def test_what_ranks_began_one_process_finishes(packed, files, tmp_path, quickly, monkeypatch):
+    shutil.copytree(packed, tmp_path / "other")
+    packer.append(tmp_path / "other", files[1])
+    with monkeypatch.context() as broken:
+        broken.setattr("packer.pipeline.packing.write_shards", lambda *_: 1 / 0)
+        assert {type(result) for result in by_ranks(packed, files[1], 2)} == {ZeroDivisionError}
+    assert (packed / ".packer" / "append-00001").is_dir()
+    with pytest.raises(PackerError, match="overwrite cannot be used with ranks: discard what was begun with a single"):
+        packer.append(packed, files[1], rank=0, ranks=2, overwrite=True)
+    packer.append(packed, files[1])
+    assert hashes(packed) == hashes(tmp_path / "other")
+
+
+def test_ranks_end_with_the_error_in_the_documents(packed, tmp_path, quickly):
+    bad = write(tmp_path / "bad.arrow", columns_of(LENGTHS[:30]))
+    before = hashes(packed)
+    for result in by_ranks(packed, bad, 2):
+        assert isinstance(result, PackerError)
+        assert "have labels or a mask, and these have none" in str(result)
+    assert hashes(packed) == before
+    assert not (packed / ".packer").exists()
+
+
+def test_ranks_materialize_a_grown_index(tmp_path, files, grown_twice, quickly):
+    copy, index = grown_twice(files)
+    found = []
+
+    def run(rank):
+        found.append(packer.materialize(index, files, tmp_path / "made", rank=rank, ranks=2, workers=1))
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [packer.load(copy).manifest] * 2
+    assert hashes(tmp_path / "made") == hashes(copy)
+
+
+def test_one_rank_prints_the_summary(packed, files):
+    command = [sys.executable, "-m", "packer", "append", packed, files[1], "--ranks", "2"]
+    ranks = [
+        subprocess.Popen([*map(str, command), "--rank", str(rank)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert sum(output.startswith("Appended 57 documents") for output in outputs) == 1
+    assert list(packer.verify(packed, files[:2])) == []
 
 
 # what is refused
@@ -739,6 +865,12 @@ def test_a_set_in_a_store_grows_as_a_local_one(packed, in_store, files):
     packer.append(str(in_store), files[2])  # again
     assert stored(in_store) == local(packed)
     assert list(packer.verify(str(in_store), files)) == []
+
+
+def test_ranks_append_to_a_set_in_a_store(packed, in_store, files):
+    expected = packer.append(packed, files[1])
+    assert by_ranks(str(in_store), files[1], 2) == [expected] * 2
+    assert stored(in_store) == local(packed)
 
 
 def killing(usual, number):

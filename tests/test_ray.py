@@ -72,6 +72,17 @@ def writes_the_bytes_of_one_process(make, extra, cluster, tmp_path):
     assert written[-1] == (expected.packs * 64, expected.packs * 64)
 
 
+def appends_and_materializes_as_one_process_does(cluster, tmp_path):
+    """An index grows, and its copy is made of both sources."""
+    source, more = as_arrow(tmp_path), save_arrow(tmp_path / "more.arrow", made_documents(400))
+    for folder, extra in (("expected", {}), ("index", {"index_only": True})):
+        packer.pack(source, tmp_path / folder, **options_of(extra))
+    expected = packer.append(tmp_path / "expected", more)
+    packer.append(tmp_path / "index", more, engine="ray")
+    assert packer.materialize(tmp_path / "index", [source, more], tmp_path / "out", engine="ray") == expected
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
+
+
 def takes_relative_paths_as_the_driver_does(cluster, tmp_path):
     source = as_files(tmp_path)
     with in_folder(tmp_path):
@@ -214,6 +225,7 @@ SCENARIOS = {
     "drawn": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "mixed"}),
     "by patterns": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "bfd"}),
     "in order": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "sequential"}),
+    "append": appends_and_materializes_as_one_process_does,
     "relative paths": takes_relative_paths_as_the_driver_does,
     "error": raises_an_error_of_a_task_in_one_line,
     "workers": replaces_killed_workers,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import time
 from typing import Any
 
@@ -12,7 +14,7 @@ from packer.cli.command import command
 from packer.cli.declared_options import UserPath, options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.options import PackOptions
-from packer.options.command_options import JsonOption, OutputOptions
+from packer.options.command_options import EngineOptions, JsonOption, OutputOptions
 from packer.stores import AnyPath
 
 
@@ -22,6 +24,7 @@ from packer.stores import AnyPath
 @options(PackOptions, "tokenizer", help="Tokenizer of text, if its name in the manifest is not enough.")
 @options(OutputOptions, "workers", "sync")
 @options(OutputOptions, "overwrite", help="Discard the unfinished append of other documents.")
+@options(EngineOptions)
 @options(JsonOption)
 def append(packed: AnyPath, dataset: tuple[str, ...], tokenizer: str | None, as_json: bool, **values: Any) -> None:
     """Append the documents of DATASET to a PACKED dataset, in new shards.
@@ -31,14 +34,25 @@ def append(packed: AnyPath, dataset: tuple[str, ...], tokenizer: str | None, as_
     stopped when it is run again.
     """
     from packer import pipeline
+    from packer.ranks import rank_of
     from packer.report.run_summary import render_append_summary
 
-    with progress_bars() as progress:
+    engine_options = EngineOptions(**values_of(EngineOptions, values))
+    place = rank_of(engine_options.rank, engine_options.ranks)
+    with progress_bars(silently=place is not None and place.rank > 0) as progress:
         begun = time.perf_counter()
-        result = pipeline.append(
-            packed, list(dataset), tokenizer=tokenizer, progress=progress, **values_of(OutputOptions, values)
-        )
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to nodes; stdout is for the result
+            result = pipeline.append(
+                packed,
+                list(dataset),
+                tokenizer=tokenizer,
+                engine_options=engine_options,
+                progress=progress,
+                **values_of(OutputOptions, values),
+            )
         seconds = time.perf_counter() - begun
+    if result.finished_elsewhere:  # the rank that finished it prints the summary
+        return
     if as_json:
         content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
         click.echo(json.dumps({**content, **result.manifest.to_dict()}, indent=1))

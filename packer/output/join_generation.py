@@ -8,9 +8,11 @@ leaves `OUT/.packer/append-N`, from which the next append goes on.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,7 +50,11 @@ def finish_joining(out: AnyPath, *, sync: bool) -> None:
         _replace_small_files(out, before, sync=sync)
     if PACKED.is_complete(appending_folder(out, generations)):
         log.warning("the documents of an append that was interrupted are put in place first")
-        join_generation(out, generations, sync=sync)
+        try:
+            join_generation(out, generations, sync=sync)
+        except (OSError, PackerError):
+            if len(read_manifest(out).generations) <= generations:  # if not, another process was quicker
+                raise
     elif (left := appending_folder(out, generations)).is_dir() and not (left / WORK).is_dir():
         _remove(left)
 
@@ -76,12 +82,18 @@ def join_generation(out: AnyPath, generation: int, *, sync: bool) -> None:
             try:
                 old.replace_bytes(new.read_bytes(), state)
             except ChangedError:
-                raise PackerError(f"{out} was changed by another packer just now: repeat the command") from None
+                if read_manifest(out) != grown:  # if equal, another process put the same generation in place
+                    raise changed_by_another(out) from None
         elif isinstance(new, Path):
             new.rename(old)
             if sync:
                 sync_folder(old.parent)
     _replace_small_files(out, building, sync=sync)
+
+
+def changed_by_another(out: AnyPath) -> PackerError:
+    """Return the error for a dataset that another command has appended to."""
+    return PackerError(f"{out} was changed by another packer just now: repeat the command")
 
 
 def _bring(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest, *, sync: bool) -> None:
@@ -112,8 +124,9 @@ def _move(out: AnyPath, building: AnyPath, names: Mapping[str, str]) -> None:
         path, to = building / name, out / names[name]
         if isinstance(path, RemotePath) and isinstance(to, RemotePath):
             copy_object(path, to)
-        elif isinstance(path, Path) and path.is_file():
-            path.rename(str(to))
+        elif isinstance(path, Path):
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(str(to))
 
     each_at(out, move, list(names))
 
@@ -123,7 +136,7 @@ def _copy(path: AnyPath, to: AnyPath, *, sync: bool) -> None:
     if isinstance(path, RemotePath) and isinstance(to, RemotePath):
         copy_object(path, to)
     elif isinstance(path, Path):
-        temporary = path.with_name(f"{path.name}.copied")
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")  # another rank may do the same
         shutil.copyfile(path, temporary)
         if sync:
             with temporary.open("rb") as file:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from packer.errors import PackerError
 from packer.executors import available_workers
@@ -12,11 +13,11 @@ from packer.options import PackOptions
 from packer.options.command_options import EngineOptions
 from packer.output.claim_append import claim_append
 from packer.output.claim_pack import claim_pack
-from packer.output.join_generation import finish_joining, join_generation
+from packer.output.join_generation import changed_by_another, finish_joining, join_generation
 from packer.output.request import names_and_sizes
 from packer.paths import expanded
-from packer.pipeline.append_base import Base
-from packer.pipeline.choose_engine import chosen_engine
+from packer.pipeline.choose_engine import chosen_engine, chosen_rank
+from packer.pipeline.growing_dataset import GrowingDataset
 from packer.pipeline.name_output import refuse_inside
 from packer.pipeline.open_inputs import request_of
 from packer.pipeline.packed_source import options_with
@@ -25,19 +26,15 @@ from packer.pipeline.read_documents import SourceLike, one_source
 from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
-from packer.ranks import RankOf
-from packer.shards.file_names import appending_folder
+from packer.ranks import FinishedElsewhere, RankOf
 from packer.shards.generations import parts_of
-from packer.shards.manifest import Manifest
+from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments
-from packer.stores import AnyPath, RemotePath, any_path
+from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
-log = logging.getLogger(__name__)
-
-_ENGINE = EngineOptions()
-_PATIENCE = 30.0  # seconds; no other process builds the same generation
+_LOOK_AGAIN = 0.2  # seconds between two looks at whether another rank has put a generation in place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +50,9 @@ class AppendResult:
     found_complete: bool
     """Whether the dataset had these documents before, as its last generation."""
 
+    finished_elsewhere: bool = False
+    """Whether another rank put them in place."""
+
     @property
     def appended(self) -> Manifest:
         """Description of the last generation alone."""
@@ -67,6 +67,7 @@ def append(
     workers: int | None = None,
     sync: bool = True,
     overwrite: bool = False,
+    engine_options: EngineOptions = EngineOptions(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> AppendResult:
     """Append documents to a packed dataset, packed by themselves with its options; after a kill, the same call resumes.
@@ -80,32 +81,39 @@ def append(
         workers: as in `pack`.
         sync: as in `pack`.
         overwrite: discard the unfinished append of other documents.
+        engine_options: as in `pack`.
         progress: callback, as in `pack`.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
     """
+    # Find out who does the work; what is wrong at first sight leaves no trace.
+    remedy = "discard what was begun with a single process"
+    place = chosen_rank(engine_options, source, packed, sync=sync, overwrite=overwrite, remedy=remedy)
     folder, source = any_path(expanded(packed)), _as_one(expanded(source))
-    options_with(folder, read_manifest(folder), tokenizer)  # what is wrong at first sight leaves no trace
+    options_with(folder, read_manifest(folder), tokenizer)
     refuse_inside(source, folder)
-    with system_errors(folder, resumes=True), claim_append(folder):
-        # Put in place what an interrupted command had finished.
-        finish_joining(folder, sync=sync)
 
+    # Put in place what an interrupted command had finished.
+    prepare = partial(finish_joining, folder, sync=sync)
+    with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=place is not None):
         # Open the source with the options of the dataset, and see whether it is there already.
-        base = Base(folder=folder, manifest=read_manifest(folder))
-        base.refuse_kind()
-        options = options_with(folder, base.manifest, tokenizer)
-        opened = base.open(source, options)
-        if _is_last(base, opened, lambda: base.open(source, options), progress):
-            return AppendResult(manifest=base.manifest, output=folder, found_complete=True)
+        growing = GrowingDataset(folder=folder, manifest=read_manifest(folder))
+        growing.refuse_kind()
+        options = options_with(folder, growing.manifest, tokenizer)
+        opened = growing.open(source, options)
+        if _is_last(growing, opened, lambda: growing.open(source, options), progress):
+            return AppendResult(manifest=growing.manifest, output=folder, found_complete=True)
 
         # Pack it beside the dataset.
-        _pack(base, opened, options, workers or available_workers(), progress, sync=sync, overwrite=overwrite)
+        made = _Generation(growing=growing, opened=opened, options=options, place=place, engine_options=engine_options)
+        is_mine = made.pack(workers or available_workers(), progress, sync=sync, overwrite=overwrite)
 
-        # Put it in place.
-        join_generation(folder, base.generations, sync=sync)
-        return AppendResult(manifest=read_manifest(folder), output=folder, found_complete=False)
+        # Put it in place, unless the rank that finished it does so.
+        is_mine = made.join(is_mine=is_mine, sync=sync)
+        return AppendResult(
+            manifest=read_manifest(folder), output=folder, found_complete=False, finished_elsewhere=not is_mine
+        )
 
 
 def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
@@ -121,11 +129,13 @@ def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
     return one_source(source)
 
 
-def _is_last(base: Base, opened: OpenDocuments, again: Callable[[], OpenDocuments], progress: Progress) -> bool:
+def _is_last(
+    growing: GrowingDataset, opened: OpenDocuments, again: Callable[[], OpenDocuments], progress: Progress
+) -> bool:
     """Return whether the documents are those that were appended last; token by token, if their files look like it.
 
     Args:
-        base: dataset.
+        growing: dataset.
         opened: documents.
         again: function that opens them again, because a comparison reads them to the end.
         progress: callback, as in `pack`.
@@ -134,49 +144,109 @@ def _is_last(base: Base, opened: OpenDocuments, again: Callable[[], OpenDocument
         PackerError: they are those of another generation.
     """
     files = request_of(opened, {}).without_times.files
-    parts = parts_of(base.manifest)
+    parts = parts_of(growing.manifest)
     for part in reversed(parts):
         if names_and_sizes(part.source.files) != files:
             continue
-        if next(compare_opened(base.folder, part, again(), progress), None) is not None:
+        if next(compare_opened(growing.folder, part, again(), progress), None) is not None:
             continue
         if part is parts[-1] and part.part is not None:
             return True
         rows = f"rows {part.first.row:,} to {part.first.row + part.packs - 1:,}"
         raise PackerError(
-            f"{base.folder} holds these documents already, in {rows}: append other documents, or pack a mixture with "
-            "--mix-unit epochs to repeat some"
+            f"{growing.folder} holds these documents already, in {rows}: append other documents, or pack a mixture "
+            "with --mix-unit epochs to repeat some"
         )
     return False
 
 
-def _pack(
-    base: Base,
-    opened: OpenDocuments,
-    options: PackOptions,
-    workers: int,
-    progress: Progress,
-    *,
-    sync: bool,
-    overwrite: bool,
-) -> None:
-    """Pack a generation into the building folder of a dataset, and resume what an interrupted run has left there."""
-    watch = Watch.of(opened)
-    request = request_of(opened, options.to_dict())
-    request = replace(request, options={**request.options, "appended_to": base.key})
-    building = appending_folder(base.folder, base.generations)
-    place = RankOf(rank=0, ranks=1) if isinstance(building, RemotePath) else None
-    with (
-        claim_pack(building, request, sync=sync, overwrite=overwrite, shared=False, patience=_PATIENCE) as claimed,
-        chosen_engine(claimed, _ENGINE, place, workers) as engine,
-    ):
-        pack_into(
-            claimed,
-            engine,
-            opened=opened,
-            watch=watch,
-            options=options,
-            progress=progress,
-            overwrite=overwrite,
-            base=base,
-        )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Generation:
+    """Documents that become a generation of a dataset."""
+
+    growing: GrowingDataset
+    """The dataset."""
+
+    opened: OpenDocuments
+    """The documents."""
+
+    options: PackOptions
+    """Options of the dataset."""
+
+    place: RankOf | None
+    """Rank of this process; None if it claims the dataset alone."""
+
+    engine_options: EngineOptions
+    """Options of the engine."""
+
+    def pack(self, workers: int, progress: Progress, *, sync: bool, overwrite: bool) -> bool:
+        """Pack them into a folder in the dataset, and resume what an interrupted run has left there.
+
+        Returns:
+            Whether this process finished them; if not, another rank did.
+        """
+        growing, watch = self.growing, Watch.of(self.opened)
+        request = request_of(self.opened, self.options.to_dict())
+        request = replace(request, options={**request.options, "appended_to": growing.key})
+        shared, patience = self.place is not None, self.engine_options.rank_timeout
+        try:
+            with (
+                claim_pack(
+                    growing.building, request, sync=sync, overwrite=overwrite, shared=shared, patience=patience
+                ) as claimed,
+                chosen_engine(claimed, self.engine_options, self.place, workers, self._is_finished) as engine,
+            ):
+                if shared and growing.has_grown():  # by other ranks, before this one came
+                    raise FinishedElsewhere
+                pack_into(
+                    claimed,
+                    engine,
+                    opened=self.opened,
+                    watch=watch,
+                    options=self.options,
+                    progress=progress,
+                    overwrite=overwrite,
+                    growing=growing,
+                )
+        except Exception:
+            # The rank that finishes it moves what the others may just be looking for.
+            if shared and self._is_finished():
+                return False
+            raise
+        return True
+
+    def _is_finished(self) -> bool:
+        """Whether the generation is finished, or in place."""
+        return is_packed(self.growing.building) or self.growing.has_grown()
+
+    def join(self, *, is_mine: bool, sync: bool) -> bool:
+        """Put the finished generation in place, or wait for the rank that does; return whether this process did it.
+
+        Args:
+            is_mine: whether this process finished it. One that did not puts it in place if nobody else does in time.
+            sync: fsync the folder.
+
+        Raises:
+            PackerError: the dataset was changed by another command, or files of the generation are missing.
+        """
+        growing, begun = self.growing, time.monotonic()
+        while not is_mine and not growing.has_grown():
+            is_mine = time.monotonic() - begun > self.engine_options.rank_timeout
+            time.sleep(_LOOK_AGAIN)
+        try:
+            if is_mine:
+                join_generation(growing.folder, growing.generations, sync=sync)
+        except Exception:
+            if self.place is None or not self._is_last_of(read_manifest(growing.folder)):
+                raise
+            is_mine = False
+        if not self._is_last_of(read_manifest(growing.folder)):
+            raise changed_by_another(growing.folder)
+        return is_mine
+
+    def _is_last_of(self, manifest: Manifest) -> bool:
+        """Whether these documents are the next generation of the dataset, and its last one."""
+        if len(manifest.generations) != self.growing.generations + 1:
+            return False
+        found = [(file.name, file.bytes) for file in manifest.generations[-1].source.files]
+        return found == [(input_.file.name, input_.file.bytes) for input_ in self.opened.inputs]

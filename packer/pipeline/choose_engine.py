@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ def chosen_rank(
     *,
     sync: bool,
     overwrite: bool,
+    remedy: str = "remove the output first, or choose another",
 ) -> RankOf | None:
     """Return which rank this process is; None if it claims the output alone, which nobody can in object storage.
 
@@ -35,6 +36,7 @@ def chosen_rank(
         output: output of the pack.
         sync: whether files are synced.
         overwrite: whether an output may be replaced.
+        remedy: what to do in place of that, for the message.
 
     Raises:
         PackerError: options exclude each other, or cannot be used by several processes.
@@ -48,7 +50,7 @@ def chosen_rank(
         return RankOf(rank=0, ranks=1) if is_remote(output) else None
     name = "--ranks" if place is not None else "--engine ray"
     if overwrite and place is not None:
-        raise PackerError(f"--overwrite cannot be used with {name}: remove the output first, or choose another")
+        raise PackerError(f"--overwrite cannot be used with {name}: {remedy}")
     if not sync and not is_remote(output):  # where nothing is synced
         raise PackerError(
             f"{name} needs synced files, because processes rely on those of others: do not switch syncing off"
@@ -67,7 +69,11 @@ def _is_in_memory(source: object) -> bool:
 
 @contextmanager
 def chosen_engine(
-    claimed: UnfinishedPack, options: EngineOptions, place: RankOf | None, workers: int
+    claimed: UnfinishedPack,
+    options: EngineOptions,
+    place: RankOf | None,
+    workers: int,
+    is_complete: Callable[[], bool] | None = None,
 ) -> Iterator[Engine]:
     """Yield the engine that runs the tasks.
 
@@ -76,10 +82,11 @@ def chosen_engine(
         options: options of the engine.
         place: rank of this process; None if it claims the output alone.
         workers: number of threads, or of the cores of a Ray cluster that is started here.
+        is_complete: whether another process has completed the output; by default, whether its manifest is there.
     """
     is_alone = options.ranks is None
     signs = SignsOfLife(folder=claimed.signs, patience=options.rank_timeout, is_alone=is_alone)
-    is_complete = partial(is_packed, claimed.out)
+    is_complete = is_complete or partial(is_packed, claimed.out)
     if options.engine == "ray":
         from packer.ray_engine import ray_engine
 

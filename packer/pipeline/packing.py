@@ -17,10 +17,10 @@ from packer.options.command_options import EngineOptions
 from packer.output.claim_pack import claim_pack, finish_interrupted, refuse_replacing
 from packer.output.unfinished_pack import UnfinishedPack
 from packer.paths import expanded, output_path
-from packer.pipeline.append_base import Base
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.complete_pack import check_complete, written_by_another
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
+from packer.pipeline.growing_dataset import GrowingDataset
 from packer.pipeline.leftover_values import leftover_values
 from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.name_output import default_output, refuse_inside
@@ -200,7 +200,7 @@ def pack_into(
     options: PackOptions,
     progress: Progress,
     overwrite: bool,
-    base: Base | None = None,
+    growing: GrowingDataset | None = None,
 ) -> Manifest:
     """Pack into a claimed folder, and resume what an interrupted run has left there.
 
@@ -212,7 +212,7 @@ def pack_into(
         options: options of the pack.
         progress: callback, as in `pack`.
         overwrite: whether a plan of a source that has changed since is discarded.
-        base: dataset that the rows are appended to; the manifest is then that of all rows.
+        growing: dataset that the rows are appended to; the manifest is then that of all rows.
 
     Raises:
         FinishedElsewhere: another rank has completed the output.
@@ -232,8 +232,8 @@ def pack_into(
     documents = read_documents(mapped, progress, hold_lengths=is_whole, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)
     refuse_all_rejected(mapped.sources, documents.identity.documents, documents.identity.tokens)
-    if base is not None:
-        base.check_source(documents.identity)
+    if growing is not None:
+        growing.check_source(documents.identity)
     check_mixture(claimed, documents.identity, options, engine.workers)
     warn_of_padding(mapped)
 
@@ -241,8 +241,8 @@ def pack_into(
     planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
     watch.check()
     warn_of_split_chats(documents.identity, planned.totals, options)
-    if base is not None:
-        base.check_columns(planned.row_format)
+    if growing is not None:
+        growing.check_columns(planned.row_format)
 
     # Write the shards that are missing.
     size = planned.row_format.bytes_of(planned.totals.packs, planned.totals.segments)
@@ -253,7 +253,7 @@ def pack_into(
         row_format=planned.row_format,
         overlap=planned.overlap,
         leftovers=leftover_values(planned.mapped, planned.shards, planned.row_format),
-        first_document=base.documents if base is not None else 0,
+        first_document=growing.documents if growing is not None else 0,
     )
     entries = write_shards(claimed, [maker], watch, engine, progress)
     watch.check()
@@ -270,7 +270,7 @@ def pack_into(
             "check the labels or masks, or choose --allow-untrained"
         )
     totals = with_texts(totals, mapped)
-    generation, first_document = (base.generations, base.documents) if base is not None else (0, 0)
+    generation, first_document = (growing.generations, growing.documents) if growing is not None else (0, 0)
     for _ in engine.assigned([0], lambda last: last if claimed.is_complete() else ()):
         hashes = {}
         if options.on_error == "skip":
@@ -284,7 +284,7 @@ def pack_into(
             shards=kept_shards(entries),
             files=hashes,
         )
-        manifest, files = with_files(manifest) if base is None else with_generation(base.manifest, manifest)
+        manifest, files = with_files(manifest) if growing is None else with_generation(growing.manifest, manifest)
         claimed.finish(manifest.to_bytes(), files)
         return manifest
     raise FinishedElsewhere

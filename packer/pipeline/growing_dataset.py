@@ -1,4 +1,4 @@
-"""The packed dataset that documents are appended to, and what they must have in common with its own."""
+"""A packed dataset that documents are appended to, and what they must have in common with its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from packer.facts import SourceIdentity, TextIdentity
 from packer.options import PackOptions
 from packer.pipeline.packed_source import refuse_decoding
 from packer.pipeline.read_documents import SourceLike, open_sources
+from packer.shards.file_names import appending_folder
 from packer.shards.manifest import Manifest
-from packer.shards.reader import open_shard
+from packer.shards.reader import open_shard, read_manifest
 from packer.shards.row_format import RowFormat
 from packer.sources import OpenDocuments
 from packer.stores import AnyPath
@@ -19,7 +20,7 @@ _MAY_DIFFER = ("indices_xxh3_128", "today")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Base:
+class GrowingDataset:
     """A complete packed dataset to which a generation is appended."""
 
     folder: AnyPath
@@ -44,6 +45,15 @@ class Base:
         import xxhash
 
         return xxhash.xxh3_128_hexdigest(self.manifest.to_bytes())
+
+    @property
+    def building(self) -> AnyPath:
+        """Folder in which the next generation is built."""
+        return appending_folder(self.folder, self.generations)
+
+    def has_grown(self) -> bool:
+        """Whether a generation was put in place since."""
+        return read_manifest(self.folder) != self.manifest
 
     def refuse_kind(self) -> None:
         """Raise a PackerError if nothing can be appended to this kind of dataset."""
