@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from packer import PackerError
 from packer.loader import shard_cache
 from packer.loader.cache_room import CacheRoom
 from packer.loader.file_locks import try_lock
+from packer.loader.shard_supplies import DownloadedShards
 from packer.shards import shard_table
 from packer.shards.file_names import SHARDS
+from packer.shards.generations import keys_of
 from packer.stores import RemotePath
-from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk
+from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, heads, make, rows_on_disk, write_source
 
 ROOT = Path(__file__).parent.parent
 
@@ -94,6 +97,42 @@ def test_a_dataset_of_very_many_shards_has_their_table_in_the_cache(bucket, tmp_
     assert [as_lists(row) for row in pickle.loads(pickle.dumps(dataset))] == rows_on_disk(out)
     with pytest.raises(PackerError, match=f"{bucket}/set/{SHARDS} is missing, the manifest lists it"):
         packer.load(f"{bucket}/set")
+
+
+def test_shards_of_old_generations_are_found_again_after_an_append(tmp_path, bucket, store_server, monkeypatch):
+    monkeypatch.setenv("PACKER_SHARD_CACHE", str(tmp_path / "cache"))
+    out = make(tmp_path, shard_size=3 * 4 * 4 * MAX_LEN)
+    files = sorted(out.iterdir())
+    for file in files:
+        (bucket / "set" / file.name).upload(file)
+    before = packer.load(f"{bucket}/set")
+    assert [as_lists(row) for row in before] == rows_on_disk(out)
+    packer.append(out, write_source(tmp_path / "more.arrow", LENGTHS[:9]), sync=False)
+    for file in out.iterdir():
+        (bucket / "set" / file.name).upload(file)
+    store_server.faults()
+    after = packer.load(f"{bucket}/set")
+    rows = [as_lists(row) for row in after]
+    assert rows == [as_lists(row) for row in packer.load(out)]
+    new = len(after.manifest.shards) - len(before.manifest.shards)
+    assert store_server.faults()["GET"] == 1 + new
+    assert [as_lists(row) for row in packer.load(f"{bucket}/set", generations=1)] == rows[: len(before)]
+    assert store_server.faults() == {"GET": 1}, "the manifest"
+
+
+def test_folders_in_the_cache_differ_by_whatever_shards_depend_on(small):
+    manifest = packer.load(small).manifest
+    first, *others = manifest.shards
+    (key,) = keys_of(manifest)
+    assert keys_of(replace(manifest, files={})) == [key]
+    assert keys_of(replace(manifest, shards=shard_table.ShardTable.of(manifest.shards))) == [key]
+    changed = [
+        replace(manifest, shards=(replace(first, bytes=first.bytes + 1), *others)),
+        replace(manifest, shards=(replace(first, xxh3_128=others[0].xxh3_128), *others)),
+        replace(manifest, shards=tuple(others)),
+        replace(manifest, options=replace(manifest.options, pad_id=3)),
+    ]
+    assert len({key, *(keys_of(each)[0] for each in changed)}) == 5
 
 
 def test_a_pickled_dataset_reads_the_manifest_that_was_read_before(small, remote, store_server):
@@ -278,12 +317,12 @@ def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_no
     dataset = packer.load(str(remote))
     first, second = dataset.manifest.shards[:2]
     room = CacheRoom(tmp_path / "cache", first.bytes)
-    cache = shard_cache.ShardCache(remote, "key", room)
+    cache = shard_cache.ShardCache(DownloadedShards(remote), "key", room)
     soon = cache.announce(first)
     assert cache.fetch_ahead(first)
     assert not cache.fetch_ahead(second)
     assert cached(tmp_path / "cache") == [first.file]
-    cache.hold(second, give_up_one=lambda: False).release()
+    cache.hold(second, give_up_one=lambda: False)[0].release()
     assert cached(tmp_path / "cache") == [second.file]
     soon.release()
     assert cache.fetch_ahead(first)

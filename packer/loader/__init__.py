@@ -1,13 +1,16 @@
 """Load packed datasets for training: rows by number, and batches in which documents do not attend to each other.
 
     dataset.py        rows by number
+    open_dataset.py   how a dataset is opened: on a disk, in object storage, or an index with its source
     open_shards.py    shards while they are mapped: columns of record batches as arrays
-    remote_shards.py  datasets in object storage: their manifest, and shards from the cache
-    shard_cache.py    shards fetched into the cache of a node
+    cached_manifest.py  manifests of datasets in object storage
+    cached_shards.py  shards that are read through the cache
+    shard_cache.py    shards in the cache of a node
+    shard_supplies.py where they come from
     cache_room.py     how much shards may take, and which make room for others
     file_locks.py     locks between the processes of a node
     read_ahead.py     a thread that fetches shards ahead of their use
-    download_process.py   downloads of forked processes
+    supply_process.py a process that fetches shards for a forked one
     row_segments.py   positions, labels and loss weights from segment boundaries
     batch_input.py    rows and raw examples -> checked arrays
     batch_shape.py    fixed batch shapes for torch.compile

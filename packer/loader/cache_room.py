@@ -23,10 +23,38 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.loader.file_locks import try_lock
-from packer.options import byte_size
+from packer.options import byte_size, parse_size
+from packer.paths import expanded
 
 _PART = re.compile(r"(.*)\.(\d+)\.[0-9a-f]{16}\.part")
 _PATIENCE = 60  # seconds to wait for the mutex, which is held for milliseconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheOptions:
+    """Where shards are kept on a node, and how much they may take."""
+
+    folder: Path
+    """Absolute path of the cache folder."""
+
+    limit: int | None
+    """Bytes that all shards in the folder may take; None for half of what the disk has for them."""
+
+    @classmethod
+    def of(cls, cache_dir: str | Path | None, cache_bytes: int | str | None) -> CacheOptions:
+        """Return the options as `packer.load` takes them.
+
+        Raises:
+            PackerError: the size is not a size.
+        """
+        limit = parse_size(cache_bytes) if isinstance(cache_bytes, str) else cache_bytes
+        if limit is not None and limit < 1:
+            raise PackerError(f"cache_bytes is {limit}: it must be at least 1, such as 200GB")
+        if cache_dir is None:
+            cache_dir = os.environ.get("PACKER_SHARD_CACHE") or Path(
+                os.environ.get("XDG_CACHE_HOME") or "~/.cache", "packer", "shards"
+            )
+        return cls(folder=Path(expanded(Path(cache_dir))).absolute(), limit=limit)
 
 
 @dataclass(frozen=True, slots=True)

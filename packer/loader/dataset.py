@@ -14,27 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
+from packer.loader.cache_room import CacheOptions
 from packer.loader.epoch_list import EpochList
-from packer.loader.open_shards import ColumnViews, OpenOne, OpenShard, OpenShards, Row
+from packer.loader.open_dataset import OpenDataset, Opening
+from packer.loader.open_shards import ColumnViews, Row
 from packer.loader.padding_row import padding_row
-from packer.loader.remote_shards import CacheOptions, RemoteShards
 from packer.paths import expanded
 from packer.progress import silent
-from packer.shards.generations import first_generations
-from packer.shards.manifest import Manifest
-from packer.shards.reader import check_sizes, read_manifest
 from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath, any_path
 
 if TYPE_CHECKING:
-    from packer.loader.index_generations import TokensOfGenerations
     from packer.pipeline.read_documents import SourceLike
-
-MOST_OPEN = 4096
-"""Shards that a process keeps mapped. Linux allows 65,530 maps, and an open shard takes up to a megabyte of memory."""
-
-MOST_HELD = 16
-"""Shards that a process keeps in the cache of the node while it reads rows in no announced order."""
 
 
 class PackedDataset:
@@ -68,50 +59,24 @@ class PackedDataset:
         generations: int | None = None,
     ) -> None:
         self.path = any_path(expanded(path))
-        self._generations = generations
-        self._tokens: TokensOfGenerations | None = None
-        self._remote: RemoteShards | None = None
-        if isinstance(self.path, RemotePath):
-            if verify:
+        if verify:
+            if isinstance(self.path, RemotePath):
                 raise PackerError(
                     f"{self.path}: verify reads every shard, and those of a dataset in object storage are hashed when "
                     "they are fetched; leave verify out"
                 )
-            self._open_remote(self.path, CacheOptions.of(cache_dir, cache_bytes))
-        else:
-            if verify:
-                _verify(self.path)
-            self._open_local(self.path)
+            _verify(self.path)
+        cache = CacheOptions.of(cache_dir, cache_bytes)
+        self._set_opened(OpenDataset(Opening(path=self.path, cache=cache, generations=generations)))
         if source is not None:
-            from packer.loader.index_generations import TokensOfGenerations
+            self._opened.open_source(expanded(source))
 
-            self._tokens = TokensOfGenerations.open(self.path, self.manifest, expanded(source))
-
-    def _open_local(self, path: Path) -> None:
-        manifest = self._chosen(read_manifest(path))
-        self._set_manifest(manifest, lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
-        if len(manifest.shards) <= MOST_OPEN:
-            for number in range(len(manifest.shards)):
-                self._shards.open(number)
-        else:
-            check_sizes(path, manifest)
-
-    def _open_remote(self, path: RemotePath, options: CacheOptions, key: str | None = None) -> None:
-        self._remote = RemoteShards(path, options, key=key)
-        self._set_manifest(self._chosen(self._remote.manifest), self._remote.open, MOST_HELD)
-
-    def _chosen(self, manifest: Manifest) -> Manifest:
-        """Return the description of the generations that are read, the same ones in all processes."""
-        chosen = first_generations(manifest, self._generations)
-        self._generations = max(len(chosen.generations), 1)
-        return chosen
-
-    def _set_manifest(self, manifest: Manifest, open_one: OpenOne, most: int) -> None:
-        self.manifest = manifest
+    def _set_opened(self, opened: OpenDataset) -> None:
+        self._opened = opened
+        self.manifest = opened.manifest
         self.max_len = self.manifest.max_len
         # For a single number, bisect on a list takes a quarter of the time of np.searchsorted.
         self._first_rows: list[int] = [0, *accumulate(self.shard_rows)]
-        self._shards = OpenShards(open_one, most)
 
     @property
     def column_names(self) -> list[str]:
@@ -132,8 +97,8 @@ class PackedDataset:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the dataset is in object storage."""
-        return not isinstance(self.path, Path)
+        """Whether the dataset is in object storage, so that rows are read from whole shards in a cache."""
+        return self._opened.is_cached
 
     @property
     def shard_rows(self) -> list[int]:
@@ -145,26 +110,26 @@ class PackedDataset:
         return self._first_rows[-1]
 
     def __getitem__(self, index: int) -> Row:
-        found = self._stored_row(index)
-        return found if self._tokens is None else self._tokens.fill([found])[0]
+        found, tokens = self._stored_row(index), self._opened.tokens
+        return found if tokens is None else tokens.fill([found])[0]
 
     def _stored_row(self, index: int) -> Row:
-        """Return a row as it is on disk; that of an index has no tokens."""
+        """Return a row as it is on disk; that of an index has no tokens, unless its shards are made."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        shard = bisect_right(self._first_rows, row) - 1
-        return (self._shards.opened.get(shard) or self._shards.open(shard)).row(row - self._first_rows[shard])
+        shard, shards = bisect_right(self._first_rows, row) - 1, self._opened.row_shards
+        return (shards.opened.get(shard) or shards.open(shard)).row(row - self._first_rows[shard])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """Return the rows of a batch; torch's DataLoader calls this. Without indices, return one row of padding.
 
         `BatchSampler` yields empty batches when the last rows of an epoch are fewer than the batches of a step.
         """
-        self._shards.keep(getattr(indices, "shards", None))
+        self._opened.row_shards.keep(getattr(indices, "shards", None))
         found = [self._stored_row(index) for index in indices]
-        if self._tokens is not None:
-            found = self._tokens.fill(found)
+        if self._opened.tokens is not None:
+            found = self._opened.tokens.fill(found)
         rows = EpochList(found or [self._padding_row()])
         rows.epoch = getattr(indices, "epoch", None)
         return rows
@@ -182,14 +147,10 @@ class PackedDataset:
         return dataset_html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._remote is not None:
-            remote = self._remote
-            return _reopened, (remote.source, remote.options, remote.key, self._tokens, self._generations)
-        path = self.path.absolute()  # a worker may run in another folder
-        return _reopened, (path, None, None, self._tokens, self._generations)
+        return _reopened, (self._opened,)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards of a dataset in object storage in the background; `BatchSampler` calls this.
+        """Fetch shards into the cache in the background, if they are read from there; `BatchSampler` calls this.
 
         Args:
             shards: numbers of shards that are read now.
@@ -198,8 +159,7 @@ class PackedDataset:
         Raises:
             PackerError: the shards that are read at once do not fit into the cache.
         """
-        if self._remote is not None:
-            self._remote.fetch_ahead(shards, upcoming)
+        self._opened.fetch_ahead(shards, upcoming)
 
     def segments(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
         """Yield (offsets, seq_lengths, doc_ids) of one record batch after the other, without reading tokens.
@@ -207,7 +167,7 @@ class PackedDataset:
         Row i of a record batch has the segments offsets[i]:offsets[i + 1]; offsets[0] may be above 0.
         """
         for number in range(len(self.manifest.shards)):
-            shard = self._shards.open(number)
+            shard = self._opened.shards.open(number)
             for batch in range(shard.batches):
                 views = shard.view(batch)
                 yield np.array(views.offsets), views.segments["seq_lengths"], views.segments["doc_ids"]
@@ -221,7 +181,7 @@ class PackedDataset:
         """
         found = []
         for number, first_row in enumerate(self._first_rows[:-1]):
-            shard = self._shards.open(number)
+            shard = self._opened.shards.open(number)
             for batch in range(shard.batches):
                 views = shard.view(batch)
                 is_wanted = views.segments["doc_ids"] == doc_id
@@ -234,8 +194,8 @@ class PackedDataset:
 
     def _any_views(self) -> ColumnViews:
         """Return the columns of some record batch, preferably of a shard that is open."""
-        opened = next(iter(self._shards.opened), 0)
-        return self._shards.open(opened).view(0)
+        shards = self._opened.row_shards
+        return shards.open(next(iter(shards.opened), 0)).view(0)
 
     def _padding_row(self) -> Row:
         views = self._any_views()
@@ -243,8 +203,8 @@ class PackedDataset:
 
     def _token_dtypes(self, views: ColumnViews) -> dict[str, np.dtype[Any]]:
         """Return the types of the columns with a value per token, in the order of a row."""
-        if self._tokens is not None:
-            return self._tokens.dtypes
+        if self._opened.tokens is not None:
+            return self._opened.tokens.dtypes
         return {name: values.dtype for name, values in views.tokens.items()}
 
 
@@ -290,17 +250,11 @@ def load(
     )
 
 
-def _reopened(
-    path: AnyPath, options: CacheOptions | None, key: str | None, tokens: TokensOfGenerations | None, generations: int
-) -> PackedDataset:
-    """Open a dataset in another process; one in object storage by the manifest that is in the cache."""
+def _reopened(opened: OpenDataset) -> PackedDataset:
+    """Return a dataset in another process."""
     dataset = PackedDataset.__new__(PackedDataset)
-    dataset.path, dataset._remote, dataset._tokens, dataset._generations = path, None, tokens, generations
-    if isinstance(path, RemotePath):
-        assert options is not None
-        dataset._open_remote(path, options, key)
-    else:
-        dataset._open_local(path)
+    dataset.path = opened.path
+    dataset._set_opened(opened)
     return dataset
 
 

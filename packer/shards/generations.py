@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import accumulate
 
 from packer.errors import PackerError
 from packer.facts import Generation, joined_source, summed_totals
 from packer.shards.file_names import all_shard_names
 from packer.shards.manifest import Manifest, PartOfSet
-from packer.shards.shard_table import files_beside, kept_shards
+from packer.shards.shard_table import column_of, files_beside, hashes_of, kept_shards
 
 
 def parts_of(manifest: Manifest) -> tuple[Manifest, ...]:
@@ -36,6 +38,24 @@ def parts_of(manifest: Manifest) -> tuple[Manifest, ...]:
             row=first.row + generation.totals.packs, document=first.document + generation.source.documents
         )
     return tuple(parts)
+
+
+def keys_of(manifest: Manifest) -> list[str]:
+    """Return a hash of each generation: of the options, and the names, sizes and hashes of its shards.
+
+    Those of the first generations stay the same when others are appended.
+    """
+    options = json.dumps(manifest.options.to_dict(), sort_keys=True).encode()
+    sizes, hashes = column_of(manifest.shards, "bytes"), hashes_of(manifest.shards)
+    keys, begin = [], 0
+    for end in manifest.shard_ends:
+        hashed = blake2b(options, digest_size=16)
+        hashed.update(json.dumps([begin, end]).encode())  # from which the names of the shards follow
+        hashed.update(sizes[begin:end].tobytes())
+        hashed.update(hashes[begin:end].tobytes())
+        keys.append(hashed.hexdigest())
+        begin = end
+    return keys
 
 
 def in_generation(part: Manifest, sentence: str) -> str:

@@ -89,6 +89,11 @@ class ShardTable(Sequence[ShardEntry]):
         """Return a numeric field of all entries."""
         return self._counts[name]
 
+    @property
+    def hashes(self) -> NDArray[np.void]:
+        """xxh3-128 of all entries, 16 bytes each."""
+        return np.frombuffer(self._hashes, f"V{_HASH_BYTES}")
+
     def __len__(self) -> int:
         return len(self._counts["rows"])
 
@@ -132,6 +137,13 @@ def column_of(shards: Sequence[ShardEntry], name: str) -> NDArray[np.int64]:
     if isinstance(shards, ShardTable):
         return shards.column(name)
     return np.array([getattr(entry, name) for entry in shards], np.int64)
+
+
+def hashes_of(shards: Sequence[ShardEntry]) -> NDArray[np.void]:
+    """Return the xxh3-128 of all entries of a manifest, 16 bytes each, in a time that suits very many."""
+    if isinstance(shards, ShardTable):
+        return shards.hashes
+    return np.frombuffer(bytes.fromhex("".join(entry.xxh3_128 for entry in shards)), f"V{_HASH_BYTES}")
 
 
 def kept_shards(entries: Sequence[ShardEntry], ends: Sequence[int] = ()) -> Sequence[ShardEntry]:
