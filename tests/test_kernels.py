@@ -1,25 +1,38 @@
 """What holds for every kernel: few arguments, random streams of its own, and compiled only if there is much to do."""
 
 import ast
+import copy
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import packer
 from packer import random_purposes
-from packer.algorithms import jit
+from packer.algorithms import jit, open_packs
 from packer.algorithms.jit import jit_if_large
-from packer.gather import any_trained, count_trained, gather_kernels
+from packer.gather import (
+    RowLayout,
+    TokenColumn,
+    any_trained,
+    count_trained,
+    fill_gaps,
+    gather_kernels,
+    lengths_of,
+    mask_context,
+)
 from packer.gather.token_column import VALUE_TYPES
 from packer.labels import NO_LOSS
+from packer.plan import extents, row_kernels
 from tests.compiled import compiled
 from tests.test_pack import hashes, made_documents, save_arrow
 
@@ -148,9 +161,87 @@ def test_numpy_computes_what_compiled_loops_do(value_type, lists, allowed):
             assert (out[0] == out[1]).all()
 
 
+def both_forms(kernel, *arguments):
+    """Results of a kernel by NumPy and compiled, each with the arrays and tuples of its own that it was given."""
+    for run in (kernel.plain, compiled(kernel)):
+        own = copy.deepcopy(arguments)
+        yield run(*own), own
+
+
+def assert_forms_are_equal(kernel, *arguments):
+    np.testing.assert_equal(*both_forms(kernel, *arguments))
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=40),
+    max_len=st.integers(1, 16),
+    policy=st.sampled_from([extents.SPLIT, extents.TRUNCATE, extents.DROP]),
+    data=st.data(),
+)
+def test_numpy_surveys_and_sorts_as_compiled_loops_do(lengths, max_len, policy, data):
+    stride = data.draw(st.integers(1, max_len))
+    lengths = np.array(lengths, np.int32)
+    cutting = extents.Cutting(max_len, policy, stride)
+    with patch.object(extents, "BLOCK", 8):  # also that of the compiled kernel, which is made here
+        histogram, heads = np.ones(max_len + 1, np.int64), np.ones(-(-len(lengths) // 8), np.int64)
+        first = data.draw(st.integers(0, len(heads)))
+        assert_forms_are_equal(extents.survey, lengths, first, len(heads), cutting, histogram, heads)
+    lengths = np.minimum(lengths, max_len)
+    groups, numbers = np.zeros(max_len + 2, np.int64), np.zeros(np.count_nonzero(lengths), np.uint32)
+    assert_forms_are_equal(row_kernels.sort_by_extent, lengths, groups, numbers)
+
+
+@given(rows=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=5), data=st.data())
+def test_numpy_expands_and_fills_as_compiled_loops_do(rows, data):
+    numbers = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
+    packs = np.array([data.draw(st.integers(1, 3)) for _ in numbers], np.int64)
+    offsets = np.cumsum([0, *map(len, rows)])
+    values, depths = np.concatenate(rows).astype(np.int32), np.diff(offsets)
+    numbers = np.array(numbers, np.int32)
+    out = np.zeros(packs @ depths[numbers], np.int32), np.zeros(packs.sum() + 1, np.int64)
+    assert_forms_are_equal(row_kernels.expand_patterns, numbers, packs, offsets, values, *out)
+
+    # each value is the extent of a segment of half as many tokens; rows have room for one more
+    max_len = max(map(sum, rows)) + 1
+    ends = np.add.reduceat(values, offsets[:-1]).astype(np.int64)
+    before = np.cumsum(values) - values
+    places = before - np.repeat(before[offsets[:-1]], depths) + np.repeat(np.arange(len(rows)) * max_len, depths)
+    extents, tokens = values.astype(np.int64), (values + 1) // 2
+    flat = np.full(len(rows) * max_len, 7, np.int32)
+    assert_forms_are_equal(fill_gaps, RowLayout(places, tokens.astype(np.int64), extents, ends), max_len, -3, flat)
+    assert_forms_are_equal(mask_context, places, extents // 2, NO_LOSS, flat)
+
+    column = TokenColumn.from_arrow(
+        [pa.array(rows, kind) for kind in (pa.list_(pa.int32()), pa.large_list(pa.int32()))]
+        + [pa.array([[1, 2]], pa.list_(pa.int32(), 2))]
+    )
+    lists = np.array(data.draw(st.lists(st.integers(0, 2 * len(rows)))), np.int64)
+    assert_forms_are_equal(lengths_of, column.addresses, lists, np.zeros(len(lists), np.int32))
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), max_size=4), max_size=5))
+def test_numpy_unrolls_chains_as_compiled_loops_do(chains):
+    links, lasts, sizes = [], [], []
+    for chain in chains:
+        last = open_packs.NONE
+        for extent, repeat in chain:
+            links.append((extent, repeat, last))
+            last = len(links) - 1
+        lasts.append(last)
+        sizes.append(sum(repeat for _, repeat in chain))
+    offsets = np.cumsum([0, *sizes])
+    out = np.zeros(offsets[-1], np.int32)
+    links = np.array(links, np.int64).reshape(-1, 3)
+    assert_forms_are_equal(open_packs.unroll, links, np.array(lasts, np.int64), offsets, out)
+    written = [extent for chain in chains for extent, repeat in chain for _ in range(repeat)]
+    compiled(open_packs.unroll)(links, np.array(lasts, np.int64), offsets, out)
+    assert out.tolist() == written
+
+
 def test_every_kernel_with_a_form_in_numpy_is_compared_with_it():
     found = {name for _, name, _ in kernels(IN_NUMPY)}
-    assert found == {"count_trained", "any_trained", "_copy_cast", "_copy_int32"}
+    loops = {"count_trained", "any_trained", "_copy_cast", "_copy_int32", "fill_gaps", "mask_context", "lengths_of"}
+    assert found == loops | {"survey", "sort_by_extent", "expand_patterns", "unroll"}
 
 
 @jit.jit

@@ -25,11 +25,15 @@ from packer.algorithms.prepare_numba import PREPARING, is_prepared, prepared_num
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
-SMALL, FEW_TOKENS = 1 << 13, 1 << 17
-"""Most values in the arrays of a plain call: in general, and of a kernel that does little for each of its values."""
+SMALL, FEW_TOKENS, NUMPY_VALUES = 1 << 13, 1 << 17, 1 << 22
+"""Most values in the arrays of a plain call: in general, of a kernel that does little for each, and in NumPy."""
 
 PLAIN_SECONDS = 0.3
 """Processor time that a process spends in plain calls before kernels are compiled; tests set it to 0."""
+
+NUMPY_SECONDS = 0.1
+"""Processor time that a process spends in the form in NumPy of a kernel before it is compiled, unless plain calls are
+off."""
 
 CACHE_DIR = "PACKER_CACHE_DIR"
 """Environment variable that names the folder of compiled kernels, in a folder for each state of their sources.
@@ -68,11 +72,11 @@ def jit_if_many_tokens(kernel: Kernel) -> Kernel:
 
 
 def jit_or_numpy(in_numpy: Kernel) -> Callable[[Kernel], Kernel]:
-    """Like `jit_if_many_tokens`, with a function that computes the same by NumPy, for plain calls.
+    """Compile a kernel only after a function that computes the same by NumPy has run for NUMPY_SECONDS.
 
-    For loops over single tokens, of which Python takes a second for a million.
+    For kernels that take longer to compile than NumPy takes for a million values.
     """
-    return lambda kernel: cast(Kernel, _CompiledIfLarge(kernel, FEW_TOKENS, in_numpy))
+    return lambda kernel: cast(Kernel, _CompiledOrNumpy(kernel, NUMPY_VALUES, in_numpy))
 
 
 def jit_helper(kernel: Kernel) -> Kernel:
@@ -194,11 +198,10 @@ class _CompiledIfLarge(_Compiled):
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel in one of the two ways."""
-        global _plain_seconds
         if _plain.active:
             return self.plain(*arguments)
         if not self._is_worth_compiling:
-            has_much_to_do = _plain_seconds >= PLAIN_SECONDS or _values(arguments) > self._most_values
+            has_much_to_do = self._was_plain_for_long() or _values(arguments) > self._most_values
             self._is_worth_compiling = has_much_to_do or (is_prepared() and self._is_cached())
         if self._is_worth_compiling:
             return self.compiled(*arguments)
@@ -209,7 +212,14 @@ class _CompiledIfLarge(_Compiled):
                 return self.plain(*arguments)
         finally:
             _plain.active = False
-            _plain_seconds += time.thread_time() - began
+            self._add_plain_seconds(time.thread_time() - began)
+
+    def _was_plain_for_long(self) -> bool:
+        return _plain_seconds >= PLAIN_SECONDS
+
+    def _add_plain_seconds(self, seconds: float) -> None:
+        global _plain_seconds
+        _plain_seconds += seconds
 
     def _is_cached(self) -> bool:
         """Whether a process before this one compiled it, so that it is loaded in milliseconds."""
@@ -218,6 +228,18 @@ class _CompiledIfLarge(_Compiled):
             return False
         line = self.function.__code__.co_firstlineno
         return any(Path(stats.cache_path).glob(f"*.{self.function.__qualname__}-{line}.*.nbi"))
+
+
+class _CompiledOrNumpy(_CompiledIfLarge):
+    """A kernel that runs by NumPy until that has taken long."""
+
+    _numpy_seconds = 0.0  # of this process
+
+    def _was_plain_for_long(self) -> bool:
+        return self._numpy_seconds >= min(NUMPY_SECONDS, PLAIN_SECONDS)
+
+    def _add_plain_seconds(self, seconds: float) -> None:
+        self._numpy_seconds += seconds
 
 
 def _values(arguments: tuple[Any, ...]) -> int:

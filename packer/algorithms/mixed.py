@@ -60,6 +60,9 @@ class _Drawing(NamedTuple):
     skipped: NDArray[np.int64]
     """Shape (max_len + 1,): how many of those still in `order` have already closed a row and must be skipped."""
 
+    closers: NDArray[np.int64]
+    """Shape (3,): scratch space for the extents of segments that may close a row."""
+
 
 def draw_rows(
     order: NDArray[np.int32], max_len: int, max_segments: int | None = None, *, reserve: int = 0
@@ -75,70 +78,66 @@ def draw_rows(
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)
     total = int(order.sum(dtype=np.int64))
-    left = np.zeros(max_len + 1, np.int64)
+    left = np.bincount(order, minlength=max_len + 1)
+    drawing = _Drawing(order, left, np.zeros(max_len + 1, np.int64), np.empty(3, np.int64))
+    row, given_up = np.empty(limit, np.int32), np.zeros(max_len + 1, np.int64)
     row_extents = np.empty(len(order), np.int32)
     row_starts = np.zeros(total // max_len + 1, np.int64)
-    rows = _draw(order, limit, total - reserve, left, row_extents, row_starts)
+    rows = _draw(drawing, total - reserve, row, given_up, row_extents, row_starts)
     row_starts = row_starts[: rows + 1].copy()
-    return DrawnRows(row_extents=row_extents[: row_starts[-1]], row_starts=row_starts, left=left)
+    return DrawnRows(row_extents=row_extents[: row_starts[-1]], row_starts=row_starts, left=left + given_up)
 
 
 @jit_if_large
 def _draw(
-    order: NDArray[np.int32],
-    limit: int,
+    drawing: _Drawing,
     places: int,
-    out_left: NDArray[np.int64],
+    out_row: NDArray[np.int32],
+    out_given_up: NDArray[np.int64],
     out_row_extents: NDArray[np.int32],
     out_row_starts: NDArray[np.int64],
 ) -> int:
-    """Draw rows until `places` have been drawn, or the order ends; returns how many rows are exactly full."""
-    max_len = len(out_left) - 1
-    for i in range(len(order)):
-        out_left[order[i]] += 1
-    drawing = _Drawing(order, out_left, np.zeros(max_len + 1, np.int64))
-    given_up = np.zeros(max_len + 1, np.int64)
-    row = np.empty(limit, np.int32)
+    """Draw rows until `places` have been drawn, or the order ends; returns how many rows are exactly full.
+
+    Args:
+        drawing: all segments.
+        places: tokens, and padding of rows that are given up.
+        out_row: (most segments in a row,) scratch space.
+        out_given_up: (max_len + 1,) all zero; afterwards, the segments of rows that are not full, by extent.
+        out_row_extents: (segments,) extents, row by row.
+        out_row_starts: (most rows + 1,) start of each row, then the end; the first must be 0.
+    """
+    order, left, skipped, _ = drawing
     rows, size, position = 0, 0, 0
     while places > 0 and position < len(order):
         # Take segments as they come until the row is full, or the next one does not fit.
         taken = 0
-        room = np.int64(max_len)
+        room = len(left) - 1
         while room > 0:
-            position = _pass_over(drawing, position)
-            if position == len(order) or taken == limit or order[position] > room:
+            while position < len(order) and skipped[order[position]] > 0:
+                skipped[order[position]] -= 1
+                position += 1
+            if position == len(order) or taken == len(out_row) or order[position] > room:
                 break
             extent = order[position]
             position += 1
-            row[taken] = extent
+            out_row[taken] = extent
             taken += 1
             room -= extent
-            out_left[extent] -= 1
+            left[extent] -= 1
         if room > 0:
-            position, taken, room = _close(drawing, position, row, taken, room)
-        places -= max_len - room
+            position, taken, room = _close(drawing, position, out_row, taken, room)
+        places -= len(left) - 1 - room
         if room > 0:
             for i in range(taken):
-                given_up[row[i]] += 1
+                out_given_up[out_row[i]] += 1
             continue
         for i in range(taken):
-            out_row_extents[size] = row[i]
+            out_row_extents[size] = out_row[i]
             size += 1
         rows += 1
         out_row_starts[rows] = size
-    for extent in range(max_len + 1):
-        out_left[extent] += given_up[extent]
     return rows
-
-
-@jit_helper
-def _pass_over(drawing: _Drawing, position: int) -> int:
-    """The position of the next segment that has not closed a row; the length of the order where there is none."""
-    order, skipped = drawing.order, drawing.skipped
-    while position < len(order) and skipped[order[position]] > 0:
-        skipped[order[position]] -= 1
-        position += 1
-    return position
 
 
 @jit_helper
@@ -147,14 +146,13 @@ def _close(drawing: _Drawing, position: int, out_row: NDArray[np.int32], taken: 
 
     Segments that are put back come next in the order. If nothing fills the row, it stays as it is, with room left.
     """
-    order, left, skipped = drawing.order, drawing.left, drawing.skipped
-    closers = np.empty(3, np.int64)
+    order, left, skipped, closers = drawing
     gap = room
     for removed in range(min(taken, MOST_REMOVED) + 1):
         last = taken - removed
         if removed > 0:
             gap += out_row[last]
-        found = _find_closers(drawing, position, gap, len(out_row) - last, closers)
+        found = _find_closers(drawing, position, gap, len(out_row) - last)
         if found == 0 or (found == 1 and removed == 1 and closers[0] == out_row[last]):
             continue
         for i in range(taken - 1, last - 1, -1):
@@ -170,23 +168,23 @@ def _close(drawing: _Drawing, position: int, out_row: NDArray[np.int32], taken: 
 
 
 @jit_helper
-def _find_closers(drawing: _Drawing, position: int, gap: int, most: int, out: NDArray[np.int64]) -> int:
-    """Write the extents of at most three segments that fill a gap exactly to `out`; returns how many, 0 for none.
+def _find_closers(drawing: _Drawing, position: int, gap: int, most: int) -> int:
+    """Write the extents of at most three segments that fill a gap exactly to `closers`; returns how many, 0 for none.
 
     Two are preferred: one alone must be as long as the gap, and three are shorter than segments usually are, so that
     either would change the lengths that are left. The first of them is drawn by the order, the last by the gap.
     """
-    order, left = drawing.order, drawing.left
+    order, left, _, closers = drawing
     end = min(position + CANDIDATES, len(order))
     if most >= 2:
         for place in range(position, end):
             one = np.int64(order[place])
             other = gap - one
             if other > 0 and left[one] > 0 and left[other] > (one == other):
-                out[0], out[1] = one, other
+                closers[0], closers[1] = one, other
                 return 2
     if most >= 1 and gap < len(left) and left[gap] > 0:
-        out[0] = gap
+        closers[0] = gap
         return 1
     if most >= 3:
         for place in range(position, end):
@@ -199,7 +197,7 @@ def _find_closers(drawing: _Drawing, position: int, gap: int, most: int, out: ND
                 three = gap - one - two
                 if three > 0 and left[two] > 0 and left[three] > (two == three):
                     left[one] += 1
-                    out[0], out[1], out[2] = one, two, three
+                    closers[0], closers[1], closers[2] = one, two, three
                     return 3
             left[one] += 1
     return 0

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.jit import jit_helper, jit_or_numpy
+from packer.algorithms.joined_ranges import joined_ranges
 from packer.algorithms.patterns import Patterns
 
 COUNT, SEGMENTS, CHAIN, BELOW = range(4)
@@ -254,20 +255,34 @@ def best_fit(
     return used, out_links
 
 
-@jit_if_large
-def unrolled(links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Write every chain out: the chain ending in link `chains[i]` fills extents[offsets[i]:offsets[i + 1]]."""
-    extents = np.empty(offsets[-1], np.int32)
+def _unroll_in_numpy(
+    links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[np.int32]
+) -> None:
+    """Unroll as `unroll` does, one link of every chain at a time."""
+    ends, chains = offsets[1:], chains.copy()
+    while len(chains):
+        is_left = chains != NONE
+        chains, ends = chains[is_left], ends[is_left]
+        repeats = links[chains, REPEAT]
+        ends = ends - repeats
+        out[joined_ranges(ends, repeats)] = np.repeat(links[chains, EXTENT], repeats)
+        chains = links[chains, PARENT]
+
+
+@jit_or_numpy(_unroll_in_numpy)
+def unroll(
+    links: NDArray[np.int64], chains: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[np.int32]
+) -> None:
+    """Write every chain out: the chain ending in link `chains[i]` fills out[offsets[i]:offsets[i + 1]]."""
     for pattern in range(len(chains)):
         # the last link holds the shortest extent, so a pattern is written from its end
         end = offsets[pattern + 1]
         link = chains[pattern]
         while link != NONE:
-            start = end - links[link, REPEAT]
-            extents[start:end] = links[link, EXTENT]
-            end = start
+            for _ in range(links[link, REPEAT]):
+                end -= 1
+                out[end] = links[link, EXTENT]
             link = links[link, PARENT]
-    return extents
 
 
 def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns:
@@ -275,4 +290,6 @@ def to_patterns(groups: NDArray[np.int64], links: NDArray[np.int64]) -> Patterns
     used = groups[1:]
     offsets = np.zeros(len(used) + 1, np.int64)
     np.cumsum(used[:, SEGMENTS], out=offsets[1:])
-    return Patterns(offsets=offsets, extents=unrolled(links, used[:, CHAIN], offsets), counts=used[:, COUNT].copy())
+    extents = np.empty(offsets[-1], np.int32)
+    unroll(links, used[:, CHAIN].copy(), offsets, extents)
+    return Patterns(offsets=offsets, extents=extents, counts=used[:, COUNT].copy())

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit_if_many_tokens, jit_or_numpy
+from packer.algorithms.joined_ranges import joined_ranges
 
 
 class RowLayout(NamedTuple):
@@ -19,7 +20,14 @@ class RowLayout(NamedTuple):
     ends: NDArray[np.int64]  # (rows,) end of the last extent, counted from the start of the row
 
 
-@jit_if_many_tokens
+def _fill_in_numpy(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
+    """Fill as `fill_gaps` does."""
+    places, lengths, extents, ends = layout
+    out[joined_ranges(places + lengths, extents - lengths)] = value
+    out[joined_ranges(np.arange(len(ends)) * max_len + ends, max_len - ends)] = value
+
+
+@jit_or_numpy(_fill_in_numpy)
 def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32]) -> None:
     """Write `value` wherever a row has no token: after the tokens of each segment, and after the last segment.
 
@@ -38,7 +46,12 @@ def fill_gaps(layout: RowLayout, max_len: int, value: int, out: NDArray[np.int32
             out[i] = value
 
 
-@jit_if_many_tokens
+def _mask_in_numpy(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
+    """Mask as `mask_context` does."""
+    out[joined_ranges(places, context)] = no_loss
+
+
+@jit_or_numpy(_mask_in_numpy)
 def mask_context(places: NDArray[np.int64], context: NDArray[np.int64], no_loss: int, out: NDArray[np.int32]) -> None:
     """Exclude the head of every segment from loss: its first token, and tokens repeated from the previous piece.
 

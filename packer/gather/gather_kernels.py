@@ -7,12 +7,13 @@ segment. Prefetching those of the next segments saves 40% of the time.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_helper_or_numpy, jit_if_large, jit_if_many_tokens
+from packer.algorithms.jit import jit_helper, jit_helper_or_numpy, jit_if_large, jit_if_many_tokens, jit_or_numpy
 from packer.gather.memory import array_at, copy_bytes, int32_at, int64_at, prefetch
 from packer.gather.token_column import VALUE_TYPES, Addresses
 
@@ -109,16 +110,18 @@ def gather(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]
     """
     first_wrong = -1
     for code in np.flatnonzero(np.bincount(column.value_codes)).tolist():
+        found = np.empty(len(spans.lists), np.uint64)
+        _find_values(column, spans, code, found)
         if code == 0:
-            wrong = _gather_int32(column, spans, allowed, out)
+            wrong = _gather_int32(found, spans.lengths, spans.places, allowed, out)
         else:
-            wrong = _gather_cast(column, spans, code, np.empty(0, VALUE_TYPES[code]), allowed, out)
+            wrong = _gather_cast(found, np.empty(0, VALUE_TYPES[code]), spans.lengths, spans.places, allowed, out)
         if wrong >= 0 and not 0 <= first_wrong < wrong:
             first_wrong = int(wrong)
     return first_wrong
 
 
-@jit_helper
+@jit_if_large
 def _find_values(column: Addresses, spans: Spans, code: int, out: NDArray[np.uint64]) -> None:
     """Write the address of the first value of each span; 0 for a span of another type.
 
@@ -133,14 +136,17 @@ def _find_values(column: Addresses, spans: Spans, code: int, out: NDArray[np.uin
 
 
 @jit_if_many_tokens
-def _gather_int32(column: Addresses, spans: Spans, allowed: int, out: NDArray[np.int32]) -> int:
-    """Copy the spans whose values are int32."""
-    _, _, lengths, places = spans
-    segments = len(lengths)
-    found = np.empty(segments, np.uint64)
-    _find_values(column, spans, 0, found)
-    for s in range(segments):
-        if s + _AHEAD < segments:
+def _gather_int32(
+    found: NDArray[np.uint64],
+    lengths: NDArray[np.int64],
+    places: NDArray[np.int64],
+    allowed: int,
+    out: NDArray[np.int32],
+) -> int:
+    """Copy the int32 values at addresses; spans at address 0 are left out."""
+    spans = len(found)
+    for s in range(spans):
+        if s + _AHEAD < spans:
             prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
         if found[s] != 0 and not _copy_int32(found[s], out[places[s] : places[s] + lengths[s]], allowed):
             return s
@@ -149,15 +155,17 @@ def _gather_int32(column: Addresses, spans: Spans, allowed: int, out: NDArray[np
 
 @jit_if_many_tokens
 def _gather_cast(
-    column: Addresses, spans: Spans, code: int, like: NDArray[Any], allowed: int, out: NDArray[np.int32]
+    found: NDArray[np.uint64],
+    like: NDArray[Any],
+    lengths: NDArray[np.int64],
+    places: NDArray[np.int64],
+    allowed: int,
+    out: NDArray[np.int32],
 ) -> int:
-    """Copy the spans whose values have another type, that of the empty array `like` and of `code`."""
-    _, _, lengths, places = spans
-    segments = len(lengths)
-    found = np.empty(segments, np.uint64)
-    _find_values(column, spans, code, found)
-    for s in range(segments):
-        if s + _AHEAD < segments:
+    """Copy the values at addresses, which have the type of the empty array `like`."""
+    spans = len(found)
+    for s in range(spans):
+        if s + _AHEAD < spans:
             prefetch(found[s + _AHEAD], 4 * lengths[s + _AHEAD])
         if found[s] != 0:
             values = array_at(found[s], lengths[s], like.dtype)
@@ -209,7 +217,22 @@ def value_ranges(
         sizes[s] = lengths[s] * column.value_bytes[chunk]
 
 
-@jit_if_large
+def _lengths_in_numpy(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+    """Write as `lengths_of` does, chunk by chunk."""
+    chunks = np.searchsorted(column.first_rows, lists, side="right") - 1
+    firsts = np.flatnonzero(np.diff(chunks, prepend=-1))
+    for first, last in pairwise([*firsts.tolist(), len(lists)]):
+        chunk = chunks[first]
+        width, rows = int(column.offset_bytes[chunk]), column.first_rows[chunk : chunk + 2]
+        if width == 0:
+            out[first:last] = column.list_sizes[chunk]
+            continue
+        offsets = array_at(column.offsets[chunk], rows[1] - rows[0] + 1, np.dtype(f"i{width}"))
+        numbers = lists[first:last] - rows[0]
+        out[first:last] = offsets[numbers + 1] - offsets[numbers]
+
+
+@jit_or_numpy(_lengths_in_numpy)
 def lengths_of(column: Addresses, lists: NDArray[np.int64], out: NDArray[np.int32]) -> None:
     """Write the lengths of lists; the offsets of the column must have been checked.
 

@@ -85,7 +85,7 @@ def cut_documents(
         tails = lengths.copy()
         cut, tail_starts = np.empty(long_documents, np.int64), np.empty(long_documents, np.int32)
         out = SplitDocuments(tails, cut, tail_starts, head_documents, head_starts)
-        fill_pieces(lengths, block_heads, cutting, out)
+        fill_pieces(lengths, cutting, out)
     elif long_documents and long == "truncate":
         tails = np.minimum(lengths, max_len)
         if truncate_side == "left":

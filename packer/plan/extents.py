@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large
+from packer.algorithms.jit import jit_helper, jit_if_large, jit_or_numpy
+from packer.algorithms.joined_ranges import joined_ranges
 
 BLOCK = 1 << 16
 """Documents that are processed together."""
@@ -48,7 +49,31 @@ def heads_of_length(length: int, max_len: int, stride: int) -> Any:
     return (np.int64(length) - max_len + stride - 1) // stride if length > max_len else np.int64(0)
 
 
-@jit_if_large
+def _survey_in_numpy(
+    lengths: NDArray[np.int32],
+    first_block: int,
+    last_block: int,
+    cutting: Cutting,
+    out_histogram: NDArray[np.int64],
+    out_heads: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Count as `survey` does."""
+    max_len, policy, stride = cutting
+    own = lengths[first_block * BLOCK : last_block * BLOCK]
+    is_long = own > max_len
+    long = own[is_long].astype(np.int64)
+    out_histogram += np.bincount(own[~is_long], minlength=max_len + 1)
+    out_heads[first_block:last_block] = 0
+    if policy == SPLIT:
+        heads = (long - max_len + stride - 1) // stride
+        out_histogram += np.bincount(long - heads * stride, minlength=max_len + 1)
+        np.add.at(out_heads, first_block + np.flatnonzero(is_long) // BLOCK, heads)
+    elif policy == TRUNCATE:
+        out_histogram[max_len] += len(long)
+    return len(long), int(long.sum()), int(np.count_nonzero(own == 0))
+
+
+@jit_or_numpy(_survey_in_numpy)
 def survey(
     lengths: NDArray[np.int32],
     first_block: int,
@@ -94,40 +119,22 @@ def survey(
     return long_documents, long_tokens, empty
 
 
-@jit_if_large
-def fill_pieces(
-    lengths: NDArray[np.int32],
-    block_heads: NDArray[np.int64],
-    cutting: Cutting,
-    out: SplitDocuments,
-) -> None:
+def fill_pieces(lengths: NDArray[np.int32], cutting: Cutting, out: SplitDocuments) -> None:
     """Write the pieces of split documents: a head every `stride` tokens, then the tail.
 
     Args:
         lengths: (documents,) tokens of each document.
-        block_heads: (blocks,) heads in each block.
         cutting: how documents are split.
         out: pieces; `tails` equals `lengths` at first, and is changed for documents that are cut.
     """
     max_len, _, stride = cutting
     tails, cut_documents, tail_starts, head_documents, head_starts = out
-    head = 0
-    cut = 0
-    for block in range(len(block_heads)):
-        if block_heads[block] == 0:
-            continue
-        for document in range(block * BLOCK, min((block + 1) * BLOCK, len(lengths))):
-            pieces = heads_of_length(lengths[document], max_len, stride)
-            if pieces == 0:
-                continue
-            for piece in range(pieces):
-                head_documents[head] = document
-                head_starts[head] = piece * stride
-                head += 1
-            cut_documents[cut] = document
-            tail_starts[cut] = pieces * stride
-            tails[document] = lengths[document] - pieces * stride
-            cut += 1
+    cut_documents[:] = np.flatnonzero(lengths > max_len)
+    heads = (lengths[cut_documents].astype(np.int64) - max_len + stride - 1) // stride
+    tail_starts[:] = heads * stride
+    tails[cut_documents] -= tail_starts
+    head_documents[:] = np.repeat(cut_documents, heads)
+    head_starts[:] = joined_ranges(np.zeros_like(heads), heads) * stride
 
 
 @jit_if_large

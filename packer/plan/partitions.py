@@ -81,23 +81,20 @@ class BlockMarker:
     def add(self, places: NDArray[np.int64], *, documents_each: int = 1) -> None:
         """Add documents, or items of `documents_each` documents, by the tokens that each takes in rows."""
         self._documents_each = documents_each
-        done = 0
+        sums = np.cumsum(places)
+        done, before = 0, 0  # items, and their sum
         while done < len(places):
             if self._count == self._most:
                 self._merge()
-            most = min(self._most, self._count + len(places) - done + 1)  # blocks that there can be after this
-            self._count, self._open_place, step = _mark(
-                places[done:],
-                self._target,
-                self._open_place,
-                self._count,
-                self._starts[: most + 1],
-                self._places[:most],
-                self._documents,
-                documents_each,
-            )
-            done += step
-            self._documents += step * documents_each
+            last = int(np.searchsorted(sums, before + self._target - self._open_place))
+            if last == len(places):
+                self._open_place += int(sums[-1]) - before
+                break
+            self._places[self._count] = self._open_place + int(sums[last]) - before
+            self._count += 1
+            self._starts[self._count] = self._documents + (last + 1) * documents_each
+            done, before, self._open_place = last + 1, int(sums[last]), 0
+        self._documents += len(places) * documents_each
 
     def finish(self) -> Blocks:
         """Return the blocks of all documents that were added."""
@@ -115,30 +112,6 @@ class BlockMarker:
         self._count = half
         self._target *= 2
         self._merged *= 2
-
-
-@jit_if_large
-def _mark(
-    places: NDArray[np.int64],
-    target: int,
-    open_place: int,
-    count: int,
-    out_starts: NDArray[np.int64],
-    out_places: NDArray[np.int64],
-    first_document: int,
-    documents_each: int,
-) -> tuple[int, int, int]:
-    """Close blocks as they reach the target, until the arrays are full; return (blocks, open place, items read)."""
-    for i in range(len(places)):
-        open_place += places[i]
-        if open_place >= target:
-            out_places[count] = open_place
-            count += 1
-            out_starts[count] = first_document + (i + 1) * documents_each
-            open_place = np.int64(0)
-            if count == len(out_places):
-                return count, open_place, i + 1
-    return count, open_place, len(places)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

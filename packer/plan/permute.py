@@ -56,7 +56,7 @@ def draw_below(key: Any, index: int, limit: int) -> Any:
     return np.int64(np.float64(bits >> np.uint64(11)) * _UNIT * np.float64(limit))
 
 
-@jit_helper
+@jit_if_large
 def permute(out: NDArray[Any], first: int, last: int, key: Any) -> None:
     """Permute out[first:last] in place with one draw per element (Fisher and Yates)."""
     for i in range(last - first - 1, 0, -1):
@@ -64,7 +64,6 @@ def permute(out: NDArray[Any], first: int, last: int, key: Any) -> None:
         out[first + i], out[first + j] = out[first + j], out[first + i]
 
 
-@jit_if_large
 def permute_all(out: NDArray[Any], key: Any) -> None:
     """Permute an array in place."""
     permute(out, 0, len(out), key)

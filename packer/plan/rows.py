@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.joined_ranges import joined_ranges
 from packer.algorithms.mixed import draw_rows
 from packer.algorithms.patterns import Patterns
 from packer.plan.permute import key_of, permute_all
-from packer.plan.row_kernels import collect_left, expand_patterns, fill_rows, permute_equal, sort_by_extent
+from packer.plan.row_kernels import expand_patterns, fill_rows, permute_equal, sort_by_extent
 from packer.random_purposes import DRAWING, ROWS, SEGMENTS_IN_ROW
 
 
@@ -95,7 +96,7 @@ def drawn_rows(
     """
     order = extents[extents > 0]
     total = int(order.sum(dtype=np.int64))
-    permute_all(order, key_of(seed, DRAWING, stream))
+    permute_all(order.view(np.uint32), key_of(seed, DRAWING, stream))  # of one type with numbers, and compiled once
     least = 0 if most_rows is None else total - most_rows * max_len
     drawn = draw_rows(order, max_len, max_segments, reserve=max(int(total * reserve), least))
     return RowExtents(extents=drawn.row_extents, starts=drawn.row_starts), drawn.left
@@ -112,7 +113,7 @@ def place_rows(extents: NDArray[np.int32], rows: RowExtents, max_len: int, *, se
         stream: random stream, one per partition or region.
     """
     groups, numbers = _permuted(extents, max_len, seed, stream)
-    order = np.arange(len(rows))
+    order = np.arange(len(rows), dtype=numbers.dtype)
     permute_all(order, key_of(seed, ROWS, stream))
     taken = groups.copy()
     row_starts = np.zeros(len(rows) + 1, np.int64)
@@ -152,8 +153,8 @@ def _permuted(
 
 
 def _collected(groups: NDArray[np.int64], taken: NDArray[np.int64], numbers: NDArray[Any]) -> NDArray[Any]:
-    left = np.empty(int((groups[2:] - taken[1:-1]).sum()), numbers.dtype)
-    collect_left(groups, taken, numbers, left)
+    """Return the numbers of the segments that no row took, by extent; `fill_rows` writes `taken`."""
+    left: NDArray[Any] = numbers[joined_ranges(taken[1:-1], groups[2:] - taken[1:-1])]
     return left
 
 
