@@ -65,6 +65,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except click.NoSuchOption as error:
             meant = error.option_name.replace("_", "-")
+            name = error.ctx.info_name if error.ctx is not None else None
+            if name in ("append", "materialize") and any(meant in each.opts for each in command_named("pack").params):
+                text = f"No such option '{meant}': packer {name} takes the options of the dataset."
+                raise click.UsageError(text, error.ctx) from None
             if meant in (error.possibilities or ()):
                 raise click.NoSuchOption(error.option_name, error.message, [meant], error.ctx) from None
             raise

@@ -1,7 +1,7 @@
 """The commands as functions, without click or printing: from a source to a plan, to shards, and back to the source.
 
 - `packing`: packs a source; `tokenizing`: tokenizes text and stops there; `name_output`: where they write by default
-- `appending`: packs more documents onto a packed dataset (`growing_dataset`)
+- `appending`: packs more documents onto a packed dataset (`growing_dataset`, `known_documents`)
 - `open_inputs`, `read_documents`: open a source or a mixture, and read it as one sequence of documents
 - `segment_reader`: cuts any range of documents into segments, chats at `turns`, and without `untrained` ones
 - `make_plan`: plans the rows in one of three ways

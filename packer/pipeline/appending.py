@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from packer.errors import PackerError
 from packer.executors import available_workers
@@ -14,16 +15,15 @@ from packer.options.command_options import EngineOptions
 from packer.output.claim_append import claim_append
 from packer.output.claim_pack import claim_pack
 from packer.output.join_generation import changed_by_another, finish_joining, join_generation
-from packer.output.request import names_and_sizes
 from packer.paths import expanded
 from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.growing_dataset import GrowingDataset
+from packer.pipeline.known_documents import is_last_generation
 from packer.pipeline.name_output import refuse_inside
 from packer.pipeline.open_inputs import request_of
 from packer.pipeline.packed_source import options_with
 from packer.pipeline.packing import pack_into
 from packer.pipeline.read_documents import SourceLike, one_source
-from packer.pipeline.verifying import compare_opened
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.ranks import FinishedElsewhere, RankOf
@@ -31,6 +31,7 @@ from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments
+from packer.sources.open_packed import packed_folder
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -93,6 +94,8 @@ def append(
     folder, source = any_path(expanded(packed)), _as_one(expanded(source))
     options_with(folder, read_manifest(folder), tokenizer)
     refuse_inside(source, folder)
+    if isinstance(folder, Path) and (same := packed_folder(source)) and same.resolve() == folder.resolve():
+        raise PackerError(f"{folder} cannot be appended to itself: append other documents")
 
     # Put in place what an interrupted command had finished.
     prepare = partial(finish_joining, folder, sync=sync)
@@ -102,7 +105,7 @@ def append(
         growing.refuse_kind()
         options = options_with(folder, growing.manifest, tokenizer)
         opened = growing.open(source, options)
-        if _is_last(growing, opened, lambda: growing.open(source, options), progress):
+        if is_last_generation(growing, source, opened, options, progress):
             return AppendResult(manifest=growing.manifest, output=folder, found_complete=True)
 
         # Pack it beside the dataset.
@@ -127,37 +130,6 @@ def _as_one(source: SourceLike | Sequence[SourceLike]) -> SourceLike:
     if not source or not all(isinstance(each, str | AnyPath) for each in source):
         raise PackerError("a list of sources to append holds paths, which are one source: append others one by one")
     return one_source(source)
-
-
-def _is_last(
-    growing: GrowingDataset, opened: OpenDocuments, again: Callable[[], OpenDocuments], progress: Progress
-) -> bool:
-    """Return whether the documents are those that were appended last; token by token, if their files look like it.
-
-    Args:
-        growing: dataset.
-        opened: documents.
-        again: function that opens them again, because a comparison reads them to the end.
-        progress: callback, as in `pack`.
-
-    Raises:
-        PackerError: they are those of another generation.
-    """
-    files = request_of(opened, {}).without_times.files
-    parts = parts_of(growing.manifest)
-    for part in reversed(parts):
-        if names_and_sizes(part.source.files) != files:
-            continue
-        if next(compare_opened(growing.folder, part, again(), progress), None) is not None:
-            continue
-        if part is parts[-1] and part.part is not None:
-            return True
-        rows = f"rows {part.first.row:,} to {part.first.row + part.packs - 1:,}"
-        raise PackerError(
-            f"{growing.folder} holds these documents already, in {rows}: append other documents, or pack a mixture "
-            "with --mix-unit epochs to repeat some"
-        )
-    return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
