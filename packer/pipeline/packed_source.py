@@ -40,19 +40,19 @@ def open_packed_source(
         PackerError: the source cannot be opened, or is not what was packed at first sight.
     """
     names = [part.name for part in manifest.source.mixture]
-    sources = listed_sources(folder, manifest, source)
-    options = options_with(folder, manifest, tokenizer)
+    sources = _listed_sources(folder, manifest, source)
+    options, name = options_with(folder, manifest, tokenizer), _named(folder, manifest)
     try:
         opened = open_sources(sources if names else sources[0], options)
     except OtherSourceError as error:
         of_split = f" of the split {options.split}" if options.split is not None else ""
         raise PackerError(
-            f"{error.found}; {folder} was packed from the column '{options.input_column}'{of_split}: give that source"
+            f"{error.found}; {name} was packed from the column '{options.input_column}'{of_split}: give that source"
             if manifest.source.text is None
-            else f"{error.found}; {folder} was packed from text{of_split}: give that source"
+            else f"{error.found}; {name} was packed from text{of_split}: give that source"
         ) from error
     if isinstance(sources[0], PathList):
-        _refuse_reordered(folder, manifest, opened)
+        _refuse_reordered(name, manifest, opened)
     return opened
 
 
@@ -99,20 +99,20 @@ def _by_generation(folder: AnyPath, parts: Sequence[Manifest], paths: Sequence[s
     cuts = [bisect_left(ends, end) + 1 for end in accumulate(files)]
     if cuts[-1] != len(paths) or any(ends[cut - 1] != end for cut, end in zip(cuts, accumulate(files), strict=True)):
         raise PackerError(
-            f"{folder} was packed from {_listed(files)} file(s), one generation after the other, and the sources given "
-            f"have {_listed(counts)}: give all paths of each generation, in order"
+            f"{folder} was packed from {_in_words(files)} file(s), one generation after the other, and the sources "
+            f"given have {_in_words(counts)}: give all paths of each generation, in order"
         )
     return [one_source(paths[first:last]) for first, last in pairwise([0, *cuts])]
 
 
-def _listed(counts: Sequence[int]) -> str:
+def _in_words(counts: Sequence[int]) -> str:
     """Return numbers in words, the first ones of many: "2, 3 and 1"."""
     if len(counts) > _SHOWN:
         return ", ".join(f"{count:,}" for count in counts[:_SHOWN]) + ", ..."
     return " and ".join(filter(None, [", ".join(f"{count:,}" for count in counts[:-1]), f"{counts[-1]:,}"]))
 
 
-def listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[SourceLike]:
+def _listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> list[SourceLike]:
     """Return all sources of a mixture, or the one source, of which several paths may be given.
 
     Raises:
@@ -151,7 +151,7 @@ def open_index_source(
     opened = open_packed_source(folder, manifest, source)
     refuse_decoding(opened)
     watch = Watch.of(opened)
-    refuse_other_files(folder, manifest.source.files, opened)
+    _refuse_other_files(_named(folder, manifest), manifest.source.files, opened)
     return opened, watch
 
 
@@ -171,7 +171,7 @@ def read_index_source(
         SourceError: a file is damaged.
     """
     documents = read_documents(opened, progress)
-    refuse_other_source(folder, manifest.source, documents.identity)
+    _refuse_other_source(_named(folder, manifest), manifest.source, documents.identity)
     return documents
 
 
@@ -196,22 +196,22 @@ def refuse_decoding(opened: OpenDocuments) -> None:
                 )
 
 
-def refuse_other_files(folder: AnyPath, recorded: Sequence[FileIdentity], opened: OpenDocuments) -> None:
+def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: OpenDocuments) -> None:
     """Compare names and sizes first, which takes no time and says most about what is wrong."""
     found = [input_.file for input_ in opened.inputs]
     if len(found) != len(recorded):
         raise PackerError(
-            f"{folder} was packed from {len(recorded):,} file(s), and the source has {len(found):,}: give that source"
+            f"{name} was packed from {len(recorded):,} file(s), and the source has {len(found):,}: give that source"
         )
     for one, other in zip(recorded, found, strict=True):
         if (one.name, one.bytes) != (other.name, other.bytes):
             raise PackerError(
-                f"{folder} was packed from {one.name} of {one.bytes:,} bytes, and the source has {other.name} of "
+                f"{name} was packed from {one.name} of {one.bytes:,} bytes, and the source has {other.name} of "
                 f"{other.bytes:,} bytes in its place: give the source that was packed, or pack again"
             )
 
 
-def refuse_other_source(folder: AnyPath, recorded: SourceIdentity, found: SourceIdentity) -> None:
+def _refuse_other_source(dataset: str, recorded: SourceIdentity, found: SourceIdentity) -> None:
     """Raise a PackerError if two sources with the same files differ; those of a mixture may have other names."""
     names = [part.name for part in recorded.mixture]
     if len(names) == len(found.mixture):
@@ -222,18 +222,23 @@ def refuse_other_source(folder: AnyPath, recorded: SourceIdentity, found: Source
     if name is not None:
         is_short = name not in ("files", "mixture")
         what = f" is {other.get(name)}, the manifest says {one[name]}" if is_short else " differ from the manifest"
-        raise PackerError(f"{folder} was packed from another source than the one given: its {name}{what}")
+        raise PackerError(f"{dataset} was packed from another source than the one given: its {name}{what}")
 
 
-def _refuse_reordered(folder: AnyPath, manifest: Manifest, opened: OpenDocuments) -> None:
+def _refuse_reordered(name: str, manifest: Manifest, opened: OpenDocuments) -> None:
     """Raise a PackerError if the files are those that were packed, in another order."""
     names = [file.name for file in manifest.source.files]
     found = [input_.file.name for input_ in opened.inputs]
     if names != found and sorted(names) == sorted(found):
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise PackerError(
-            f"{folder} was packed from these files in another order ({shown}): give the paths in that order"
+            f"{name} was packed from these files in another order ({shown}): give the paths in that order"
         )
+
+
+def _named(folder: AnyPath, manifest: Manifest) -> str:
+    """Return the name of a dataset in messages, with the generation if the manifest describes only one."""
+    return str(folder) if manifest.part is None else f"generation {manifest.part.generation} of {folder}"
 
 
 def options_with(folder: AnyPath, manifest: Manifest, tokenizer: str | None) -> PackOptions:
