@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,14 @@ def is_numeric(arrow_type: pa.DataType) -> bool:
 
 
 def as_numpy(array: pa.Array) -> NDArray[Any]:
-    """The values of an array of numbers that has no nulls, where they lie: read-only, of the array's own dtype."""
+    """The values of an array of numbers that has no nulls, where they lie: read-only, of the array's own dtype.
+
+    Booleans, which Arrow stores as bits, are copied.
+    """
     assert array.null_count == 0
+    if pa.types.is_boolean(array.type):
+        bits = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+        return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :].view(np.bool_)
     dtype = numpy_dtype(array.type)
     values = array.buffers()[1]
     if values is None or len(array) == 0:
@@ -51,9 +58,33 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
     return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
 
 
-def as_arrow(values: NDArray[Any]) -> pa.Array:
-    """An Arrow array of the numbers of a contiguous array, where they lie."""
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+def as_arrow(values: NDArray[Any], is_valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """An Arrow array of the numbers of a contiguous array, where they lie; booleans are copied.
+
+    Args:
+        values: numbers or booleans.
+        is_valid: whether each is a value, and not null; None if all are.
+    """
+    bits = None if is_valid is None else _bits(is_valid)
+    data = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, data])
+
+
+def _bits(values: NDArray[np.bool_]) -> pa.Buffer:
+    """Booleans as Arrow stores them."""
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+def as_scalar(value: int, arrow_type: pa.DataType) -> pa.Scalar:
+    """A whole number as a value of a type of numbers or booleans."""
+    return as_arrow(np.array([value], np.int64)).cast(arrow_type)[0]
+
+
+def strings(values: Sequence[str]) -> pa.StringArray:
+    """An Arrow array of texts."""
+    encoded = [value.encode() for value in values]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
 
 
 def written(value: pa.Scalar) -> str:

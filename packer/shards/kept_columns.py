@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow, as_numpy
+from packer.arrow import as_arrow, as_numpy, as_scalar
 from packer.arrow import compute as pc
 from packer.gather import Spans, TokenColumn, gather_bytes
 
@@ -52,8 +52,8 @@ class KeptValues:
         if not is_padding.any():
             return taken
         numeric = pa.types.is_integer(taken.type) or pa.types.is_floating(taken.type) or pa.types.is_boolean(taken.type)
-        filler = pa.scalar(0).cast(taken.type) if numeric else pa.scalar(None, taken.type)
-        return pc.if_else(pa.array(is_padding), filler, taken)
+        filler = as_scalar(0, taken.type) if numeric else pa.nulls(1, taken.type)[0]
+        return pc.if_else(as_arrow(is_padding), filler, taken)
 
 
 def values_at(column: pa.ChunkedArray, positions: NDArray[np.int64]) -> pa.Array:
@@ -65,7 +65,7 @@ def values_at(column: pa.ChunkedArray, positions: NDArray[np.int64]) -> pa.Array
         first, last = bounds[number], bounds[number + 1]
         if first < last:
             parts.append(chunk.take(as_arrow(positions[first:last] - (ends[number] - len(chunk)))))
-    return pa.concat_arrays(parts) if parts else pa.array([], column.type)
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, column.type)
 
 
 def tokens_at(column: TokenColumn, value_type: pa.DataType, spans: Spans, size: int) -> pa.Array:

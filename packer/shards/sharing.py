@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_numpy, written
+from packer.arrow import as_arrow, as_numpy, as_scalar, strings, written
 from packer.arrow import compute as pc
 from packer.column_names import ROLE, ROLES
 from packer.errors import SourceError
@@ -39,7 +39,7 @@ def group_values(column: pa.Array | Chunks, name: str) -> pa.DictionaryArray:
     chunks = [column] if isinstance(column, pa.Array) else column.chunks
     try:
         encoded = [_encoded(chunk) for chunk in chunks]
-        return pa.concat_arrays(encoded) if encoded else pc.dictionary_encode(pa.array([], column.type))
+        return pa.concat_arrays(encoded) if encoded else pc.dictionary_encode(pa.nulls(0, column.type))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise SourceError(
             f"column '{name}' holds {column.type}, which does not group; save it as strings or integers"
@@ -61,7 +61,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 def group_codes(groups: pa.DictionaryArray) -> NDArray[np.int32]:
     """Return the group of each value: int32, shape (values,), 0..groups - 1 or NO_GROUP."""
-    codes: NDArray[np.int32] = as_numpy(groups.indices.fill_null(NO_GROUP))
+    codes: NDArray[np.int32] = as_numpy(groups.indices.fill_null(as_scalar(NO_GROUP, groups.indices.type)))
     return codes
 
 
@@ -92,7 +92,7 @@ def sharing_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str
             row = int(np.argmax(sums > most))
             return row, f"holds {column} {int(sums[row]):,}, packed with limit {column}:{most}"
     if options.pairs:
-        roles = batch[ROLE].values.take(pa.array(real)) if ROLE in batch.schema.names else None
+        roles = batch[ROLE].values.take(as_arrow(real)) if ROLE in batch.schema.names else None
         fault = _pair_fault(rows, documents, roles)
         if fault is not None:
             return fault
@@ -104,7 +104,7 @@ def sharing_fault(batch: pa.RecordBatch, options: PackOptions) -> tuple[int, str
     def describe(segment: int) -> str:
         return f"document {documents[segment]}" + (f" of source {sources[segment]}" if sources is not None else "")
 
-    groups = group_values(batch[name].values.take(pa.array(real)), name)
+    groups = group_values(batch[name].values.take(as_arrow(real)), name)
     return group_fault(rows, groups, options, describe)
 
 
@@ -178,7 +178,7 @@ def _pair_fault(
         return int(rows[first]), f"holds document {document}, {ROLES[side]}, and not {partner}"
     if roles is None:
         return None
-    recorded = as_numpy(pc.index_in(roles, pa.array(ROLES)).fill_null(-1))
+    recorded = as_numpy(pc.index_in(roles, strings(ROLES)).fill_null(as_scalar(-1, pa.int32())))
     wrong = np.flatnonzero(recorded != sides)
     if not len(wrong):
         return None

@@ -116,7 +116,7 @@ def _mark_nulls(array: pa.Array, *, row_mark: int, value_mark: int, out: NDArray
         nulls = _null_positions(values, int(bounds[0]), int(bounds[-1]))
         out[np.diff(np.searchsorted(nulls, bounds)) > 0] = value_mark
     if array.null_count:
-        out[array.is_null().to_numpy(zero_copy_only=False)] = row_mark
+        out[as_numpy(array.is_null())] = row_mark
 
 
 def runs(lists: pa.Array) -> Iterator[slice]:
@@ -142,7 +142,7 @@ def values_of(lists: pa.Array) -> pa.Array:
 def _null_positions(values: pa.Array, start: int, stop: int, step: int = 1 << 24) -> NDArray[np.int64]:
     """Return the positions of nulls in values[start:stop], in steps because there may be billions of values."""
     positions = [
-        np.flatnonzero(values.slice(at, min(step, stop - at)).is_null().to_numpy(zero_copy_only=False)) + at
+        np.flatnonzero(as_numpy(values.slice(at, min(step, stop - at)).is_null())) + at
         for at in range(start, stop, step)
     ]
     return np.concatenate([np.zeros(0, np.int64), *positions])

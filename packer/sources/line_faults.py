@@ -185,4 +185,4 @@ def as_lists(values: pa.Array, lengths: NDArray[np.int64], kind: pa.DataType) ->
 def _spread(values: pa.Array, is_good: NDArray[np.bool_]) -> pa.Array:
     """Put a null wherever `is_good` is false."""
     places = np.cumsum(is_good) - 1
-    return values.take(pa.array(np.where(is_good, places, 0), mask=~is_good))
+    return values.take(as_arrow(places, is_good))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow
+from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.gather import held_lists, list_lengths
 from packer.labels import NO_LOSS
@@ -136,13 +137,13 @@ class MaskedInput(Input):
             if name == ATTENTION:
                 continue
             assert labels is not None
-            labels = pc.if_else(_as_arrow_bool(mask), labels, pa.scalar(NO_LOSS, labels.type))
+            labels = pc.if_else(as_arrow(mask), labels, as_scalar(NO_LOSS, labels.type))
         extra = {name: column for name, column in chunks.items() if name not in self.masks}
         if ATTENTION in self.masks:
             attended = self._mask(chunks[ATTENTION], ATTENTION, lengths, first_row + run.start)
             if not attended.all():
                 kept = self._real_tokens(attended, lengths, first_row + run.start)
-                keep = _as_arrow_bool(attended)
+                keep = as_arrow(attended)
                 values = values.filter(keep)
                 labels = labels.filter(keep) if labels is not None else None
                 for name in self.columns.per_token:
@@ -184,7 +185,7 @@ class MaskedInput(Input):
 
 def mask_values(lists: pa.Array) -> NDArray[np.bool_]:
     """Return the values of a mask without faults as booleans, one per token."""
-    found: NDArray[np.bool_] = np.asarray(values_of(lists).to_numpy(zero_copy_only=False)) == 1
+    found: NDArray[np.bool_] = _values(lists) == 1
     return found
 
 
@@ -196,7 +197,7 @@ def mask_faults(lists: pa.Array, name: str, lengths: NDArray[np.int64]) -> Itera
         name: name of the mask.
         lengths: (documents,) tokens of each document.
     """
-    found = np.asarray(values_of(lists).to_numpy(zero_copy_only=False))
+    found = _values(lists)
     if found.dtype == np.bool_:
         return
     wrong = np.flatnonzero((found != 0) & (found != 1))
@@ -279,10 +280,11 @@ def _is_one(mask: pa.Array) -> bool:
     return bool(found["min"].as_py() == 1 and found["max"].as_py() == 1)
 
 
-def _as_arrow_bool(values: NDArray[np.bool_]) -> pa.Array:
-    """Return booleans as an Arrow array, which stores them as bits."""
-    bits = np.packbits(values, bitorder="little")
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
+def _values(lists: pa.Array) -> NDArray[Any]:
+    values = values_of(lists)
+    if values.null_count or not (is_numeric(values.type) or pa.types.is_boolean(values.type)):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    return as_numpy(values)
 
 
 def _equal_lengths(mask: pa.Array, tokens: pa.Array) -> bool:

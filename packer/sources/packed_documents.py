@@ -226,10 +226,9 @@ class _DocumentPlaces:
 
 def _of_documents(values: pa.Array, firsts: NDArray[np.int64], name: str) -> pa.Array:
     """Return the values at the first segments of documents; null, or no turns, for documents without one (-1)."""
-    is_missing = pa.array(firsts < 0)
-    found = values.take(pa.array(firsts, mask=firsts < 0))
+    found = values.take(as_arrow(firsts, firsts >= 0))
     if name == TURN_STARTS and not pa.types.is_null(found.type):
-        return pc.if_else(is_missing, pa.scalar([], found.type), found)
+        return pc.if_else(as_arrow(firsts >= 0), found, pa.scalar([], found.type))
     return found
 
 

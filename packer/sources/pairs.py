@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow import strings
 from packer.column_names import ROLE, ROLES
 from packer.engine import Engine, Threads
 from packer.errors import SourceError
@@ -234,7 +235,7 @@ def _roles(counts: Sequence[int]) -> ValueColumn:
     """Return the column of roles: "chosen" for the first counts[0] lists, "rejected" for the counts[1] after them."""
     chunks = []
     for role, count in zip(ROLES, counts, strict=True):
-        repeated = pa.repeat(pa.scalar(role), min(count, _ROLES_TOGETHER))
+        repeated = pa.repeat(strings([role])[0], min(count, _ROLES_TOGETHER))
         chunks += [repeated] * (count // _ROLES_TOGETHER)  # the same array each time
         chunks.append(repeated.slice(0, count % _ROLES_TOGETHER))
     return ValueColumn.of_chunks(ROLE, chunks, pa.string())

@@ -157,7 +157,7 @@ class SegmentIndex:
                         f"{path} has a segment of document {documents.max():,}, and the manifest says that there are "
                         f"{self.borders[-1]:,} documents: it was changed after packing; restore it"
                     )
-                kept = {name: as_plain(batch[name].values.filter(pa.array(is_real))) for name in self.kept}
+                kept = {name: as_plain(batch[name].values.filter(as_arrow(is_real))) for name in self.kept}
                 for name, values in kept.items():
                     if values.type != self.kept[name]:
                         raise SourceError(f"{path} and {shards[0].file} have columns '{name}' of different types")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer.arrow import as_arrow
 from packer.arrow import compute as pc
 from packer.facts import Reason
 from packer.gather import list_lengths
@@ -210,7 +211,7 @@ def _without(batch: Batch, columns: Columns, faults: Faults) -> Batch:
 
 def _emptied(lists: pa.Array, kept: NDArray[np.bool_]) -> pa.Array:
     """Keep some lists and empty the others, which may be null or hold nulls."""
-    left = lists.take(pa.array(np.flatnonzero(kept)))
+    left = lists.take(as_arrow(np.flatnonzero(kept)))
     lengths = np.zeros(len(lists), np.int64)
     lengths[kept] = list_lengths(left)
     return as_lists(values_of(left), lengths, lists.type)

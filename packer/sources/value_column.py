@@ -97,7 +97,7 @@ class ValueColumn:
             begin, end = np.searchsorted(lists, [first, first + count])
             parts += _taken(store, self.name, lists[begin:end] - first)
             first += count
-        return pa.concat_arrays(parts) if parts else pa.array([], self.type)
+        return pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
 
     def addresses(self) -> TokenColumn:
         """Return the addresses of a column that holds one value per token."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from packer.arrow import as_arrow
 from packer.text.conversations import chat_of
 from packer.text.messages import Message, TextError, messages_of, text_of
 from packer.text.rendering import Chat
@@ -193,7 +194,7 @@ def _ends_in_spaces(prompt: str) -> bool:
 
 def _side(both: Encoded, side: int) -> Encoded:
     """Return the documents of one side."""
-    numbers = pa.array(np.arange(side, len(both.input_ids), 2))
+    numbers = as_arrow(np.arange(side, len(both.input_ids), 2))
     labels = both.labels.take(numbers) if both.labels is not None else None
     return replace(both, input_ids=both.input_ids.take(numbers), labels=labels)
 
