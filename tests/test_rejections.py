@@ -627,6 +627,11 @@ def test_statistics_and_comparisons_take_the_option(source):
     for command in ("stats", "compare"):
         done = CliRunner().invoke(cli, [command, str(source), "--max-len", "16", "--on-error", "skip", "--json"])
         assert done.exit_code == 0, done.output
+        (warning,) = done.stderr.splitlines()
+        assert warning == (
+            "packer: 19 records cannot be used and count as empty documents here (5 unreadable, 2 missing value, "
+            "1 wrong type, 5 invalid tokens, 6 invalid labels): `packer pack` lists them"
+        )
 
 
 # ---- properties ----

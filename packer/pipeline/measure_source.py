@@ -15,6 +15,7 @@ from packer.paths import expanded
 from packer.pipeline.grouping import document_groups
 from packer.pipeline.make_plan import makes_own_rows
 from packer.pipeline.read_documents import SourceLike, open_sources
+from packer.pipeline.source_warnings import warn_of_rejected
 from packer.progress import Progress, silent
 from packer.sources import Survey
 from packer.sources.origins import Origins
@@ -65,7 +66,9 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
         PackerError: the source cannot be read, or does not fit the options.
     """
     is_grouped = options.group_by is not None
-    survey = open_sources(expanded(source), options).survey(progress, with_extra=is_grouped)
+    opened = open_sources(expanded(source), options)
+    survey = opened.survey(progress, with_extra=is_grouped)
+    warn_of_rejected(opened)
     lengths, mixture = survey.lengths(), survey.identity.mixture
     if options.group_by is None:
         return Measured(lengths=lengths, groups=None, mixture=mixture, survey=survey)

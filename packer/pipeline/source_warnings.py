@@ -16,6 +16,7 @@ from packer.options import PackOptions
 from packer.sources import OpenDocuments, Source
 from packer.sources.documents import reading
 from packer.sources.mapped_lists import MappedLists
+from packer.sources.rejections import count_rejected
 
 _READ_TOGETHER = 250  # documents
 _LOOKED_AT = 1000  # documents of each source
@@ -54,6 +55,23 @@ def warn_of_split_chats(identity: SourceIdentity, totals: PlanTotals, options: P
         log.warning(
             "%s longer than a row are split inside a message: choose --split-at turns, or --long drop",
             "1 document" if totals.documents_split == 1 else f"{totals.documents_split:,} documents",
+        )
+
+
+def warn_of_rejected(opened: OpenDocuments) -> None:
+    """Log a warning if records cannot be used, for commands that do not list them.
+
+    Args:
+        opened: the source, all of it read.
+    """
+    counts = count_rejected([*opened.sources.values()])
+    if count := sum(counts.values()):
+        reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in counts.items())
+        log.warning(
+            "%s cannot be used and %s here (%s): `packer pack` lists them",
+            "1 record" if count == 1 else f"{count:,} records",
+            "counts as an empty document" if count == 1 else "count as empty documents",
+            reasons,
         )
 
 
