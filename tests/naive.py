@@ -133,11 +133,23 @@ def fewest_vector_rows(items, capacities, max_segments=None):
 
 
 def vector_first_fit(items, capacities, rows):
-    """The number of the first row with room for each item, a tuple of demands; `rows` are those that there are."""
+    """The number of the first row with room for each item, a tuple of demands.
+
+    `rows` are those that there are. They come first, sorted by their rooms: by the highest bits of all of them, then by
+    the next, as shares of the capacity in ten bits.
+    """
     rows, found = [list(row) for row in rows], []
+
+    def bits(number):
+        used = [sum(item[r] for item in rows[number]) for r in range(len(capacities))]
+        shares = [f"{(most - much) * 1023 // most:010b}" for much, most in zip(used, capacities, strict=True)]
+        return list(zip(*shares, strict=True))
+
+    front_to_back = sorted(range(len(rows)), key=bits)
     for item in items:
-        takers = [number for number, row in enumerate(rows) if _has_room(row, item, capacities)]
+        takers = [number for number in front_to_back if _has_room(rows[number], item, capacities)]
         if not takers:
+            front_to_back.append(len(rows))
             rows.append([])
         found.append(takers[0] if takers else len(rows) - 1)
         rows[found[-1]].append(item)

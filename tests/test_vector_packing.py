@@ -13,6 +13,7 @@ from packer.algorithms.vector_first_fit import vector_first_fit
 from packer.plan.vector_packing import pack_vectors
 from tests import naive
 
+LARGE_TABLE = 20_000
 LARGE = 3_000_000_000  # a capacity that is counted in coarser units
 
 
@@ -147,11 +148,11 @@ def test_what_fits_in_coarser_units_fits(capacity, data):
 
 @pytest.mark.parametrize(
     ("per_image", "above"),
-    [((256, 1500), 1.002), ((64, 256), 1.005), ((256, 480), 1.025)],
+    [((256, 1500), 1.002), ((64, 256), 1.005), ((256, 480), 1.015)],
     ids=["tokens bind", "images bind", "both bind"],
 )
 def test_a_vision_table_needs_few_rows_more_than_the_bound(per_image, above):
-    demands = vision(20_000, per_image)
+    demands = vision(LARGE_TABLE, per_image)
     rows = pack_vectors(demands, VISION, seed=1)
     check(rows, demands, VISION)
     assert len(rows) <= above * vector_bounds(demands, VISION).max()
@@ -159,6 +160,19 @@ def test_a_vision_table_needs_few_rows_more_than_the_bound(per_image, above):
     row_of = np.empty(demands.shape[1], np.int64)
     decreasing = vector_first_fit(demands.T.copy(), VISION, largest_first, np.empty((0, 2), np.int64), row_of)
     assert len(rows) <= decreasing
+
+
+@pytest.mark.parametrize("kind", ["sounds", "segments"])
+def test_rows_are_full_where_three_resources_bind(kind):
+    """Many rows are full in one resource alone, so that rows with room in all are hard to find."""
+    demands = vision(LARGE_TABLE, (256, 460))
+    items = demands.shape[1]
+    sounds = np.minimum(np.random.default_rng(1).geometric(1 / 3, items) - 1, 12)
+    third, capacity = (sounds, 12) if kind == "sounds" else (np.ones(items), 7)
+    demands = np.concatenate([demands, third[None].astype(np.int32)])
+    rows = pack_vectors(demands, np.array([8192, 16, capacity]), seed=1)
+    check(rows, demands, np.array([8192, 16, capacity]))
+    assert len(rows) <= 1.05 * vector_bounds(demands, np.array([8192, 16, capacity])).max()
 
 
 def test_one_resource_packs_as_without_limits():
@@ -208,6 +222,60 @@ def test_the_order_of_rows_and_of_items_in_a_row_is_random():
     assert 0.45 < first_is_large < 0.55
     numbers = np.array([row[0] for row in rows])
     assert abs(np.corrcoef(numbers, np.arange(len(rows)))[0, 1]) < 0.1
+
+
+def within_row_share(values, weights, items, row_starts):
+    """Within-row share of the variance of values, near 1 if each row is a sample (packer/stats/row_mixing.py)."""
+    values, weights = values[items], weights[items]
+    rows = np.repeat(np.arange(len(row_starts) - 1), np.diff(row_starts))
+    middle = np.average(values, weights=weights)
+    of_rows = np.bincount(rows, weights * values) / np.maximum(np.bincount(rows, weights), 1)
+    return 1 - weights @ (of_rows[rows] - middle) ** 2 / (weights @ (values - middle) ** 2)
+
+
+def almost_sorted(demands):
+    """A source whose first documents are short."""
+    return demands[:, np.argsort(demands[0] // 50, kind="stable")]
+
+
+BINDING = pytest.mark.parametrize(
+    "per_image", [(256, 1500), (64, 256), (256, 460)], ids=["tokens bind", "images bind", "both bind"]
+)
+
+
+@BINDING
+def test_rows_are_mixed_like_the_corpus(per_image):
+    """By length, number of images and place in the source, as rows are that take documents in random order."""
+    demands = almost_sorted(vision(LARGE_TABLE, per_image))
+    rows = pack_vectors(demands, VISION, seed=1)
+    items = demands.shape[1]
+    shuffled = np.random.default_rng(0).permutation(items)
+    used, starts = VISION, []
+    for number, demand in enumerate(demands.T[shuffled]):
+        if (used + demand > VISION).any():
+            starts.append(number)
+            used = np.zeros(2, np.int64)
+        used = used + demand
+    tokens, images = demands
+    logs = np.log(tokens), np.log(np.maximum(images, 1))
+    for values, weights in ((logs[0], tokens), (logs[1], images), (np.arange(items), np.ones(items))):
+        expected = within_row_share(values, weights, shuffled, np.array([*starts, items]))
+        assert within_row_share(values, weights, rows.items, rows.row_starts) > 0.85 * expected
+
+
+@BINDING
+def test_what_a_document_is_says_nothing_about_where_it_stands(per_image):
+    """Neither about the number of its row nor, for the first and the last of a row, about which of them it is."""
+    demands = almost_sorted(vision(LARGE_TABLE, per_image))
+    rows = pack_vectors(demands, VISION, seed=1)
+    counts = np.diff(rows.row_starts)
+    first, last = (rows.items[ends[counts > 1]] for ends in (rows.row_starts[:-1], rows.row_starts[1:] - 1))
+    is_first = np.arange(2 * len(first)) < len(first)
+    for values in (*demands, np.arange(demands.shape[1])):
+        by_row = np.add.reduceat(values[rows.items], rows.row_starts[:-1]) / counts
+        assert abs(np.corrcoef(by_row, np.arange(len(rows)))[0, 1]) < 4 / len(rows) ** 0.5
+        of_both = np.concatenate([values[first], values[last]])
+        assert abs(np.corrcoef(of_both, is_first)[0, 1]) < 4 / len(of_both) ** 0.5
 
 
 def test_vector_bounds_are_those_of_the_docstring():

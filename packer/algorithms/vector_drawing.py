@@ -5,8 +5,7 @@ Items have a demand for each resource, such as tokens and images, and a row has 
 `packer.algorithms.mixed`, a row takes the next items of a random order until one does not fit. Then one, two or three
 others that fill it exactly in the primary resource, and fit in all, close it. Of the pairs that do, one is chosen that
 brings the row close to the ratio of resources that all items have together, so that what is left can be packed as
-tightly. Up to MOST_REMOVED items are put back where nothing closes a row. Rows begin with the items that take more than
-half of a capacity, as long as there are any: they would be the hardest to place in the end.
+tightly. Up to MOST_REMOVED items are put back where nothing closes a row.
 `packer.algorithms.vector_first_fit` packs the rest.
 """
 
@@ -51,7 +50,7 @@ class _Drawing(NamedTuple):
     """Shape (items, resources): demands in random order of the items; column 0 is the primary resource."""
 
     states: NDArray[np.int8]
-    """Shape (items,): _FREE, _HELD by the row that is drawn, or _PLACED (also given up, or without primary demand)."""
+    """Shape (items,): _FREE, _HELD by the row that is drawn, or _PLACED (also given up, or not to be drawn)."""
 
     jumps: NDArray[np.int64]
     """Shape (items,): a later position, with none before it that is free, of each position that is placed."""
@@ -64,9 +63,6 @@ class _Drawing(NamedTuple):
 
     ends: NDArray[np.int64]
     """Shape (capacity + 1,): where they end; members that were found to be placed are left out."""
-
-    large: NDArray[np.int64]
-    """Shape (large items,): positions of items above half of a capacity, ascending; rows begin with them."""
 
     cursors: NDArray[np.int64]
     """Shape (capacity + 1,): where the next search begins, so that it does not meet those that did not fit again."""
@@ -100,12 +96,13 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
     ends = np.cumsum(counts)
     starts = ends - counts
     members = np.empty(len(demands), np.uint32 if len(demands) < 2**32 else np.int64)
-    large = np.flatnonzero((demands > capacities // 2).any(axis=1) & (primary > 0))
-    states = np.where(primary == 0, _PLACED, _FREE).astype(np.int8)
+    aim = _aim(counted, limits)
+    # Items without primary demand are drawn like others, unless they are needed to fill rows up in a scarce resource.
+    states = np.where((primary == 0) & aim.weights.any(), _PLACED, _FREE).astype(np.int8)
     jumps = np.arange(1, len(demands) + 1)
-    drawing = _Drawing(counted, states, jumps, members, starts, ends, large, starts.copy())
+    drawing = _Drawing(counted, states, jumps, members, starts, ends, starts.copy())
     _index(starts.copy(), primary, members)
-    _draw(drawing, limits, _aim(counted, limits), row_of)
+    _draw(drawing, limits, aim, row_of)
     return row_of
 
 
@@ -134,27 +131,23 @@ def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_o
     rooms = np.empty(resources, np.int64)
     wanted = np.empty(resources, np.float64)
     behind = np.zeros(resources, np.float64)
-    row = np.empty(min(items, capacities[0]), np.int64)
-    rows, position, large = 0, 0, 0
+    row = np.empty(min(items, capacities.sum()), np.int64)
+    rows, position = 0, 0
     while True:
         for resource in range(resources):
             rooms[resource] = capacities[resource]
             use = aim.use[resource] + GAIN * behind[resource]
             wanted[resource] = capacities[resource] - min(max(use, 0.0), capacities[resource])
-        # A large item begins the row, as long as there are any. Then items come in their order until one does not fit.
-        while large < len(drawing.large) and states[drawing.large[large]] != _FREE:
-            large += 1
+        # Items come in their order until one does not fit.
         position = _next_free(drawing, position)
         if position == items:
             return rows
-        found = drawing.large[large] if large < len(drawing.large) else position
         taken = 0
-        while found < items and _fits(drawing.demands, found, rooms):
-            _hold(drawing, found, rooms)
-            row[taken] = found
+        while position < items and _fits(drawing.demands, position, rooms):
+            _hold(drawing, position, rooms)
+            row[taken] = position
             taken += 1
             position = _next_free(drawing, position)
-            found = position
         if rooms[0] > 0:
             position, taken = _close(drawing, position, row, taken, rooms, _Aim(wanted, aim.weights))
         for i in range(taken):
@@ -283,7 +276,7 @@ def _find_closers(drawing: _Drawing, position: int, rooms: NDArray[np.int64], ai
 @jit_helper
 def _find_last(drawing: _Drawing, rooms: NDArray[np.int64], aim: _Aim) -> tuple[int, float]:
     """Return (position, distance from the aim) of an item that fills a row exactly; (-1, infinity) if there is none."""
-    demands, states, _, members, starts, ends, _, cursors = drawing
+    demands, states, _, members, starts, ends, cursors = drawing
     gap = rooms[0]
     found, least = -1, np.inf
     index = cursors[gap]
