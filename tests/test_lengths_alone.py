@@ -243,21 +243,28 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit": ["images:3"]}, r"has images \d, and a row may have 3 \(\d+ documents have more\): raise limit"),
-        ({"limit": ["images"]}, "limit is 'images': give a column and the most that a row may hold, as in images:16"),
+        ({"limit": ["images:3"]}, r"has images \d, and a row may have 3 \(documents with more: \d+\): raise limit"),
+        (
+            {"limit": ["images"]},
+            "limit is 'images': give a column and the most that a row may hold, 1 to 2147483647, as in",
+        ),
         ({"limit": ["images:0"]}, "give a column and the most"),
         ({"limit": ["images:3", "images:4"]}, "names 'images' twice"),
         ({"limit": ["images:9"], "long": "split"}, "long is split, and limit needs whole documents"),
         ({"limit": ["images:9"], "group_by": "images"}, "limit does not go with group_by"),
         ({"limit": ["images:9"], "algorithm": "ffd"}, "limit does not go with algorithm ffd"),
         ({"limit": ["num_tokens:9"]}, "limit names a column of tokens or lengths"),
-        ({"limit": ["name:9"]}, "'name' holds string; expected whole numbers"),
+        ({"limit": ["name:9"]}, r"document 0 \(l.parquet row 0\): 'name' holds string; .* convert it to Parquet"),
+        ({"limit": ["gap:9"]}, r"document 7 \(l.parquet row 7\): 'gap' is missing"),
+        ({"limit": ["below:9"]}, r"document 7 \(l.parquet row 7\): 'below' is -1; expected 0 to 2147483647"),
         ({"limit": ["nothing:9"]}, "no column 'nothing'"),
     ],
 )
 def test_limits_that_cannot_be_kept_are_refused(tmp_path, options, message):
     names = pa.array([str(number) for number in range(len(LENGTHS))])
-    path = write(tmp_path / "l.parquet", images=made_images(LENGTHS), name=names)
+    images = made_images(LENGTHS)
+    gap, below = ([value if number == 7 else int(image) for number, image in enumerate(images)] for value in (None, -1))
+    path = write(tmp_path / "l.parquet", images=images, name=names, gap=gap, below=below)
     options = {"max_len": 64, "long": "drop", "lengths_column": "num_tokens", **options}
     with pytest.raises(PackerError, match=message):
         packer.pack(path, tmp_path / "packed", **options)

@@ -19,7 +19,9 @@ def limits_of(limits: Sequence[str]) -> dict[str, int]:
     for limit in limits:
         column, colon, most = limit.rpartition(":")
         if not colon or not column or not most.isdecimal() or not 1 <= int(most) <= _INT32:
-            raise PackerError(f"--limit is {limit!r}: give a column and the most that a row may hold, as in images:16")
+            raise PackerError(
+                f"--limit is {limit!r}: give a column and the most that a row may hold, 1 to {_INT32}, as in images:16"
+            )
         if column in found:
             raise PackerError(f"--limit names {column!r} twice: give one limit for each column")
         found[column] = int(most)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import vector_bounds
@@ -82,7 +83,9 @@ def limit_values(
             try:
                 parts.append(whole_numbers(chunk, name, in_text=False))
             except DocumentError as fault:
-                raise SourceError(f"value {first + fault.row} of the column: {fault.message}") from None
+                value = first + fault.row
+                where = describe(value) if lists is None else f"value {value} of the column"
+                raise SourceError(f"{where}: {fault.message}{_remedy(chunk)}") from None
             first += len(chunk)
         values = np.concatenate(parts)
         found[name] = values = values if lists is None else values[lists]
@@ -90,7 +93,12 @@ def limit_values(
             at = int((values > most).argmax())
             count = int((values > most).sum())
             raise SourceError(
-                f"{describe(at)} has {name} {values[at]:,}, and a row may have {most:,} ({count:,} documents have "
-                "more): raise --limit, or leave them out"
+                f"{describe(at)} has {name} {values[at]:,}, and a row may have {most:,} (documents with more: {count:,}): "
+                "raise --limit, or leave them out"
             )
     return found
+
+
+def _remedy(chunk: pa.Array) -> str:
+    is_text = pa.types.is_string(chunk.type) or pa.types.is_large_string(chunk.type)
+    return "; CSV has text only, so convert it to Parquet or JSON lines" if is_text else ""
