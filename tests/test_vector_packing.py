@@ -1,5 +1,7 @@
 """Rows under several limits: every item once, no capacity exceeded, few rows, the same in both modes of the kernels."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from packer.plan.vector_packing import pack_vectors
 from tests import naive
 
 LARGE_TABLE = 20_000
+large = pytest.mark.skipif(bool(os.environ.get("NUMBA_DISABLE_JIT")), reason="many documents for plain Python")
 LARGE = 3_000_000_000  # a capacity that is counted in coarser units
 
 
@@ -146,6 +149,7 @@ def test_what_fits_in_coarser_units_fits(capacity, data):
         assert counted.tolist() == demands
 
 
+@large
 @pytest.mark.parametrize(
     ("per_image", "above"),
     [((256, 1500), 1.002), ((64, 256), 1.005), ((256, 480), 1.015)],
@@ -162,6 +166,7 @@ def test_a_vision_table_needs_few_rows_more_than_the_bound(per_image, above):
     assert len(rows) <= decreasing
 
 
+@large
 @pytest.mark.parametrize("kind", ["sounds", "segments"])
 def test_rows_are_full_where_three_resources_bind(kind):
     """Many rows are full in one resource alone, so that rows with room in all are hard to find."""
@@ -175,6 +180,7 @@ def test_rows_are_full_where_three_resources_bind(kind):
     assert len(rows) <= 1.05 * vector_bounds(demands, np.array([8192, 16, capacity])).max()
 
 
+@large
 def test_one_resource_packs_as_without_limits():
     demands = np.minimum(np.random.default_rng(0).lognormal(5.5, 1, 20_000) + 1, 4096).astype(np.int32)[None]
     histogram = np.bincount(demands[0], minlength=4097)

@@ -52,7 +52,7 @@ class _Drawing(NamedTuple):
     states: NDArray[np.int8]
     """Shape (items,): _FREE, _HELD by the row that is drawn, or _PLACED (also given up, or not to be drawn)."""
 
-    jumps: NDArray[np.int64]
+    jumps: NDArray[Any]
     """Shape (items,): a later position, with none before it that is free, of each position that is placed."""
 
     members: NDArray[Any]
@@ -78,7 +78,7 @@ class _Aim(NamedTuple):
     """Shape (resources,): what a unit too much or too little counts; 0 for resources that are not scarce."""
 
 
-def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
+def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[Any]:
     """Draw rows that are full in the first resource until the items end.
 
     Args:
@@ -86,12 +86,14 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
         capacities: (resources,), at least 1.
 
     Returns:
-        (items,): the row of each item, numbered in the order in which they were drawn, and -1 for those without.
+        (items,): the row of each item, numbered in the order in which they were drawn, and -1 for those without;
+        int32, or int64 if there are more items than that counts.
     """
     primary, capacity = in_units(demands[:, 0], int(capacities[0]))
-    counted = np.ascontiguousarray(np.column_stack([primary, demands[:, 1:]]), np.int32)
+    counted = demands if capacity == capacities[0] else np.column_stack([primary, demands[:, 1:]])
     limits = np.concatenate([[capacity], capacities[1:]]).astype(np.int64)
-    row_of = np.full(len(demands), -1, np.int64)
+    number = np.int32 if len(demands) < 2**31 else np.int64
+    row_of = np.full(len(demands), -1, number)
     counts = np.bincount(primary, minlength=capacity + 1)
     ends = np.cumsum(counts)
     starts = ends - counts
@@ -99,7 +101,7 @@ def draw_full_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64]) ->
     aim = _aim(counted, limits)
     # Items without primary demand are drawn like others, unless they are needed to fill rows up in a scarce resource.
     states = np.where((primary == 0) & aim.weights.any(), _PLACED, _FREE).astype(np.int8)
-    jumps = np.arange(1, len(demands) + 1)
+    jumps = np.arange(1, len(demands) + 1, dtype=number)
     drawing = _Drawing(counted, states, jumps, members, starts, ends, starts.copy())
     _index(starts.copy(), primary, members)
     _draw(drawing, limits, aim, row_of)
@@ -124,7 +126,7 @@ def _index(heads: NDArray[np.int64], primary: NDArray[np.int32], out_members: ND
 
 
 @jit_if_large
-def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_of: NDArray[np.int64]) -> int:
+def _draw(drawing: _Drawing, capacities: NDArray[np.int64], aim: _Aim, out_row_of: NDArray[Any]) -> int:
     """Draw rows until the order ends and write the row of each item that is in one; returns how many."""
     items, resources = drawing.demands.shape
     states = drawing.states

@@ -39,7 +39,7 @@ def vector_first_fit(
     capacities: NDArray[np.int64],
     order: NDArray[np.int64],
     rooms: NDArray[np.int64],
-    out_row_of: NDArray[np.int64],
+    out_row_of: NDArray[Any],
 ) -> int:
     """Put items, in a given order, each into the first row that has room for it; returns the number of rows.
 

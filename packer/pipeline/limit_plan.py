@@ -38,6 +38,7 @@ def plan_under_limits(
     demands = np.stack([segments.extents_of(lengths), *(values[name][documents] for name in options.limits)])
     capacities = np.array([options.max_len, *options.limits.values()], np.int64)
     demands = demands.astype(np.int32, copy=False)
+    del documents, lengths
     rows = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
     plan = Plan(
         shard_rows=np.array(even_cuts(0, len(rows), rows_per_shard), np.int64),
@@ -93,8 +94,8 @@ def limit_values(
             at = int((values > most).argmax())
             count = int((values > most).sum())
             raise SourceError(
-                f"{describe(at)} has {name} {values[at]:,}, and a row may have {most:,} (documents with more: {count:,}): "
-                "raise --limit, or leave them out"
+                f"{describe(at)} has {name} {values[at]:,}, and a row may have {most:,} (documents with more: "
+                f"{count:,}): raise --limit, or leave them out"
             )
     return found
 

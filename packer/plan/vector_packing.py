@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +80,8 @@ def _primary(demands: NDArray[np.int32], capacities: NDArray[np.int64], bounds: 
     return int(scarce[np.lexsort((capacities[scarce], alike))[0]])
 
 
-def _best_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64], bound: int) -> tuple[NDArray[np.int64], int]:
-    """Return the row of each item, int64, shape (items,), and the number of rows."""
+def _best_rows(demands: NDArray[np.int32], capacities: NDArray[np.int64], bound: int) -> tuple[NDArray[Any], int]:
+    """Return the row of each item, shape (items,), and the number of rows."""
     drawn = draw_full_rows(demands, capacities)
     drawn_rows = int(drawn.max(initial=-1)) + 1
     shares = _largest_shares(demands, capacities)
@@ -106,9 +107,9 @@ def _fit_others(
     demands: NDArray[np.int32],
     capacities: NDArray[np.int64],
     shares: NDArray[np.uint16],
-    drawn: NDArray[np.int64],
+    drawn: NDArray[Any],
     kept: int,
-) -> tuple[NDArray[np.int64], int]:
+) -> tuple[NDArray[Any], int]:
     """Keep the first `kept` of the drawn rows and fit all other items; returns what `_best_rows` does."""
     in_row = (drawn >= 0) & (drawn < kept)
     rooms = np.empty((kept, len(capacities)), np.int64)
@@ -121,7 +122,7 @@ def _fit_others(
     return row_of, vector_first_fit(demands, capacities, others, rooms, row_of)
 
 
-def _in_random_order(row_of: NDArray[np.int64], rows: int, order: NDArray[np.int64], seed: int) -> VectorRows:
+def _in_random_order(row_of: NDArray[Any], rows: int, order: NDArray[np.int64], seed: int) -> VectorRows:
     """Number the rows at random, and return them with their items in random order."""
     numbers = np.arange(rows)
     permute_all(numbers, key_of(seed, ROWS, 0))
