@@ -330,8 +330,6 @@ def test_a_source_in_object_storage_is_packed_and_materialized(tmp_path, bucket)
     assert hashes(tmp_path / "of-store") == hashes(index)
     packer.materialize(index, str(bucket / "source.arrow"), tmp_path / "made", sync=False)
     assert hashes(tmp_path / "made") == hashes(copy)
-    with pytest.raises(PackerError, match=r"source.arrow is in object storage, and an index reads tokens row by row"):
-        packer.load(index, source=str(bucket / "source.arrow"))
 
 
 def test_an_interrupted_index_is_resumed(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Shards of a dataset in object storage, read through the cache of the node."""
+"""Shards that are read through the cache of the node: of a dataset in object storage, or made of an index."""
 
 from __future__ import annotations
 

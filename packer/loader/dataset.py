@@ -97,7 +97,7 @@ class PackedDataset:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the dataset is in object storage, so that rows are read from whole shards in a cache."""
+        """Whether rows are read from whole shards in a cache, as of a dataset or a source in object storage."""
         return self._opened.is_cached
 
     @property
@@ -228,16 +228,16 @@ def load(
     Args:
         path: folder of the packed dataset, or its address in object storage (needs the extra `store`).
         verify: whether to read and hash every byte first, as `packer verify` does. DataLoader workers do not repeat it.
-        cache_dir: folder for shards of a dataset in object storage, on a local disk; by default the one that the
-            variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder. Several datasets may
+        cache_dir: folder for shards of a dataset or source in object storage, on a local disk; by default the one that
+            the variable PACKER_SHARD_CACHE names, or `packer/shards` in the user's cache folder. Several datasets may
             share it.
         cache_bytes: bytes that the shards in it may take, as a number or as "200GB"; by default half of what the disk
             has for them. The shards that were not used for the longest time make room for new ones.
         source: for an index (`packer pack --index-only`), what was packed: a path or a `datasets` object, or a list, in
             order: of all sources of a mixture, of all paths of a source, and, after `packer append`, of everything that
             was packed and appended. Its files must have the same names and sizes, and all documents the same lengths,
-            which takes a pass over the offsets of its lists. Rows are then those of the copied dataset. Without it,
-            rows of an index have no tokens.
+            which takes a pass over the offsets of its lists. Rows are then those of the copied dataset; of a source in
+            object storage, whole shards are made in the cache. Without it, rows of an index have no tokens.
         generations: number of generations to read: 1 for the rows of `packer pack`, 2 with those of the first `packer
             append`, and so on; by default all. The state of a `BatchSampler` fits as many as it was saved with.
 

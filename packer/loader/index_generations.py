@@ -52,6 +52,11 @@ class TokensOfGenerations:
         """Columns with a value per token, in the order of a row, and their types."""
         return self.parts[0].dtypes
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a source is in object storage, so that rows are not filled, but whole shards are made."""
+        return any(part.is_remote for part in self.parts)
+
     def fill(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with their tokens; see `IndexTokens.fill`."""
         if len(self.parts) == 1:

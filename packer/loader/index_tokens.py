@@ -5,8 +5,8 @@ NumPy copies them here, not the kernels that pack: a row has few segments, and a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from packer.labels import NO_LOSS
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.loader.source_lists import ListSpans, SourceLists
+from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.make_plan import overlap_of
 from packer.pipeline.packed_source import open_index_source, read_index_source
 from packer.pipeline.read_documents import Documents, SourceLike
@@ -29,6 +30,8 @@ from packer.shards.row_format import PADDING, RowFormat
 from packer.sources import TokenTable, value_message
 from packer.sources.documents import LONGEST
 from packer.stores import AnyPath, RemotePath
+
+_OF_SEGMENTS = ("doc_ids", "seq_lengths", "seq_tokens", "doc_starts", "source_ids")  # columns that say what to read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class IndexTokens:
     """Files of the source, which must stay as they are."""
 
     row_format: RowFormat
-    """Format of the rows, of which the index holds the segments."""
+    """Format of the rows with their tokens."""
 
     overlap: int
     """Tokens that each piece of a split document repeats from the end of the piece before it."""
@@ -58,25 +61,18 @@ class IndexTokens:
         """Open the source of an index; see `open_index_source`.
 
         Raises:
-            PackerError: it is another source, was changed, cannot be read in place, or is in object storage; or the
-                dataset is no index.
+            PackerError: it is another source, was changed, or cannot be read in place; or the dataset is no index.
         """
         if not manifest.options.index_only:
             raise PackerError(f"{folder} holds its tokens, and source is for an index: leave source out")
         opened, watch = open_index_source(folder, manifest, source)
         documents = read_index_source(folder, manifest, opened)
         watch.check()
-        for input_ in documents.source.inputs:
-            if isinstance(input_.path, RemotePath):
-                raise PackerError(
-                    f"{input_.path} is in object storage, and an index reads tokens row by row: copy the source to a "
-                    "local disk, or write the rows once with `packer materialize`"
-                )
         options = manifest.options
         return cls(
             documents=documents,
             watch=watch,
-            row_format=manifest.row_format,
+            row_format=row_format_of(replace(options, index_only=False), documents.source.value_columns()),
             overlap=overlap_of(options),
             kept_names=options.keep_tokens,
             first_document=manifest.first.document,
@@ -90,9 +86,14 @@ class IndexTokens:
         self.watch.check()
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the source, or one of a mixture, is in object storage."""
+        return any(isinstance(input_.path, RemotePath) for input_ in self.documents.source.inputs)
+
+    @property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
         """Columns with a value per token, in the order of a row, and their types."""
-        kept = {name: self._kept[name].dtype for name in self.kept_names}
+        kept = {name: numpy_dtype(kind) for name, kind in self.row_format.kept_tokens.items()}
         return {name: np.dtype(np.int32) for name in self.row_format.token_columns} | kept
 
     def fill(self, rows: Sequence[Row]) -> list[Row]:
@@ -107,10 +108,25 @@ class IndexTokens:
         """
         if not rows:
             return []
+        names = [name for name in _OF_SEGMENTS if name in rows[0]]
+        stored = {name: np.concatenate([row[name] for row in rows]) for name in names}
+        columns = self.columns(stored, len(rows))
+        return [{name: values[at] for name, values in columns.items()} | row for at, row in enumerate(rows)]
+
+    def columns(self, stored: Mapping[str, NDArray[Any]], rows: int) -> dict[str, NDArray[Any]]:
+        """Return the columns with a value per token of some rows: new arrays of shape (rows, max_len).
+
+        Args:
+            stored: columns with a value per segment, those of all rows together.
+            rows: number of rows.
+
+        Raises:
+            PackerError, SourceError: as `fill`.
+        """
         max_len, names = self.row_format.max_len, self.row_format.token_columns
-        segments = _Segments.of(rows, max_len, self.first_document)
+        segments = _Segments.of(stored, self.first_document)
         lists = self._lists(segments)
-        shape = len(rows), max_len
+        shape = rows, max_len
         tokens = self._copied("input_ids", self._tokens, lists, segments, shape, self.row_format.pad_id)
         columns: dict[str, NDArray[Any]] = {"input_ids": tokens}
         if "labels" in names:
@@ -127,11 +143,27 @@ class IndexTokens:
                     flat[place : place + count] = NO_LOSS
             columns["labels"] = labels
         if "position_ids" in names:
-            extents = np.concatenate([row["seq_lengths"] for row in rows])
-            columns["position_ids"] = restart_positions(extents).astype(np.int32).reshape(shape)
+            columns["position_ids"] = restart_positions(stored["seq_lengths"]).astype(np.int32).reshape(shape)
         for name in self.kept_names:
             columns[name] = self._copied(name, self._kept[name], lists, segments, shape, 0)
-        return [{name: values[at] for name, values in columns.items()} | row for at, row in enumerate(rows)]
+        return columns
+
+    def ranges(self, stored: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the memory that `columns` reads of the source: addresses and bytes of all parts of lists.
+
+        Raises:
+            PackerError: a row does not fit the source.
+        """
+        segments = _Segments.of(stored, self.first_document)
+        lists = self._lists(segments)
+        of_labels = self._labels if "labels" in self.row_format.token_columns else None
+        read = {"input_ids": self._tokens, "labels": of_labels, **self._kept}
+        found = []
+        for column in filter(None, read.values()):
+            spans = self._located(column, lists, segments)
+            found.append(column.ranges(spans, segments.starts, segments.lengths))
+        addresses, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return addresses, sizes
 
     def _lists(self, segments: _Segments) -> NDArray[np.int64]:
         """Return the lists of segments; raises a PackerError if the source has no such document."""
@@ -151,6 +183,15 @@ class IndexTokens:
             return origins.lists_of(sources, ids)
         return ids if of_source is None else of_source[ids].astype(np.int64)
 
+    def _located(self, column: SourceLists, lists: NDArray[np.int64], segments: _Segments) -> ListSpans:
+        """Locate the lists of segments, and check that they have all of their tokens."""
+        spans = column.located(lists)
+        ends = segments.starts + segments.lengths
+        if (ends > spans.lengths).any():
+            at = int((ends > spans.lengths).argmax())
+            raise _misfit(f"tokens up to {ends[at]} of {self._named(segments, at)}")
+        return spans
+
     def _copied(
         self,
         name: str,
@@ -161,11 +202,7 @@ class IndexTokens:
         filler: int,
     ) -> NDArray[Any]:
         """Copy the values of segments into new rows, and check that tokens and labels are in range."""
-        spans = column.located(lists)
-        ends = segments.starts + segments.lengths
-        if (ends > spans.lengths).any():
-            at = int((ends > spans.lengths).argmax())
-            raise _misfit(f"tokens up to {ends[at]} of {self._named(segments, at)}")
+        spans = self._located(column, lists, segments)
         is_token = name in ("input_ids", "labels")
         token_type = np.int32 if column.fits else np.int64
         out = np.empty(shape, token_type if is_token else column.dtype)
@@ -245,22 +282,19 @@ class _Segments(NamedTuple):
     """Begin and end of every part of the rows that has no token."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], max_len: int, first_document: int) -> _Segments:
+    def of(cls, stored: Mapping[str, NDArray[Any]], first_document: int) -> _Segments:
         """Collect the segments of rows, whose documents are counted from `first_document` on."""
-
-        def joined(name: str) -> NDArray[np.int64]:
-            return np.concatenate([row[name] for row in rows], dtype=np.int64)
-
-        documents, extents = joined("doc_ids"), joined("seq_lengths")
+        columns = {name: stored[name].astype(np.int64) for name in _OF_SEGMENTS if name in stored}
+        documents, extents = columns["doc_ids"], columns["seq_lengths"]
         places = np.cumsum(extents) - extents  # rows are max_len long, padding tails included
         is_real = documents != PADDING
-        lengths = joined("seq_tokens") if "seq_tokens" in rows[0] else np.where(is_real, extents, 0)
+        lengths = columns.get("seq_tokens", np.where(is_real, extents, 0))
         gap = np.flatnonzero(lengths < extents)
         gaps = list(zip((places + lengths)[gap].tolist(), (places + extents)[gap].tolist(), strict=True))
         return cls(
             documents=documents[is_real] - first_document,
-            sources=joined("source_ids")[is_real] if "source_ids" in rows[0] else None,
-            starts=joined("doc_starts")[is_real],
+            sources=columns["source_ids"][is_real] if "source_ids" in columns else None,
+            starts=columns["doc_starts"][is_real],
             lengths=lengths[is_real],
             places=places[is_real],
             gaps=gaps,

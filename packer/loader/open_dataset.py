@@ -108,6 +108,11 @@ class OpenDataset:
     def _set_tokens(self, tokens: TokensOfGenerations | None) -> None:
         self.tokens = tokens
         """Tokens with which rows of `row_shards` are filled; None if they have theirs."""
+        if tokens is not None and tokens.is_remote:
+            from packer.loader.made_shards import made_shards
+
+            self._cached = made_shards(self._opening.path, self.manifest, tokens, self._opening.cache)
+            self.row_shards, self.tokens = OpenShards(self._cached.open, MOST_HELD), None
 
     def _check_local(self, path: Path) -> None:
         if len(self.manifest.shards) > MOST_OPEN:

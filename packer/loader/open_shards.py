@@ -96,10 +96,15 @@ class OpenShard:
         """
         views = self._views[number]
         if views is None:
-            views = self._views[number] = self._checked_views(number)
+            views = self._views[number] = _views_of(self.batch(number))
         return views
 
-    def _checked_views(self, number: int) -> ColumnViews:
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return a record batch with the columns of the format, and others that have a value per row.
+
+        Raises:
+            PackerError: its structure contradicts the manifest.
+        """
         table = self._table
         arrays = {name: table[name].chunk(number) for name in self._manifest.row_format.schema.names}
         if len({len(array) for array in arrays.values()}) > 1:
@@ -112,7 +117,7 @@ class OpenShard:
         arrays |= {name: column for name, column in more.items() if len(column) == rows}
         batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
         check_batch(batch, self._path, self._manifest)
-        return _views_of(batch)
+        return batch
 
 
 OpenOne: TypeAlias = Callable[[int, Callable[[], bool]], OpenShard]

@@ -1,4 +1,4 @@
-"""Shards in a cache that all processes of a node share, fetched from object storage."""
+"""Shards in a cache that all processes of a node share: fetched from object storage, or made of an index there."""
 
 from __future__ import annotations
 
@@ -108,10 +108,11 @@ class ShardCache:
     def discard_if_damaged(self, entry: ShardEntry) -> bool:
         """Remove a shard from the cache if its file does not match its hash; return whether it was removed."""
         path = self.folder / entry.file
-        is_intact = self.supply.is_intact(path, entry)
-        if not is_intact:
-            path.unlink(missing_ok=True)
-        return not is_intact
+        with contextlib.suppress(FileNotFoundError):  # a user removed the cache
+            if self.supply.is_intact(path, entry):
+                return False
+            path.unlink()
+        return True
 
     def _size(self, entry: ShardEntry) -> int:
         return int(self.supply.sizes([entry])[0])

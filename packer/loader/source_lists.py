@@ -130,6 +130,14 @@ class SourceLists:
         for part, place in zip(self.values_of(spans, starts, lengths), places.tolist(), strict=True):
             out[place : place + len(part)] = part
 
+    def ranges(
+        self, spans: ListSpans, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return address and bytes of a stretch of each list; the arguments are those of `copy`."""
+        bases = np.array([layout.values.ctypes.data for layout in self.layouts], np.int64)[spans.layouts]
+        widths = np.array([layout.values.itemsize for layout in self.layouts], np.int64)[spans.layouts]
+        return bases + (spans.begins + starts) * widths, lengths * widths
+
     def values_of(
         self, spans: ListSpans, starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> Iterator[NDArray[Any]]:

@@ -18,7 +18,7 @@ from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain
 from packer.sources.decode_pool import DecodePool
 from packer.sources.places import Places, RowPlaces
-from packer.stores import AnyPath
+from packer.stores import AnyPath, is_remote
 from packer.stores.requests import ChangedError, StoreError
 from packer.system_errors import shortage
 
@@ -296,7 +296,8 @@ def reading(name: str) -> Iterator[None]:
         if (short := shortage(error)) is not None:
             raise PackerError(f"{name}: {short}") from error
         if error.errno is not None and error.strerror:
-            raise PackerError(f"{name}: cannot be read: {error.strerror}") from error
+            named = error.filename if is_remote(error.filename) else name  # the object, if it is one of a folder
+            raise PackerError(f"{named}: cannot be read: {error.strerror}") from error
         raise SourceError(f"{name}: cannot be read, truncated or corrupt: {_first_line(error)}") from error
     except (pa.ArrowException, ValueError, EOFError, RecursionError) as error:
         if (short := shortage(error)) is not None:

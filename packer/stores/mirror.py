@@ -84,13 +84,17 @@ class _Mirrors:
     """All mirrors of a process, and which chunks of them are in memory."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.RLock())
+        self.renew_lock()
         self._region: _Region | None = None
         self._objects: list[_Object] = []
         self._bounds = np.zeros((0, 2), np.int64)
         self._present: set[int] = set()  # numbers of chunks: addresses // CHUNK
         self._moving: set[int] = set()  # being read, or removed
         self._pins: dict[int, int] = {}
+
+    def renew_lock(self) -> None:
+        """Take a new lock: in a forked process, that of the parent may be held for ever."""
+        self._changed = threading.Condition(threading.RLock())
 
     def add(self, path: RemotePath, size: int) -> memoryview:
         """Take address space for an object; it is given back when no view of it is left."""
@@ -226,6 +230,7 @@ class _Mirrors:
 
 
 _mirrors = _Mirrors()
+os.register_at_fork(after_in_child=lambda: _mirrors.renew_lock())
 _later: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 _settling = threading.Lock()
 
