@@ -3,7 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_if_large
 from packer.algorithms.open_packs import best_fit, new_links, open_packs, segment_limit, to_patterns
 from packer.algorithms.patterns import Patterns
 
@@ -15,13 +14,7 @@ def best_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None =
     segments one by one; with `max_segments` they are those of LPFHP in Krell et al. (arXiv 2107.02027).
     """
     limit = segment_limit(histogram, max_segments)
-    return to_patterns(*_best_fit(histogram, limit))
-
-
-@jit_if_large
-def _best_fit(histogram: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The groups (groups, 4) and links (links, 3) of best fit."""
     capacity = len(histogram) - 1
     packs = open_packs(histogram, capacity)
     used, links = best_fit(packs, 1, new_links(), histogram, capacity, limit)
-    return packs.groups[:used], links.rows[: links.used]
+    return to_patterns(packs.groups[:used], links.rows[: links.used])

@@ -39,27 +39,40 @@ def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) ->
     the pack it found is repeated while its segments last. Unless a limit on segments binds, it usually beats best fit.
     """
     limit = segment_limit(histogram, max_segments)
-    return to_patterns(*_exact_fill(histogram, limit, BACKTRACKS))
+    below = np.arange(len(histogram))
+    filled = _exact_fill(histogram.copy(), below, np.zeros((2, limit), np.int64), BACKTRACKS, nothing_filled())
+    return to_patterns(filled.groups[: filled.used], filled.links.rows[: filled.links.used])
+
+
+def nothing_filled() -> Filled:
+    """No packs, and room for some."""
+    return Filled(np.zeros((64, 4), np.int64), 1, new_links())
 
 
 @jit_if_large
 def _exact_fill(
-    histogram: NDArray[np.int64], limit: int, backtracks: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The groups (groups, 4) and links (links, 3) of exact fill; group 0 stands for no pack, as elsewhere."""
-    capacity = len(histogram) - 1
-    left = histogram.copy()
-    below = np.arange(capacity + 1)
-    found = np.zeros(limit, np.int64)
-    path = np.zeros(limit, np.int64)
-    filled = Filled(np.zeros((64, 4), np.int64), 1, new_links())
-    longest = longest_left(below, left, capacity)
+    out_left: NDArray[np.int64],
+    out_below: NDArray[np.int64],
+    out_paths: NDArray[np.int64],
+    backtracks: int,
+    out: Filled,
+) -> Filled:
+    """Fill packs until no segment is left.
+
+    Args:
+        out_left: (capacity + 1,) segments of every length.
+        out_below: (capacity + 1,) every length, as scratch space of `longest_left`.
+        out_paths: (2, most segments in a pack), scratch space.
+        backtracks: dead ends after which a search ends.
+        out: no packs.
+    """
+    found = out_paths[1]
+    longest = longest_left(out_below, out_left, len(out_left) - 1)
     while longest > 0:
-        size = _search(below, left, longest, backtracks, path, found)
-        packs = packs_left(left, found, size)
-        filled = add_packs(filled, found, size, packs, left)
-        longest = longest_left(below, left, longest)
-    return filled.groups[: filled.used], filled.links.rows[: filled.links.used]
+        size = _search(out_below, out_left, longest, backtracks, out_paths[0], found)
+        out = add_packs(out, found, size, packs_left(out_left, found, size), out_left)
+        longest = longest_left(out_below, out_left, longest)
+    return out
 
 
 @jit_helper

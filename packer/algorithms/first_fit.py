@@ -7,6 +7,7 @@ from packer.algorithms.jit import jit, jit_helper
 from packer.algorithms.open_packs import (
     COUNT,
     SEGMENTS,
+    Links,
     add_segments,
     copy_row,
     grown,
@@ -33,27 +34,34 @@ def first_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None 
     The packs are exactly those of the textbook, where segments are placed one by one.
     """
     limit = segment_limit(histogram, max_segments)
-    return to_patterns(*_first_fit(histogram, limit))
+    groups = new_groups(histogram)
+    levels = int(groups[0, COUNT]).bit_length()
+    tree = np.zeros((64 + 2 * levels, 4), np.int64)
+    used, links = _first_fit(histogram, limit, levels, groups, new_links(), tree)
+    return to_patterns(groups[:used], links.rows[: links.used])
 
 
 @jit
-def _first_fit(histogram: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The groups (groups, 4) and links (links, 3) of first fit; a group is an interval of consecutive packs.
+def _first_fit(
+    histogram: NDArray[np.int64],
+    limit: int,
+    levels: int,
+    out_groups: NDArray[np.int64],
+    out_links: Links,
+    out_tree: NDArray[np.int64],
+) -> tuple[int, Links]:
+    """Fill `out_groups`, and return how many there are, and the links; a group is an interval of consecutive packs.
 
     A pack that takes a segment of length l is the first to be asked for the next one, so it takes as many as it can.
     A group of which only the first packs took something falls into two intervals: of packs 0-9 of 100 tokens that hold
     [60], four segments of 20 make 0-1 with [60, 20, 20] and 2-9 with [60].
     """
     capacity = len(histogram) - 1
-    groups = new_groups(histogram)
+    groups, links = out_groups, out_links
     used_groups = 1
-    links = new_links()
 
-    # a binary trie over the first index of each group finds the first group that has room
-    levels = 0
-    while groups[0, COUNT] >> levels > 0:
-        levels += 1
-    tree = np.zeros((64 + 2 * levels, 4), np.int64)
+    # a binary trie of so many levels, over the first index of each group, finds the first group that has room
+    tree = out_tree
     used_nodes = set_room(tree, ROOT + 1, levels, 0, 0, capacity)
 
     for length in range(capacity, 0, -1):
@@ -81,7 +89,7 @@ def _first_fit(histogram: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int
             if groups[group, SEGMENTS] == limit:
                 residual = 0
             used_nodes = set_room(tree, used_nodes, levels, groups[group, FIRST], group, residual)
-    return groups[:used_groups], links.rows[: links.used]
+    return used_groups, links
 
 
 @jit_helper

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_or_numpy
+from packer.algorithms.jit import jit_helper, jit_if_large, jit_or_numpy
 from packer.algorithms.joined_ranges import joined_ranges
 from packer.algorithms.patterns import Patterns
 
@@ -57,25 +57,18 @@ def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int
     return capacity if max_segments is None else min(max_segments, capacity)
 
 
-@jit_helper
 def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
     """Make room for the groups of a run; group 0 stands for the packs still untouched and never runs out.
 
     One length makes at most two new groups: by each step that leaves part of a group as it was, or by new packs,
     and each time the last pack may be filled in part only.
     """
-    lengths = 0
-    segments = 0
-    for count in histogram:
-        lengths += count > 0
-        segments += count
-    groups = np.zeros((2 * lengths + 1, 4), np.int64)
-    groups[0, COUNT] = segments + 1
+    groups = np.zeros((2 * np.count_nonzero(histogram) + 1, 4), np.int64)
+    groups[0, COUNT] = histogram.sum() + 1
     groups[0, CHAIN] = NONE
     return groups
 
 
-@jit_helper
 def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
     """Stacks for the keys 0 to capacity, with nothing in them but the untouched packs at key `untouched`."""
     packs = no_packs(new_groups(histogram), len(histogram))
@@ -83,7 +76,6 @@ def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
     return packs
 
 
-@jit_helper
 def no_packs(groups: NDArray[np.int64], keys: int) -> OpenPacks:
     """Stacks for the keys 0 to keys - 1 with nothing in them; `groups` are those that may be laid on them."""
     words = (keys + 63) >> 6
@@ -196,7 +188,6 @@ def grown(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return longer
 
 
-@jit_helper
 def new_links() -> Links:
     """No links, and room for some."""
     return Links(np.empty((64, 3), np.int64), 0)
@@ -216,7 +207,7 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
     return Links(rows, out_links.used + 1)
 
 
-@jit_helper
+@jit_if_large
 def best_fit(
     out: OpenPacks, used: int, out_links: Links, histogram: NDArray[np.int64], longest: int, limit: int
 ) -> tuple[int, Links]:

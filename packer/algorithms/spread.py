@@ -14,11 +14,11 @@ from packer.algorithms.open_packs import (
     COUNT,
     NONE,
     SEGMENTS,
+    Links,
     OpenPacks,
     add_segments,
     best_fit,
     detach,
-    grown,
     new_links,
     next_key,
     open_packs,
@@ -87,19 +87,34 @@ def _spread(
     histogram: NDArray[np.int64], limit: int, target: int, switch: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The groups (groups, 4) and links (links, 3) with worst fit into `target` packs for lengths above `switch`."""
-    groups, links = _worst_then_best_fit(histogram, limit, target, switch)
+    by_fill = open_packs(histogram, 0)
+    # each way to place segments makes groups of its own
+    by_fill = by_fill._replace(groups=np.concatenate([by_fill.groups, np.zeros_like(by_fill.groups)]))
+    packs = open_packs(histogram, len(histogram) - 1)._replace(groups=by_fill.groups)
+    used, links = _worst_then_best_fit(histogram, limit, target, switch, by_fill, packs, new_links())
+    groups = by_fill.groups[:used]
     kept = groups[:, SEGMENTS] > 0
     kept[0] = True
-    return groups[kept], links
+    return groups[kept], links.rows[: links.used]
 
 
 @jit
 def _worst_then_best_fit(
-    histogram: NDArray[np.int64], limit: int, target: int, switch: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Kernel of `_spread`; packs of the target that hold nothing are a group without segments."""
+    histogram: NDArray[np.int64],
+    limit: int,
+    target: int,
+    switch: int,
+    out_by_fill: OpenPacks,
+    out_packs: OpenPacks,
+    out_links: Links,
+) -> tuple[int, Links]:
+    """Kernel of `_spread`: returns the groups in use, and the links.
+
+    `out_by_fill` has the untouched packs at key 0, and `out_packs` at key `capacity`, with the same array of groups.
+    Packs of the target that hold nothing become a group without segments.
+    """
     capacity = len(histogram) - 1
-    by_fill = open_packs(histogram, 0)
+    by_fill, packs, links = out_by_fill, out_packs, out_links
     groups = by_fill.groups
     # the packs to spread over lie on the untouched ones, which are never reached
     groups[1, COUNT] = target
@@ -108,7 +123,6 @@ def _worst_then_best_fit(
     used = 2
     by_fill.tops[0] = 1
     groups[1, BELOW] = NONE
-    links = new_links()
     length = capacity
     left = histogram[length]
     while length > switch:
@@ -126,9 +140,6 @@ def _worst_then_best_fit(
         if groups[group, SEGMENTS] < limit:
             push(by_fill, fill + length, group)
 
-    groups = grown(groups)
-    empty = open_packs(histogram, capacity)
-    packs = OpenPacks(groups, empty.tops, empty.words, empty.summary)
     fill = next_key(by_fill, 1)
     while fill <= capacity:
         group = by_fill.tops[fill]
@@ -141,5 +152,4 @@ def _worst_then_best_fit(
 
     rest = histogram.copy()
     rest[length] = left
-    used, links = best_fit(packs, used, links, rest, length, limit)
-    return groups[:used], links.rows[: links.used]
+    return best_fit(packs, used, links, rest, length, limit)

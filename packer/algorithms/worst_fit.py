@@ -36,7 +36,7 @@ def spfhp_published(histogram: NDArray[np.int64], max_segments: int | None = Non
     Each segment, the longest first, goes into the pack with the most room, among equals the one that changed last;
     but a pack that was opened for a length takes no second segment of that length. A larger limit may need more packs.
     """
-    return to_patterns(*_worst_fit(histogram, segment_limit(histogram, max_segments), False))
+    return _worst_fit(histogram, segment_limit(histogram, max_segments), refill=False)
 
 
 def worst_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
@@ -44,7 +44,7 @@ def worst_fit_decreasing(histogram: NDArray[np.int64], max_segments: int | None 
 
     The packs are exactly those of placing the segments one by one. A larger limit may need more packs.
     """
-    return to_patterns(*_worst_fit(histogram, segment_limit(histogram, max_segments), True))
+    return _worst_fit(histogram, segment_limit(histogram, max_segments), refill=True)
 
 
 def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
@@ -61,9 +61,10 @@ def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patt
         run = best if refill else spfhp_published(histogram, max_segments)
         if run.packs < best.packs:
             best = run
-        better_limit = _better_limit(histogram, _reached(run), refill, best.packs)
+        lengths, trunk, branch = descending_lengths(histogram), _new_run(histogram), _new_run(histogram)
+        better_limit = _better_limit(histogram, lengths, _reached(run), refill, best.packs, trunk, branch)
         if better_limit > 0:
-            best = to_patterns(*_worst_fit(histogram, better_limit, refill))
+            best = _worst_fit(histogram, better_limit, refill=refill)
     return best
 
 
@@ -76,47 +77,51 @@ def _reached(patterns: Patterns) -> NDArray[np.int64]:
     return reached
 
 
+USED, OPENED, CLOSED, CLOSED_SEGMENTS, CLOSED_TOKENS = range(5)
+"""What the counts of a run are of: groups, packs that hold anything, packs that take no more, and what is in these."""
+
+
 class _Run(NamedTuple):
     """A run of worst fit between two lengths; stacks are kept by fill."""
 
     packs: OpenPacks
-    used: int  # groups
+    counts: NDArray[np.int64]  # (5,)
     links: Links
-    opened: int  # packs that hold anything
-    closed: int  # packs that take no more
-    closed_segments: int
-    closed_tokens: int
+
+
+def _new_run(histogram: NDArray[np.int64]) -> _Run:
+    return _Run(open_packs(histogram, 0), np.array([1, 0, 0, 0, 0]), new_links())
+
+
+def descending_lengths(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the lengths that there are: [0, 2, 0, 1] -> [3, 1]."""
+    return np.flatnonzero(histogram)[::-1].copy()
+
+
+def _worst_fit(histogram: NDArray[np.int64], limit: int, *, refill: bool) -> Patterns:
+    """Pack by worst fit, with `refill` or as published."""
+    run = _new_run(histogram)
+    links = _place_all(run, descending_lengths(histogram), histogram, limit, refill)
+    return to_patterns(run.packs.groups[: run.counts[USED]], links.rows[: links.used])
 
 
 @jit
-def _worst_fit(histogram: NDArray[np.int64], limit: int, refill: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The groups (groups, 4) and links (links, 3) of worst fit, with `refill` or as published."""
-    run = _new_run(histogram)
-    lengths = _descending_lengths(histogram)
+def _place_all(out: _Run, lengths: NDArray[np.int64], histogram: NDArray[np.int64], limit: int, refill: bool) -> Links:
+    """Place all segments; returns the links."""
+    links = out.links
     for length in lengths:
-        run = _place(run, length, histogram[length], limit, refill, lengths[-1])
-    return run.packs.groups[: run.used], run.links.rows[: run.links.used]
+        links = _place(out, links, length, histogram[length], limit, refill, lengths[-1])
+    return links
 
 
 @jit_helper
-def _new_run(histogram: NDArray[np.int64]) -> _Run:
-    return _Run(open_packs(histogram, 0), 1, new_links(), 0, 0, 0, 0)
-
-
-@jit_helper
-def _descending_lengths(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The lengths that there are: [0, 2, 0, 1] -> [3, 1]."""
-    return np.flatnonzero(histogram)[::-1]
-
-
-@jit_helper
-def _place(out: _Run, length: int, left: int, limit: int, refill: bool, shortest: int) -> _Run:
-    """Place `left` segments of one length; returns the run after it. Packs without room for `shortest` close.
+def _place(out: _Run, out_links: Links, length: int, left: int, limit: int, refill: bool, shortest: int) -> Links:
+    """Place `left` segments of one length; returns the links. Packs without room for `shortest` close.
 
     Fills are visited upwards from the emptiest pack, and each group takes one segment per pack. The segments that are
     then left open new packs: with `refill` each takes as many segments as it can, otherwise one.
     """
-    packs, used, links, opened, closed, closed_segments, closed_tokens = out
+    packs, counts, links = out.packs, out.counts, out_links
     groups = packs.groups
     capacity = len(packs.tops) - 1
     fill = 1
@@ -127,9 +132,9 @@ def _place(out: _Run, length: int, left: int, limit: int, refill: bool, shortest
         repeat = min(capacity // length, limit, left) if fresh and refill else 1
         top = packs.tops[key]
         taken = min(groups[top, COUNT], left // repeat)
-        group = detach(packs, key, taken, used)
-        used += group == used
-        opened += taken if fresh else 0
+        group = detach(packs, key, taken, counts[USED])
+        counts[USED] += group == counts[USED]
+        counts[OPENED] += taken if fresh else 0
         left -= repeat * taken
 
         link = groups[group, CHAIN]
@@ -145,14 +150,22 @@ def _place(out: _Run, length: int, left: int, limit: int, refill: bool, shortest
         if capacity - filled >= shortest and groups[group, SEGMENTS] < limit:
             push(packs, filled, group)
         else:
-            closed += taken
-            closed_segments += taken * groups[group, SEGMENTS]
-            closed_tokens += taken * filled
-    return _Run(packs, used, links, opened, closed, closed_segments, closed_tokens)
+            counts[CLOSED] += taken
+            counts[CLOSED_SEGMENTS] += taken * groups[group, SEGMENTS]
+            counts[CLOSED_TOKENS] += taken * filled
+    return links
 
 
 @jit
-def _better_limit(histogram: NDArray[np.int64], reached: NDArray[np.int64], refill: bool, packs: int) -> int:
+def _better_limit(
+    histogram: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    reached: NDArray[np.int64],
+    refill: bool,
+    packs: int,
+    out_trunk: _Run,
+    out_branch: _Run,
+) -> int:
     """The limit below `len(reached)` that packs best, if it needs fewer than `packs` packs; otherwise 0.
 
     Runs with limits L and d < L are equal until a pack holds d segments. So the run that `reached` describes is
@@ -160,35 +173,46 @@ def _better_limit(histogram: NDArray[np.int64], reached: NDArray[np.int64], refi
     pack of a run changes nothing.) A branch ends as soon as it cannot win.
     """
     capacity = len(histogram) - 1
-    lengths = _descending_lengths(histogram)
     shortest = lengths[-1]
-    segments = histogram.sum()
-    tokens = (histogram * np.arange(capacity + 1)).sum()
+    segments, tokens = 0, 0
+    for length in lengths:
+        segments += histogram[length]
+        tokens += histogram[length] * length
     remaining = segments
-    trunk = _new_run(histogram)
-    branch = _new_run(histogram)
+    trunk, branch = out_trunk.counts, out_branch.counts
+    trunk_links, branch_links = out_trunk.links, out_branch.links
     winner = 0
     limit = 1
-    for index, length in enumerate(lengths):
+    for index in range(len(lengths)):
+        length = lengths[index]
         while limit < len(reached) and reached[limit - 1] == length:
-            if limit * (packs - 1) >= segments and _packs_needed(trunk, remaining, limit, shortest) < packs:
-                used = copy_packs(trunk.packs, branch.packs)
-                branch = _Run(branch.packs, used, Links(branch.links.rows, 0), *trunk[3:])
-                for shorter in lengths[index:]:
-                    branch = _place(branch, shorter, histogram[shorter], limit, refill, shortest)
+            if limit * (packs - 1) >= segments and _packs_needed(out_trunk, remaining, limit, shortest) < packs:
+                for count in range(len(trunk)):
+                    branch[count] = trunk[count]
+                branch[USED] = copy_packs(out_trunk.packs, out_branch.packs)
+                branch_links = Links(branch_links.rows, 0)
+                can_win = True
+                for place in range(index, len(lengths)):
+                    shorter = lengths[place]
+                    branch_links = _place(
+                        out_branch, branch_links, shorter, histogram[shorter], limit, refill, shortest
+                    )
                     # the packs not closed must take all that closed packs do not hold
-                    usable = packs - 1 - branch.closed
-                    if usable * capacity < tokens - branch.closed_tokens:
+                    usable = packs - 1 - branch[CLOSED]
+                    can_win = (
+                        usable * capacity >= tokens - branch[CLOSED_TOKENS]
+                        and usable * limit >= segments - branch[CLOSED_SEGMENTS]
+                        and branch[OPENED] < packs
+                    )
+                    if not can_win:
                         break
-                    if usable * limit < segments - branch.closed_segments or branch.opened >= packs:
-                        break
-                else:
+                if can_win:
                     winner = limit
-                    packs = branch.opened
+                    packs = branch[OPENED]
             limit += 1
-        if trunk.opened >= packs or limit >= len(reached):
+        if trunk[OPENED] >= packs or limit >= len(reached):
             break
-        trunk = _place(trunk, length, histogram[length], capacity, refill, shortest)
+        trunk_links = _place(out_trunk, trunk_links, length, histogram[length], capacity, refill, shortest)
         remaining -= histogram[length]
     return winner
 
@@ -207,4 +231,4 @@ def _packs_needed(run: _Run, remaining: int, limit: int, shortest: int) -> int:
             group = packs.groups[group, BELOW]
         fill = next_key(packs, fill + 1)
     most = min(limit, capacity // shortest)
-    return run.opened + max(0, (remaining + most - 1) // most)
+    return run.counts[OPENED] + max(0, (remaining + most - 1) // most)

@@ -174,7 +174,6 @@ def _outcome(algorithm: AnyAlgorithm, corpus: Corpus, max_segments: int | None) 
         raise PackerError("needs a dataset: it packs documents in their order, and a histogram has none")
     if algorithm.always_draws:
         raise PackerError("needs a dataset: it draws rows from documents, and a histogram has none")
-    _warm_up(algorithm)
     limits = {"seconds": PATIENCE} if algorithm.limited else {}
     patterns, seconds = _timed(partial(algorithm.solve, corpus.histogram, max_segments, **limits))
     rows = rows_of_patterns(patterns, corpus)
@@ -190,10 +189,6 @@ def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: Pac
     algorithm = get_algorithm(name)
     limited = isinstance(algorithm, Algorithm) and algorithm.limited
     options = replace(options, algorithm=name, gap=None, time_limit=PATIENCE if limited else None)
-    if isinstance(algorithm, Algorithm):
-        _warm_up(algorithm)
-    else:
-        algorithm.arrange(np.array([3, 9, 2], np.int32), 4, 2)  # compile it
     lengths = measured.lengths_for(options)
     planned, seconds = _timed(partial(plan_lengths, lengths, options, groups=measured.groups))
     shards = (planned.shards.shard(number) for number in range(len(planned.shards.shard_rows)))
@@ -203,14 +198,6 @@ def _planned_outcome(name: str, corpus: Corpus, measured: Measured, options: Pac
         return Outcome(algorithm=name, rows=rows, seconds=seconds, keeps_whole=keeps_whole)
     rows = rows_of_shards(located, corpus)
     return Outcome(algorithm=name, rows=rows, seconds=seconds, proved_bound=planned.lower_bound)
-
-
-def _warm_up(algorithm: Algorithm) -> None:
-    """Import and compile all code of an algorithm, on a histogram that is small but not trivial."""
-    histogram = np.zeros(65, np.int64)
-    histogram[1:] = np.arange(64, 0, -1)
-    histogram[22:43:2] += 50
-    algorithm.solve(histogram, 3)
 
 
 def _timed(run: Callable[[], Result]) -> tuple[Result, float]:

@@ -34,7 +34,9 @@ def fill(
     If the strategies need more segments of a length than there are, the last packs do without: their places are open
     to shorter segments, and otherwise stay padding. Empty packs are left out. Lengths ascend in a strategy.
     """
-    patterns = to_patterns(*_fill(histogram, limit, offsets, lengths, counts))
+    packs = _open_packs(histogram, len(counts))
+    used, links = _fill(histogram, limit, offsets, lengths, counts, packs, new_links())
+    patterns = to_patterns(packs.groups[:used], links.rows[: links.used])
     owners = np.repeat(np.arange(len(patterns.counts)), np.diff(patterns.offsets))
     order = np.lexsort((-patterns.extents, owners))
     return Patterns(offsets=patterns.offsets, extents=patterns.extents[order], counts=patterns.counts)
@@ -47,12 +49,13 @@ def _fill(
     offsets: NDArray[np.int64],
     lengths: NDArray[np.int32],
     counts: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The groups (groups, 4) and links (links, 3); first those of the strategies, then those of best fit."""
+    out: OpenPacks,
+    out_links: Links,
+) -> tuple[int, Links]:
+    """Return the groups in use, first those of the strategies, then those of best fit, and the links."""
     capacity = len(histogram) - 1
     left = histogram.copy()
-    packs = _open_packs(histogram, len(counts))
-    links = new_links()
+    packs, links = out, out_links
     used = 1
     for strategy in range(len(counts)):
         start = offsets[strategy]
@@ -71,24 +74,17 @@ def _fill(
             used += 1
             packs_left -= alike
 
-    used, links = best_fit(packs, used, links, left, capacity, limit)
-    return packs.groups[:used], links.rows[: links.used]
+    return best_fit(packs, used, links, left, capacity, limit)
 
 
-@jit_helper
 def _open_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
     """Open packs as for best fit, with room for the groups of the strategies as well.
 
     A length that runs out cuts the packs of a strategy at most twice: where there are too few for a whole pack, and
     where there are none.
     """
-    present = 0
-    segments = 0
-    for count in histogram:
-        present += count > 0
-        segments += count
-    groups = np.zeros((strategies + 4 * present + 1, 4), np.int64)
-    groups[0, COUNT] = segments + 1
+    groups = np.zeros((strategies + 4 * np.count_nonzero(histogram) + 1, 4), np.int64)
+    groups[0, COUNT] = histogram.sum() + 1
     groups[0, CHAIN] = NONE
     packs = no_packs(groups, len(histogram))
     push(packs, len(histogram) - 1, 0)

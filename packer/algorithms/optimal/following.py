@@ -5,7 +5,6 @@ from numpy.typing import NDArray
 
 from packer.algorithms.exact_fill import Filled, add_packs, longest_left, packs_left
 from packer.algorithms.jit import jit, jit_helper
-from packer.algorithms.open_packs import new_links
 
 STRICT = -1
 """Window of strict packs: every place takes its length or the next shorter one that is left."""
@@ -23,8 +22,9 @@ def follow(
     limit: int,
     turns: int,
     window: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Fill `counts[i]` packs after template i; the groups (groups, 4), links (links, 3) and the histogram left over.
+    out: Filled,
+) -> tuple[Filled, NDArray[np.int64]]:
+    """Fill `counts[i]` packs after template i; returns them and the histogram left over. `out` has no packs yet.
 
     The templates take `turns` turns, so that all of them are affected when a length runs out. `window` is how far the
     last place but one may deviate from its template to leave no gap; if it is STRICT, no place exceeds its template.
@@ -34,7 +34,6 @@ def follow(
     below = np.arange(capacity + 1)
     above = np.arange(capacity + 2)
     found = np.zeros(capacity + 1, np.int64)
-    filled = Filled(np.zeros((64, 4), np.int64), 1, new_links())
     for turn in range(turns):
         for template in range(len(counts)):
             places = extents[offsets[template] : offsets[template + 1]]
@@ -44,9 +43,9 @@ def follow(
                 if size == 0:
                     break
                 packs = min(wanted, packs_left(left, found, size))
-                filled = add_packs(filled, found, size, packs, left)
+                out = add_packs(out, found, size, packs, left)
                 wanted -= packs
-    return filled.groups[: filled.used], filled.links.rows[: filled.links.used], left
+    return out, left
 
 
 @jit_helper

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.best_fit import best_fit_decreasing
-from packer.algorithms.exact_fill import exact_fill
+from packer.algorithms.exact_fill import exact_fill, nothing_filled
 from packer.algorithms.open_packs import segment_limit, to_patterns
 from packer.algorithms.optimal.following import STRICT, follow
 from packer.algorithms.patterns import Patterns
@@ -82,8 +82,8 @@ def _followed(
     """Packs after templates, and the histogram of what they leave."""
     turns, window = (1, STRICT) if strict else way
     extents = templates.extents.astype(np.int64)
-    groups, links, left = follow(histogram, templates.offsets, extents, counts, limit, turns, window)
-    return to_patterns(groups, links), left
+    filled, left = follow(histogram, templates.offsets, extents, counts, limit, turns, window, nothing_filled())
+    return to_patterns(filled.groups[: filled.used], filled.links.rows[: filled.links.used]), left
 
 
 def joined(first: Patterns, second: Patterns) -> Patterns:
