@@ -269,15 +269,15 @@ def test_spfhp_stays_quick(histogram, max_segments):
 
 # ---- open packs ----
 
-OPEN_PACKS = [compiled(getattr(helpers, name)) for name in ("open_packs", "detach", "next_key", "push", "copy_packs")]
+OPEN_PACKS = [compiled(getattr(helpers, name)) for name in ("detach", "next_key", "push", "copy_packs")]
 
 
 @given(keys=st.sets(st.integers(0, 9000)), removed=st.sets(st.integers(0, 9000)))
 def test_the_next_key_is_the_smallest_from_a_start_on(keys, removed):
-    open_packs, detach, next_key, push, copy_packs = OPEN_PACKS
+    detach, next_key, push, copy_packs = OPEN_PACKS
     histogram = np.zeros(9001, np.int64)
     histogram[1:] = 1
-    packs = open_packs(histogram, 0)
+    packs = helpers.open_packs(histogram, 0)
     detach(packs, 0, packs.groups[0, 0], 1)
     assert next_key(packs, 0) == 9001
     for group, key in enumerate(sorted(keys), start=1):
@@ -285,7 +285,7 @@ def test_the_next_key_is_the_smallest_from_a_start_on(keys, removed):
         push(packs, key, group)
     for key in keys & removed:
         detach(packs, key, 1, 0)
-    copied = open_packs(histogram, 5)
+    copied = helpers.open_packs(histogram, 5)
     assert copy_packs(packs, copied) == len(keys - removed)
     for start in {0, 1, 63, 64, 4095, 4096, 9000, 9001, *keys, *(key + 1 for key in keys)}:
         expected = min((key for key in keys - removed if key >= start), default=9001)

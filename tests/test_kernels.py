@@ -325,6 +325,61 @@ def test_kernels_that_read_memory_are_compiled_after_others(tmp_path):
     subprocess.run([sys.executable, "-c", prepared + GATHERED], env=environment, check=True, cwd=PACKAGE.parent)
 
 
+PACKED_TWICE = """
+import json, sys
+from packer.algorithms import jit
+from packer.algorithms.prepare_numba import prepared_numba
+from packer.cli import cli
+
+called, compiled = set(), []
+run = {kind: kind.__call__ for kind in (jit._CompiledIfLarge, jit._Compiled, jit._Helper)}
+for kind, call in run.items():
+    def counted(kernel, *arguments, call=call):
+        called.add(kernel.function.__qualname__)
+        kernel.plain = kernel.function
+        return call(kernel, *arguments)
+    kind.__call__ = counted
+limits = jit.SMALL, jit.PLAIN_SECONDS, jit.NUMPY_SECONDS
+jit.PLAIN_SECONDS = jit.NUMPY_SECONDS = float("inf")
+jit._values = lambda arguments: 0  # every call is a small one
+cli(sys.argv[1].split() + ["plain"], standalone_mode=False)
+assert "numba" not in sys.modules
+
+for kind, call in run.items():
+    kind.__call__ = call
+from numba.core import event
+class Listener(event.Listener):
+    def on_start(self, event):
+        function = event.data["dispatcher"].py_func
+        if function.__module__.startswith("packer"):
+            compiled.append(function.__qualname__)
+    def on_end(self, event):
+        pass
+event.register("numba:compile", Listener())
+_, jit.PLAIN_SECONDS, jit.NUMPY_SECONDS = limits
+jit._plain_seconds = 0.0
+jit._values = lambda arguments: jit.FEW_TOKENS + 1  # every call is a large one
+cli(sys.argv[1].split() + ["compiled"], standalone_mode=False)
+print(json.dumps([sorted(called), sorted(compiled)]))
+"""
+
+
+def test_a_large_pack_compiles_each_kernel_that_it_calls_once_and_no_other(tmp_path):
+    """Called are those that run as plain Python, helpers included, when the same set is packed without Numba."""
+    save_arrow(tmp_path / "rows.arrow", made_documents(900))
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(PACKAGE.parent)}
+    command = "pack rows.arrow --max-len 256 --shard-size 60KB --workers 1 -o"
+    done = subprocess.run(
+        [sys.executable, "-c", PACKED_TWICE, command], env=environment, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    called, compiled = json.loads(done.stdout.splitlines()[-1])
+    assert len(compiled) > 10
+    assert set(compiled) <= set(called)
+    assert len(compiled) == len(set(compiled))
+    assert hashes(tmp_path / "plain") == hashes(tmp_path / "compiled")
+
+
 def test_processes_that_compile_at_once_leave_a_cache_that_others_read(tmp_path):
     environment = os.environ | {"PACKER_CACHE_DIR": str(tmp_path), "NUMBA_CACHE_DIR": os.devnull}
     command = [sys.executable, "-c", GATHERED]

@@ -93,12 +93,13 @@ def _kernel_cache() -> dict[str, Any]:
 
 
 def _compile_kernels() -> None:
-    """Pack, verify and compare small sources of every common type with compiled kernels."""
+    """Pack, verify and compare small sources of every common type with compiled kernels, and run every algorithm."""
     from tempfile import TemporaryDirectory
 
+    import numpy as np
     import pyarrow as pa
 
-    from packer.algorithms import jit
+    from packer.algorithms import ALGORITHMS, Algorithm, jit
     from packer.options import PackOptions
     from packer.pipeline import compare, pack, verify
 
@@ -115,6 +116,12 @@ def _compile_kernels() -> None:
             pack(source, out, options=PackOptions(max_len=64, shard_size=8_000, emit=("position_ids",)))
             assert not list(verify(out, source))
         compare(source, options=PackOptions(max_len=64))
+    histogram = np.zeros(65, np.int64)  # small, but no heuristic packs it as tightly as the bounds allow
+    histogram[1:] = np.arange(64, 0, -1)
+    histogram[22:43:2] += 50
+    for algorithm in ALGORITHMS.values():
+        if isinstance(algorithm, Algorithm):
+            algorithm.solve(histogram, 3)
 
 
 def _render(facts: dict[str, Any]) -> str:

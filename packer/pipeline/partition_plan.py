@@ -117,7 +117,9 @@ class PartitionPlan:
             row_starts = note.arrays["row_starts"]
             pieces.append(note.arrays["pieces"][row_starts[begin] : row_starts[end]])
             depths.append(np.diff(row_starts[begin : end + 1]))
-        order = np.arange(sum(map(len, depths)))
+        order = np.arange(
+            sum(map(len, depths)), dtype=np.uint32
+        )  # the type of numbers, so that `permute` is compiled once
         permute_all(order, key_of(self.job.options.seed, POOL_ROWS, number - self.own_shards))
         starts = np.concatenate([[0], np.cumsum(np.concatenate(depths))]).astype(np.int64)
-        return PieceRows(pieces=np.concatenate(pieces), starts=starts, order=order)
+        return PieceRows(pieces=np.concatenate(pieces), starts=starts, order=order.astype(np.int64))

@@ -172,16 +172,19 @@ def make_partitions(blocks: Blocks, partitions: int, *, seed: int) -> Partitions
     if blocks.parts > 1:
         return Partitions(blocks=blocks, partitions=partitions, seed=seed, order=None, cuts=None)
     owners = np.empty(len(blocks), np.int64)
-    _deal_blocks(partitions, np.uint64(seed), owners)
+    _deal_blocks(np.empty(partitions, np.uint32), np.uint64(seed), owners)
     cuts = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=partitions))]).astype(np.int64)
     order = np.argsort(owners, kind="stable")
     return Partitions(blocks=blocks, partitions=partitions, seed=seed, order=order, cuts=cuts)
 
 
 @jit_if_large
-def _deal_blocks(partitions: int, seed: np.uint64, out: NDArray[np.int64]) -> None:
-    """Write the partition of each block: a permutation of all partitions for every run of as many blocks."""
-    turns = np.empty(partitions, np.int64)
+def _deal_blocks(out_turns: NDArray[np.uint32], seed: np.uint64, out: NDArray[np.int64]) -> None:
+    """Write the partition of each block: a permutation of all partitions for every run of as many blocks.
+
+    `out_turns`, shape (partitions,), is scratch space.
+    """
+    turns, partitions = out_turns, len(out_turns)
     for first in range(0, len(out), partitions):
         for partition in range(partitions):
             turns[partition] = partition
