@@ -202,7 +202,7 @@ class _CompiledIfLarge(_Compiled):
             return self.plain(*arguments)
         if not self._is_worth_compiling:
             has_much_to_do = self._was_plain_for_long() or _values(arguments) > self._most_values
-            self._is_worth_compiling = has_much_to_do or (is_prepared() and self._is_cached())
+            self._is_worth_compiling = has_much_to_do or (is_prepared() and self._is_cached)
         if self._is_worth_compiling:
             return self.compiled(*arguments)
         began = time.thread_time()
@@ -221,8 +221,9 @@ class _CompiledIfLarge(_Compiled):
         global _plain_seconds
         _plain_seconds += seconds
 
+    @functools.cached_property
     def _is_cached(self) -> bool:
-        """Whether a process before this one compiled it, so that it is loaded in milliseconds."""
+        """Whether a process before this one compiled it, so that it is loaded in milliseconds; looked up once."""
         stats = getattr(self.compiled, "stats", None)  # with NUMBA_DISABLE_JIT, it is a function
         if stats is None or stats.cache_path is None:
             return False

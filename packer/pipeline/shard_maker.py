@@ -20,9 +20,10 @@ from packer.pipeline.segment_reader import MappedDocuments, lists_of
 from packer.plan.pieces import Located, ShardRows, Shards
 from packer.plan.segments import context_of
 from packer.shards.kept_columns import KeptValues
+from packer.shards.row_block import RowBlock
 from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues
-from packer.shards.writer import BadTokenError, Counts, RowBlock, SourceColumns, build_batch
+from packer.shards.writer import BadTokenError, Counts, SourceColumns, build_batches
 from packer.sources import TokenTable, value_message
 from packer.sources.documents import reading
 from packer.sources.origins import Origins
@@ -75,13 +76,13 @@ class ShardMaker:
         is_collected = self.leftovers is not None and shard >= self.leftovers.own_shards
         segments = 0
         with self._read(shard, rows) as columns:
-            for first, last in self.row_format.batches(0, len(rows)):
+            for first, last in self.row_format.blocks(len(rows)):
                 block = self.block(rows.located(first, last))
                 if is_collected:
                     block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
                 segments += len(block.lists)
                 try:
-                    yield build_batch(block, columns, kept, self.row_format, schema)
+                    yield from build_batches(block, columns, kept, self.row_format, schema)
                 except BadTokenError as bad:
                     raise SourceError(self._explain(bad, block)) from bad
 

@@ -11,33 +11,32 @@ import xxhash
 from packer.stores import AnyPath, RemotePath
 
 _HASHED_TOGETHER = 16 << 20  # bytes
+_WRITTEN_TOGETHER = 1 << 16  # bytes: Arrow writes headers, padding and short columns one by one
 
 
 class HashingFile:
     """Binary file that hashes everything written to it; has the methods of a file object that pyarrow calls."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("wb", buffering=_WRITTEN_TOGETHER)
         self._hash = xxhash.xxh3_128()
         self.bytes = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
         """Write all of `data`."""
-        view = memoryview(data).cast("B")
-        self._hash.update(view)
-        written = 0
-        while written < len(view):  # an unbuffered write may be short
-            written += self._file.write(view[written:])
-        self.bytes += written
-        return written
+        self._hash.update(data)
+        size: int = self._file.write(data)
+        self.bytes += size
+        return size
 
     def flush(self) -> None:
-        """Do nothing: writes are not buffered."""
+        """Write what is left in the buffer."""
         self._file.flush()
 
     def sync(self) -> None:
         """Flush the file to the disk (fsync)."""
+        self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:

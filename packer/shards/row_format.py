@@ -15,6 +15,7 @@ PADDING = -1
 """doc_id of a padding tail."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
+_BLOCK_BATCHES = 16  # in a block of rows, whose segments are located together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,8 +103,20 @@ class RowFormat:
         widths = [np.dtype(SEGMENT_COLUMNS[name]).itemsize for name in self.segment_columns]
         return (segments + rows) * sum(widths) + rows * 4 * len(widths)  # a padding tail and offsets in each row
 
-    def batches(self, first_row: int, last_row: int) -> Iterator[tuple[int, int]]:
-        """Yield the (first, last + 1) row of each record batch of a shard; those of an index have the same rows."""
-        step = max(1, _BATCH_BYTES // self.row_bytes)
-        for first in range(first_row, last_row, step):
-            yield first, min(first + step, last_row)
+    def blocks(self, rows: int) -> Iterator[tuple[int, int]]:
+        """Yield the (first, last + 1) row of each block of a shard, which has some whole record batches."""
+        return _ranges(rows, _BLOCK_BATCHES * self._batch_rows)
+
+    def batches(self, rows: int) -> Iterator[tuple[int, int]]:
+        """Yield the (first, last + 1) row of each record batch of a block; those of an index have the same rows."""
+        return _ranges(rows, self._batch_rows)
+
+    @property
+    def _batch_rows(self) -> int:
+        return max(1, _BATCH_BYTES // self.row_bytes)
+
+
+def _ranges(end: int, step: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of `step` numbers, the last of which may be shorter, as (first, last + 1)."""
+    for first in range(0, end, step):
+        yield first, min(first + step, end)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
-from packer.column_names import SEGMENT_COLUMNS
 from packer.gather import (
     RowLayout,
     Spans,
@@ -27,42 +26,8 @@ from packer.labels import NO_LOSS
 from packer.shards.files import HashingFile
 from packer.shards.kept_columns import KeptValues, tokens_at
 from packer.shards.manifest_fields import ShardEntry
-from packer.shards.row_format import PADDING, RowFormat
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowBlock:
-    """Segments of consecutive rows, padding tails not included; each array has a value per segment."""
-
-    lists: NDArray[np.int64]
-    """Lists of the token columns that the segments come from: shape (segments,)."""
-
-    kept_lists: NDArray[np.int64]
-    """Lists of the kept columns that they come from; others if tokens were copied out of their source before."""
-
-    documents: NDArray[np.int64]
-    """Documents of the segments, numbered in their own source: shape (segments,)."""
-
-    source_ids: NDArray[np.int64] | None
-    """Sources of the segments: shape (segments,); None without a mixture."""
-
-    copies: NDArray[np.int64] | None
-    """Repetitions of the documents, from 0: shape (segments,); None without a mixture."""
-
-    starts: NDArray[np.int64]
-    """First tokens of the segments in their documents: shape (segments,)."""
-
-    lengths: NDArray[np.int64]
-    """Tokens of the segments: shape (segments,)."""
-
-    extents: NDArray[np.int64]
-    """Tokens and alignment of the segments: shape (segments,)."""
-
-    context: NDArray[np.int64]
-    """Tokens at the start of the segments that have no loss, at least 1: shape (segments,)."""
-
-    row_starts: NDArray[np.int64]
-    """Shape (rows + 1,): row r holds segments row_starts[r]..row_starts[r + 1] - 1."""
+from packer.shards.row_block import RowBlock, SegmentColumns
+from packer.shards.row_format import RowFormat
 
 
 class BadTokenError(Exception):
@@ -101,10 +66,10 @@ class SourceColumns:
     """Lists of other values per token, by the name of the column."""
 
 
-def build_batch(
+def build_batches(
     block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
-) -> tuple[pa.RecordBatch, Counts]:
-    """Build the record batch of a block of rows, and count its tokens and labels.
+) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+    """Build the record batches of a block of rows, and count their tokens and labels.
 
     If the source has no labels, the tokens are the labels. The first label of every segment is NO_LOSS either way.
 
@@ -118,14 +83,20 @@ def build_batch(
     Raises:
         BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
     """
-    arrays: list[pa.Array] = []
-    if row_format.index_only:
-        trained = _count_labels(block, source, row_format)
-    else:
-        arrays, trained = token_arrays(block, source, row_format)
-    arrays += _segment_arrays(block, kept, row_format)
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return batch, Counts(int(block.lengths.sum()), *trained)
+    segments = SegmentColumns.of(block, row_format)  # for all at once: Python's work is most of it
+    for first, last in row_format.batches(block.rows):
+        rows = block.of_rows(first, last)
+        arrays: list[pa.Array] = []
+        try:
+            if row_format.index_only:
+                trained = _count_labels(rows, source, row_format)
+            else:
+                arrays, trained = token_arrays(rows, source, row_format)
+        except BadTokenError as bad:
+            raise BadTokenError(bad.column, bad.segment + int(block.row_starts[first])) from None
+        arrays += segments.arrays(first, last, rows, kept, row_format)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield batch, Counts(int(rows.lengths.sum()), *trained)
 
 
 def token_arrays(
@@ -167,18 +138,11 @@ def token_arrays(
 
 def _placed(block: RowBlock, max_len: int) -> tuple[RowLayout, Spans]:
     """Return where the segments of a block are in its rows, and the spans that are copied there."""
-    rows = len(block.row_starts) - 1
     before = np.cumsum(block.extents) - block.extents  # extents before each segment, padding tails not counted
-    row_of = np.repeat(np.arange(rows), np.diff(block.row_starts))
+    row_of = np.repeat(np.arange(block.rows), np.diff(block.row_starts))
     places = row_of * max_len + before - before[block.row_starts[:-1]][row_of]
-    layout = RowLayout(places, block.lengths, block.extents, _ends(block))
+    layout = RowLayout(places, block.lengths, block.extents, block.ends)
     return layout, Spans(block.lists, block.starts, block.lengths, places)
-
-
-def _ends(block: RowBlock) -> NDArray[np.int64]:
-    """Return the end of the last extent of each row: shape (rows,)."""
-    ends: NDArray[np.int64] = np.add.reduceat(block.extents, block.row_starts[:-1])
-    return ends
 
 
 def _gathered_labels(labels: TokenColumn, spans: Spans, size: int) -> NDArray[np.int32]:
@@ -203,40 +167,6 @@ def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat)
     mask_context(places, block.context, NO_LOSS, labels)
     tokens, without = count_trained(places, block.lengths, labels)
     return int(tokens), int(without)
-
-
-def _segment_arrays(block: RowBlock, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
-    """Return an array for each column with a value per segment, padding tails included, in the order of the schema."""
-    max_len, ends = row_format.max_len, _ends(block)
-    is_short = ends < max_len
-    tails = np.flatnonzero(is_short)
-    offsets = block.row_starts.astype(np.int32)
-    offsets[1:] += np.cumsum(is_short, dtype=np.int32)
-    pads = offsets[tails + 1] - 1  # a padding tail is the last segment of its row
-    is_segment = np.ones(offsets[-1], bool)
-    is_segment[pads] = False
-    segments = np.flatnonzero(is_segment)
-    of_segments: dict[str, tuple[NDArray[np.int64] | None, Any]] = {
-        "seq_lengths": (block.extents, max_len - ends[tails]),
-        "seq_tokens": (block.lengths, 0),
-        "doc_ids": (block.documents, PADDING),
-        "doc_starts": (block.starts, 0),
-        "source_ids": (block.source_ids, PADDING),
-        "copy": (block.copies, 0),
-    }
-    arrays = []
-    for name in row_format.segment_columns:
-        values, padding = of_segments[name]
-        assert values is not None
-        column = np.empty(len(is_segment), SEGMENT_COLUMNS[name])
-        column[segments], column[pads] = values, padding
-        arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), as_arrow(column)))
-    if row_format.kept:
-        lists = np.zeros(len(is_segment), np.int64)
-        lists[segments] = block.kept_lists
-        for name in row_format.kept:
-            arrays.append(pa.ListArray.from_arrays(as_arrow(offsets), kept.column(name, lists, ~is_segment)))
-    return arrays
 
 
 def write_shard(
