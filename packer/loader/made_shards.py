@@ -59,7 +59,7 @@ class MadeShards:
     def sizes(self, entries: Sequence[ShardEntry]) -> NDArray[np.int64]:
         """Return bounds of the sizes: of the shards of the index, the tokens, and headers."""
         rows, row_format = column_of(entries, "rows"), self.tokens.row_format
-        _, most = next(row_format.batches(0, int(rows.max())))  # rows of a record batch
+        _, most = next(row_format.batches(int(rows.max())))  # rows of a record batch
         columns = len(row_format.token_columns) + len(row_format.kept_tokens)
         headers = (1 - (-rows // most)) * columns * _HEADER
         sizes: NDArray[np.int64] = column_of(entries, "bytes") + rows * row_format.row_bytes + headers + _END_BYTES
