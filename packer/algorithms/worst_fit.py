@@ -95,7 +95,8 @@ def _new_run(histogram: NDArray[np.int64]) -> _Run:
 
 def descending_lengths(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the lengths that there are: [0, 2, 0, 1] -> [3, 1]."""
-    return np.flatnonzero(histogram)[::-1].copy()
+    lengths: NDArray[np.int64] = np.flatnonzero(histogram)[::-1].copy()
+    return lengths
 
 
 def _worst_fit(histogram: NDArray[np.int64], limit: int, *, refill: bool) -> Patterns:
@@ -231,4 +232,5 @@ def _packs_needed(run: _Run, remaining: int, limit: int, shortest: int) -> int:
             group = packs.groups[group, BELOW]
         fill = next_key(packs, fill + 1)
     most = min(limit, capacity // shortest)
-    return run.counts[OPENED] + max(0, (remaining + most - 1) // most)
+    opened: int = run.counts[OPENED]
+    return opened + max(0, (remaining + most - 1) // most)
