@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.algorithms.jit import jit_helper, jit_if_large, jit_or_numpy
+from packer.algorithms.jit import jit_helper, jit_if_many_tokens, jit_or_numpy
 from packer.algorithms.joined_ranges import joined_ranges
 from packer.algorithms.patterns import Patterns
 
@@ -207,7 +207,7 @@ def add_segments(out: NDArray[np.int64], group: int, extent: int, repeat: int, o
     return Links(rows, out_links.used + 1)
 
 
-@jit_if_large
+@jit_if_many_tokens  # its arrays are ten times as large as the histogram
 def best_fit(
     out: OpenPacks, used: int, out_links: Links, histogram: NDArray[np.int64], longest: int, limit: int
 ) -> tuple[int, Links]:
