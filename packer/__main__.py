@@ -1,11 +1,15 @@
 """The command `packer`; `python -m packer` is the same."""
 
+import os
+
 from packer.signals import handle_from_the_start
 
 
 def main() -> None:
     """Handle signals, then import click and the commands, and run."""
     handle_from_the_start()
+    # NumPy's BLAS starts a thread for each core, all of which spin for 0.1 s; commands multiply no large matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from packer.cli import main as run
 
     run()
