@@ -116,6 +116,15 @@ class _Compiled:
             return self.plain(*arguments)
         return self.compiled(*arguments)
 
+    def _run_plain(self, arguments: tuple[Any, ...]) -> Any:
+        """Run the Python function, or its form in NumPy, and kernels that it calls likewise."""
+        _plain.active = True
+        try:
+            with np.errstate(over="ignore"):  # hashes wrap around
+                return self.plain(*arguments)
+        finally:
+            _plain.active = False
+
     @property
     def compiled(self) -> Any:
         """Numba's dispatcher; with NUMBA_DISABLE_JIT, the Python function."""
@@ -173,7 +182,7 @@ class _Helper(_Compiled):
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the Python function, or its form in NumPy."""
-        return self.plain(*arguments)
+        return self.plain(*arguments) if _plain.active else self._run_plain(arguments)
 
 
 class _Plain(threading.local):
@@ -206,12 +215,9 @@ class _CompiledIfLarge(_Compiled):
         if self._is_worth_compiling:
             return self.compiled(*arguments)
         began = time.thread_time()
-        _plain.active = True
         try:
-            with np.errstate(over="ignore"):  # hashes wrap around
-                return self.plain(*arguments)
+            return self._run_plain(arguments)
         finally:
-            _plain.active = False
             self._add_plain_seconds(time.thread_time() - began)
 
     def _was_plain_for_long(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms.jit import jit
-from packer.algorithms.open_packs import COUNT, SEGMENTS, detach, next_key, no_packs, push
+from packer.algorithms.open_packs import COUNT, SEGMENTS, OpenPacks, detach, next_key, push
 from packer.plan.permute import permute, stream_key
 from packer.random_purposes import EQUAL_LENGTHS, ROWS, SEGMENTS_IN_ROW
 
@@ -65,7 +65,12 @@ def sort_by_group(
 
 @jit
 def pack_groups(
-    grouped: GroupedSegments, is_left_out: NDArray[np.bool_], max_len: int, limit: int, out_rows: NDArray[Any]
+    grouped: GroupedSegments,
+    is_left_out: NDArray[np.bool_],
+    max_len: int,
+    limit: int,
+    open_rows: OpenPacks,
+    out_rows: NDArray[Any],
 ) -> Any:
     """Pack every group on its own by best-fit decreasing; return the number of rows.
 
@@ -74,14 +79,10 @@ def pack_groups(
         is_left_out: (groups + 1,) groups that are packed elsewhere.
         max_len: length of a row.
         limit: largest number of segments in a row.
+        open_rows: no packs, with room for as many as the largest of these groups has segments; and none afterwards.
         out_rows: (segments,) row of each segment, from 0 on.
     """
     numbers, starts, _, extents = grouped
-    most = np.int64(0)
-    for group in range(len(starts) - 1):
-        if not is_left_out[group]:
-            most = max(most, starts[group + 1] - starts[group])
-    open_rows = no_packs(np.zeros((most, 4), np.int64), max_len + 1)
     rows = np.int64(0)
     for group in range(len(starts) - 1):
         if is_left_out[group]:

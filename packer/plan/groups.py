@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.algorithms.open_packs import no_packs
 from packer.algorithms.patterns import Patterns
 from packer.plan.group_kernels import (
     GroupedSegments,
@@ -58,7 +59,9 @@ def deal_together(
     is_solved[solved] = True
     limit = segments.max_len if max_segments is None else min(max_segments, segments.max_len)
     rows = np.empty_like(grouped.numbers)
-    packs = pack_groups(grouped, is_solved, segments.max_len, limit, rows)
+    most = int(sizes[~is_solved].max(initial=0))
+    open_rows = no_packs(np.zeros((most, 4), np.int64), segments.max_len + 1)
+    packs = pack_groups(grouped, is_solved, segments.max_len, limit, open_rows, rows)
     for group in solved:
         first, last = int(grouped.starts[group]), int(grouped.starts[group + 1])
         if first == last:

@@ -38,8 +38,7 @@ def stream_key(seed: int | np.uint64, purpose: int, stream: int | np.int64) -> A
 
 def key_of(seed: int, purpose: int, stream: int) -> np.uint64:
     """Return `stream_key`, computed in Python."""
-    with np.errstate(over="ignore"):  # hashes wrap around
-        key: np.uint64 = stream_key(np.uint64(seed), purpose, stream)
+    key: np.uint64 = stream_key(np.uint64(seed), purpose, stream)
     return key
 
 
