@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import packer
 from packer.plan import cut_documents
-from packer.shards import shard_table
+from packer.shards import row_format, shard_table
 from packer.sources import open_source
 from tests import naive
 
@@ -165,6 +166,27 @@ def test_no_row_holds_more_than_max_segments(tmp_path, algorithm):
     packer.pack(source, tmp_path / "out", max_len=64, max_segments=3, algorithm=algorithm, sync=False)
     depths = [int((row["doc_ids"] >= 0).sum()) for row in packer.load(tmp_path / "out")]
     assert max(depths) == 3
+
+
+def test_bytes_do_not_depend_on_how_many_record_batches_are_made_together(tmp_path, monkeypatch):
+    """A block of rows is larger than what other tests write."""
+    documents = made_documents(1500)
+    names = [f"name {number}" for number in range(len(documents))]
+    table = pa.table({"input_ids": pa.array(documents, pa.list_(pa.int32())), "name": names})
+    parquet.write_table(table, tmp_path / "source.parquet")
+    monkeypatch.setattr(row_format, "_BATCH_BYTES", 4096)
+    found = []
+    for together in (1, 3, 16):
+        monkeypatch.setattr(row_format, "_BLOCK_BATCHES", together)
+        out = tmp_path / str(together)
+        packer.pack(tmp_path / "source.parquet", out, max_len=64, align=8, keep=["name"], shard_size="60KB", pad_id=7)
+        found.append(hashes(out))
+        assert list(packer.verify(out, tmp_path / "source.parquet")) == []
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > 2
+    documents[777][0] = -3
+    with pytest.raises(packer.PackerError, match=r"document 777 .* holds -3 at position 0"):
+        packer.pack(save_arrow(tmp_path / "wrong.arrow", documents), tmp_path / "wrong", max_len=64)
 
 
 def test_another_seed_gives_another_order_and_the_same_number_of_rows(tmp_path):
