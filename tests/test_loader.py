@@ -14,7 +14,7 @@ import pytest
 import packer
 from packer import PackerError
 from packer.column_names import TOKEN_COLUMNS
-from packer.loader import dataset as dataset_module
+from packer.loader import open_dataset
 from packer.shards.file_names import MANIFEST
 from tests.packed_rows import LENGTHS, MAX_LEN, as_lists, make, rows_on_disk, segments_of, tokens_of
 
@@ -116,7 +116,7 @@ def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):
     out = make(tmp_path, shard_size=3 * 4 * MAX_LEN)
     shards = len(list(out.glob("*.arrow")))
     expected = rows_on_disk(out)
-    monkeypatch.setattr(dataset_module, "MOST_OPEN", 3)
+    monkeypatch.setattr(open_dataset, "MOST_OPEN", 3)
     opened = packer.load(out)
     assert shards > 5
     assert maps_of(out) == 0
@@ -130,7 +130,7 @@ def test_of_many_shards_only_some_are_mapped_at_once(tmp_path, monkeypatch):
 
 def test_of_many_shards_sizes_are_checked_at_once_and_the_rest_when_they_are_read(tmp_path, monkeypatch):
     out = make(tmp_path, shard_size=3 * 4 * MAX_LEN)
-    monkeypatch.setattr(dataset_module, "MOST_OPEN", 3)
+    monkeypatch.setattr(open_dataset, "MOST_OPEN", 3)
     last = max(out.glob("*.arrow"))
     content = last.read_bytes()
     last.write_bytes(bytes(len(content)))

@@ -258,7 +258,7 @@ def test_without_a_cache_folder_kernels_are_compiled_again(tmp_path):
 import numpy as np
 from packer.gather import mask_context
 labels = np.arange(200_000, dtype=np.int32)
-mask_context(np.array([5]), np.array([3]), -100, labels)
+mask_context.compiled(np.array([5]), np.array([3]), -100, labels)
 assert mask_context.compiled.signatures and (labels[:9] == [0, 1, 2, 3, 4, -100, -100, -100, 8]).all()
 """
     nowhere = {"HOME": os.devnull, "XDG_CACHE_HOME": os.devnull, "NUMBA_CACHE_DIR": f"{os.devnull}/cache"}
