@@ -94,7 +94,7 @@ def jit_helper_or_numpy(in_numpy: Kernel) -> Callable[[Kernel], Kernel]:
 
 
 def compile_from_now_on() -> None:
-    """Make no more plain calls in this process; for what measures how long compiled kernels take."""
+    """Run no more loops as plain Python in this process; for what measures kernels. Forms in NumPy stay as they are."""
     global _plain_seconds
     _plain_seconds = math.inf
 
