@@ -99,6 +99,20 @@ def compile_from_now_on() -> None:
     _plain_seconds = math.inf
 
 
+def prepare_for(*, documents: int, tokens: int) -> None:
+    """Import Numba now if there is so much to do that it will be imported anyway.
+
+    Kernels in the cache are then loaded instead of run as plain Python, which takes most of PLAIN_SECONDS, and more if
+    the last of the plain calls is a long one.
+
+    Args:
+        documents: documents that will be planned.
+        tokens: tokens that will be copied.
+    """
+    if documents > SMALL or tokens > 8 * FEW_TOKENS:
+        prepared_numba()
+
+
 class _Compiled:
     """A kernel that is compiled on first use. Kernels that call it find the compiled one by `_numba_type_`."""
 
