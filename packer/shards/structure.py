@@ -78,8 +78,8 @@ def structure_fault(batch: pa.RecordBatch, row_format: RowFormat) -> str | None:
         ((values["source_ids"] < 0) != (documents == PADDING)).any() or values["copy"].min() < 0
     ):
         return "a segment belongs to no source or has a negative copy"
-    tails = np.flatnonzero(documents == PADDING)
-    if not np.isin(tails, offsets[1:] - 1).all() or np.isin(tails, offsets[:-1]).any():
+    is_tail = documents == PADDING
+    if np.count_nonzero(is_tail) != np.count_nonzero(is_tail[offsets[1:] - 1]) or is_tail[offsets[:-1]].any():
         return "padding comes before a segment or fills a row"
     return None
 
