@@ -82,7 +82,7 @@ def run_demo(folder: Path, *, max_len: int, progress: Progress) -> Iterator[str]
     started = time.perf_counter()
     result = pipeline.pack(source, output, options=options, overwrite=True, progress=progress)
     seconds = time.perf_counter() - started
-    rows = pipeline.packed_statistics(output)
+    rows = pipeline.mixing_sample(output, result.manifest)
     yield report.render_manifest_summary(result.manifest, rows=rows, output=str(output), seconds=seconds)
     yield f"\n$ packer verify {output} --source {source}"
     for fault in pipeline.verify(output, source, progress=progress):

@@ -1,18 +1,23 @@
 """What a user relies on in the terminal: the figures are there, true to their digits, on one screen."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.options import byte_size
+from packer.options import PackOptions, byte_size
+from packer.pipeline import mixing_sample, pack, packed_statistics, statistics
+from packer.pipeline.statistics import row_batches
 from packer.report import render_manifest_summary, render_packed_stats, render_stats
 from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
+from packer.shards import row_format
 from packer.shards.manifest import Manifest
-from packer.stats import DatasetStats, PackedStats, RowArrays, dataset_stats, packed_stats
+from packer.stats import DatasetStats, MixingSample, RowArrays, dataset_stats, mixing_of, packed_stats
 
 
 def stats_of(lengths: Any, *, max_len: int, packs: int, documents_per_step: int = 64) -> DatasetStats:
@@ -66,7 +71,7 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def summary_of(content: dict[str, Any], rows: PackedStats | None = None) -> str:
+def summary_of(content: dict[str, Any], rows: MixingSample | None = None) -> str:
     return render_manifest_summary(Manifest.from_dict(content), rows=rows, output="OUT", seconds=1.234)
 
 
@@ -216,7 +221,7 @@ def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
     summary = MANIFEST | {"options": MANIFEST["options"] | {"group_by": "source"}, "totals": totals}
     for text in (
         render_packed_stats(stats, unicode=False),
-        summary_of(summary, stats),
+        summary_of(summary, mixing_of(max_len=200_000, rows=[rows])),
     ):
         assert max(map(len, text.splitlines())) <= 80, text
 
@@ -245,6 +250,40 @@ def test_summary_accounts_for_every_document_and_token() -> None:
         assert any(line.split()[: len(fact)] == fact for line in text.splitlines()), f"{fact} is missing in:\n{text}"
     assert "99.94% full" in text
     assert "lower bound 3,303; gap 0.03%" in text
+
+
+def test_a_summary_says_that_mixing_was_measured_in_a_sample() -> None:
+    rows = RowArrays(row_offsets=np.array([0, 1]), seq_lengths=np.array([4096], np.int32), doc_ids=np.array([0]))
+    sample = mixing_of(max_len=4096, rows=[rows])
+    line = line_with(summary_of(MANIFEST, sample), "sampled")
+    assert line.split() == ["sampled", "1", *["rows,", "for", "the", "two", "lines", "above"]]
+    assert "sampled" not in summary_of(MANIFEST, replace(sample, rows=3304))
+
+
+def test_a_sample_is_of_record_batches_from_all_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = np.random.default_rng(0).integers(1, 300, 3000)
+    documents = pa.ListArray.from_arrays(np.cumsum([0, *lengths]).astype(np.int32), np.zeros(lengths.sum(), np.int32))
+    table = pa.table({"input_ids": documents})
+    with pa.ipc.new_stream(str(tmp_path / "data.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    monkeypatch.setattr(row_format, "_BATCH_BYTES", 20 * 300 * 8)
+    made = pack(tmp_path / "data.arrow", tmp_path / "out", options=PackOptions(max_len=300, shard_size=300_000))
+    folder, manifest = tmp_path / "out", made.manifest
+    batches = sum(-(-shard.rows // 20) for shard in manifest.shards)
+    every = [batch["doc_ids"].to_pylist() for batch in row_batches(folder, manifest)]
+    assert len(every) == batches > 50
+    assert len(manifest.shards) > 8
+    for step in (2, 7, batches - 1, batches + 1):
+        assert [batch["doc_ids"].to_pylist() for batch in row_batches(folder, manifest, every=step)] == every[::step]
+
+    whole = packed_statistics(folder)
+    assert mixing_sample(folder, manifest) == MixingSample(
+        rows=manifest.packs, mixing=whole.mixing, shuffled_share=whole.shuffled_share
+    )
+    monkeypatch.setattr(statistics, "SAMPLED_BATCHES", 20)
+    sample = mixing_sample(folder, manifest)
+    assert sample.rows < manifest.packs / 2
+    assert sample.mixing.within_row_share == pytest.approx(whole.mixing.within_row_share, abs=0.05)
 
 
 def test_summary_tells_repeated_tokens_where_there_are_any() -> None:

@@ -107,7 +107,8 @@ def pack(
     else:
         from packer.report import render_manifest_summary
 
-        # In object storage, reading all boundaries may take longer than packing them: `packer stats` does it.
-        rows = pipeline.packed_statistics(result.output) if isinstance(result.output, Path) else None
+        # In object storage, reading the boundaries of rows may take long: `packer stats` does it.
+        is_local = isinstance(result.output, Path)
+        rows = pipeline.mixing_sample(result.output, result.manifest) if is_local else None
         summary = render_manifest_summary(result.manifest, rows=rows, output=str(result.output), seconds=seconds)
         click.echo("\n".join([summary, *lines]))

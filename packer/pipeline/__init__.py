@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from packer.pipeline.materializing import materialize
     from packer.pipeline.measure_row_lengths import row_length_statistics
     from packer.pipeline.packing import PackResult, pack
-    from packer.pipeline.statistics import dataset_statistics, packed_statistics
+    from packer.pipeline.statistics import dataset_statistics, mixing_sample, packed_statistics
     from packer.pipeline.tokenizing import TokenizeResult, tokenize
     from packer.pipeline.verifying import verify
 
@@ -43,6 +43,7 @@ __all__ = [
     "dataset_figures",
     "dataset_statistics",
     "materialize",
+    "mixing_sample",
     "pack",
     "packed_figures",
     "packed_statistics",
@@ -60,7 +61,7 @@ __getattr__ = names_on_use(
         "materializing": ("materialize",),
         "measure_row_lengths": ("row_length_statistics",),
         "packing": ("PackResult", "pack"),
-        "statistics": ("dataset_statistics", "packed_statistics"),
+        "statistics": ("dataset_statistics", "mixing_sample", "packed_statistics"),
         "tokenizing": ("TokenizeResult", "tokenize"),
         "verifying": ("verify",),
     },

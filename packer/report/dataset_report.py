@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from packer.facts import MixturePart
 from packer.report.plain_text import count_of, number, percent, render_bars, render_table
-from packer.stats import DatasetStats, Distribution, Epoch, PackedStats, Padding
+from packer.stats import DatasetStats, Distribution, Epoch, Mixing, PackedStats, Padding
 
 
 def render_stats(stats: DatasetStats, *, unicode: bool = True, mix_unit: str = "tokens") -> str:
@@ -43,7 +43,7 @@ def render_packed_stats(stats: PackedStats, *, unicode: bool = True) -> str:
         ["padding", percent(stats.padding.packed), f"{number(stats.mean_padding)} tokens per row"],
         ["lower bound", f"{stats.lower_bound:,}", f"rows that any packing needs; here {stats.packs:,}"],
         ["attention", percent(stats.attention_share), "of the work if a row were one document"],
-        *mixing_facts(stats),
+        *mixing_facts(stats.mixing, stats.shuffled_share),
     ]
     return "\n".join(
         [
@@ -57,10 +57,10 @@ def render_packed_stats(stats: PackedStats, *, unicode: bool = True) -> str:
     )
 
 
-def mixing_facts(stats: PackedStats) -> list[list[str]]:
+def mixing_facts(mixing: Mixing, shuffled_share: float) -> list[list[str]]:
     """Return table lines (name, value, note) on how mixed rows are, and how evenly attention is divided among them."""
-    share, shuffled = f"{stats.mixing.within_row_share:.2f}", f"{stats.shuffled_share:.2f}"
-    spread, peak = f"{stats.mixing.attention_spread:.2f}", f"{stats.mixing.attention_peak:.2f}"
+    share, shuffled = f"{mixing.within_row_share:.2f}", f"{shuffled_share:.2f}"
+    spread, peak = f"{mixing.attention_spread:.2f}", f"{mixing.attention_peak:.2f}"
     return [
         ["mixed", share, f"length variance within rows; shuffled {shuffled}"],
         ["  work", spread, f"attention: std / mean; max / mean {peak}"],

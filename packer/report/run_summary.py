@@ -9,19 +9,21 @@ from packer.output.tokenize_report import TokenizeReport
 from packer.report.dataset_report import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, number, percent, render_table
 from packer.shards.manifest import Manifest
-from packer.stats import PackedStats
+from packer.stats import MixingSample
 from packer.stores import AnyPath, any_path
 
 Fact = list[str]
 """A line of a summary: name, number and note."""
 
 
-def render_manifest_summary(manifest: Manifest, *, rows: PackedStats | None = None, output: str, seconds: float) -> str:
+def render_manifest_summary(
+    manifest: Manifest, *, rows: MixingSample | None = None, output: str, seconds: float
+) -> str:
     """Return the summary of `packer pack`: the number of rows, and what happened to every document and token.
 
     Args:
         manifest: of the packed dataset.
-        rows: figures of the rows; None to leave out how mixed they are.
+        rows: how mixed all rows or some of them are; None to leave that out.
         output: folder of the packed dataset, as the user wrote it.
         seconds: time that packing took.
     """
@@ -54,7 +56,7 @@ def render_append_summary(manifest: Manifest, added: Manifest, *, output: str, s
     return "\n".join(lines)
 
 
-def _rows_summary(done: str, manifest: Manifest, rows: PackedStats | None, seconds: float) -> list[str]:
+def _rows_summary(done: str, manifest: Manifest, rows: MixingSample | None, seconds: float) -> list[str]:
     options, totals = manifest.options, manifest.totals
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
     facts = [
@@ -206,7 +208,7 @@ def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[s
     return [f"Rejected records are listed in {path}"] if rejected else []
 
 
-def _row_facts(manifest: Manifest, rows: PackedStats | None) -> list[Fact]:
+def _row_facts(manifest: Manifest, rows: MixingSample | None) -> list[Fact]:
     totals, shards = manifest.totals, manifest.shards
     packs, bound, pool = totals.packs, totals.lower_bound, totals.pool_packs
     note = f"lower bound {bound:,}"
@@ -215,7 +217,10 @@ def _row_facts(manifest: Manifest, rows: PackedStats | None) -> list[Fact]:
     facts = [["rows", f"{packs:,}", note], *_group_facts(manifest)]
     facts.append(["  pool", f"{pool:,}", f"{percent(pool / packs)} of the rows, filled across partitions"])
     if rows is not None:
-        facts += [[f"  {name.strip()}", value, note] for name, value, note in mixing_facts(rows)]
+        mixed = mixing_facts(rows.mixing, rows.shuffled_share)
+        if rows.rows < packs:
+            mixed.append(["sampled", f"{rows.rows:,}", "rows, for the two lines above"])
+        facts += [[f"  {name.strip()}", value, note] for name, value, note in mixed]
     return [*facts, ["shards", f"{len(shards):,}", byte_size(sum(shard.bytes for shard in shards))]]
 
 

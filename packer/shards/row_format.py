@@ -105,14 +105,15 @@ class RowFormat:
 
     def blocks(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield the (first, last + 1) row of each block of a shard, which has some whole record batches."""
-        return _ranges(rows, _BLOCK_BATCHES * self._batch_rows)
+        return _ranges(rows, _BLOCK_BATCHES * self.batch_rows)
 
     def batches(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield the (first, last + 1) row of each record batch of a block; those of an index have the same rows."""
-        return _ranges(rows, self._batch_rows)
+        return _ranges(rows, self.batch_rows)
 
     @property
-    def _batch_rows(self) -> int:
+    def batch_rows(self) -> int:
+        """Rows of a record batch; the last one of a shard may have fewer."""
         return max(1, _BATCH_BYTES // self.row_bytes)
 
 

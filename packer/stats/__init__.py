@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from packer.stats.dataset_figures import DatasetStats, Epoch, dataset_stats
     from packer.stats.distribution import Distribution
     from packer.stats.model_work import RowWork
-    from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
+    from packer.stats.packed_figures import PackedStats, RowArrays, mixing_of, packed_stats
     from packer.stats.padding import BATCH_SIZES, Padding, padding_ratios
     from packer.stats.report_figures import ReportFigures, SampleRow
     from packer.stats.row_lengths import RowLength, RowLengths, row_length
-    from packer.stats.row_mixing import Mixing
+    from packer.stats.row_mixing import Mixing, MixingSample
 
 __all__ = [
     "BATCH_SIZES",
@@ -33,6 +33,7 @@ __all__ = [
     "Distribution",
     "Epoch",
     "Mixing",
+    "MixingSample",
     "PackedStats",
     "Padding",
     "ReportFigures",
@@ -42,6 +43,7 @@ __all__ = [
     "RowWork",
     "SampleRow",
     "dataset_stats",
+    "mixing_of",
     "packed_stats",
     "padding_ratios",
     "row_length",
@@ -60,6 +62,7 @@ __getattr__ = names_on_use(
         "packed_figures": (
             "PackedStats",
             "RowArrays",
+            "mixing_of",
             "packed_stats",
         ),
         "padding": (
@@ -76,6 +79,9 @@ __getattr__ = names_on_use(
             "RowLengths",
             "row_length",
         ),
-        "row_mixing": ("Mixing",),
+        "row_mixing": (
+            "Mixing",
+            "MixingSample",
+        ),
     },
 )

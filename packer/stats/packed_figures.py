@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from packer.stats.distribution import Distribution, distribution
 from packer.stats.padding import Padding, padding_ratios, tokens_of
-from packer.stats.row_mixing import Mixing, RowSums, shuffled_share
+from packer.stats.row_mixing import Mixing, MixingSample, RowSums, shuffled_share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,3 +163,15 @@ def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterab
         shuffled_share=shuffled_share(histogram),
         padding=padding_ratios(histogram, packs),
     )
+
+
+def mixing_of(*, max_len: int, rows: Iterable[RowArrays]) -> MixingSample:
+    """Return how mixed some rows of a packed dataset are; arguments are those of `packed_stats`."""
+    histogram = np.zeros(max_len + 1, np.int64)  # segments by real tokens
+    sums, seen = RowSums(), 0
+    for part in rows:
+        lengths, row_starts = part.without_padding()
+        histogram += np.bincount(lengths, minlength=max_len + 1)
+        sums.add(lengths, row_starts)
+        seen += len(row_starts) - 1
+    return MixingSample(rows=seen, mixing=sums.finish(), shuffled_share=shuffled_share(histogram))

@@ -40,6 +40,20 @@ class Mixing:
     """Largest sum of squared segment lengths of a row, divided by the mean."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixingSample:
+    """Mixing of some rows of a dataset."""
+
+    rows: int
+    """Number of rows in the sample."""
+
+    mixing: Mixing
+    """Their mixing, and how evenly attention is divided among them."""
+
+    shuffled_share: float
+    """Value of `mixing.within_row_share` for the same segments in random order."""
+
+
 class RowSums:
     """Accumulator that computes `Mixing` from rows that are added in parts."""
 
