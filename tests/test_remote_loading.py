@@ -18,10 +18,10 @@ import pytest
 
 import packer
 from packer import PackerError
-from packer.loader import shard_cache
-from packer.loader.cache_room import CacheRoom
-from packer.loader.file_locks import try_lock
-from packer.loader.shard_supplies import DownloadedShards
+from packer.loader.cache import shard_cache
+from packer.loader.cache.cache_space import CacheRoom
+from packer.loader.cache.file_locks import try_lock
+from packer.loader.cache.shard_providers import DownloadedShards
 from packer.shards import shard_table
 from packer.shards.file_names import SHARDS
 from packer.shards.generations import keys_of
@@ -506,7 +506,7 @@ def test_a_place_without_a_dataset_is_named(bucket, monkeypatch, tmp_path):
 
 
 def test_a_thread_that_reads_ahead_ends_when_there_is_nothing_to_do(remote, monkeypatch):
-    from packer.loader import read_ahead
+    from packer.loader.cache import read_ahead
 
     monkeypatch.setattr(read_ahead, "_IDLE", 0.1)
     dataset = packer.load(str(remote))

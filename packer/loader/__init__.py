@@ -3,15 +3,8 @@
     dataset.py        rows by number
     open_dataset.py   how a dataset is opened: on a disk, in object storage, or an index with its source
     open_shards.py    shards while they are mapped: columns of record batches as arrays
-    cached_manifest.py  manifests of datasets in object storage
-    cached_shards.py  shards that are read through the cache
-    shard_cache.py    shards in the cache of a node
-    shard_supplies.py where they come from: downloads
-    made_shards.py    or made of an index, whose source is in object storage
-    cache_room.py     how much shards may take, and which make room for others
-    file_locks.py     locks between the processes of a node
-    read_ahead.py     a thread that fetches shards ahead of their use
-    supply_process.py a process that fetches and makes shards for a forked one
+    cache/            shards of object storage, on the disk of the node
+    made_shards.py    shards that are made of an index, whose source is in object storage
     row_segments.py   positions, labels and loss weights from segment boundaries
     batch_input.py    rows and raw examples -> checked arrays
     batch_shape.py    fixed batch shapes for torch.compile

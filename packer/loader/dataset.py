@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.loader.cache_room import CacheOptions
+from packer.loader.cache.cache_space import CacheOptions
 from packer.loader.epoch_list import EpochList
 from packer.loader.open_dataset import OpenDataset, Opening
 from packer.loader.open_shards import ColumnViews, Row

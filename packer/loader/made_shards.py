@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.errors import PackerError
-from packer.loader.cache_room import CacheOptions
-from packer.loader.cached_shards import CachedShards
+from packer.loader.cache.cache_space import CacheOptions
+from packer.loader.cache.cached_dataset import CachedShards
+from packer.loader.cache.shard_providers import DownloadedShards
 from packer.loader.index_generations import TokensOfGenerations
 from packer.loader.index_tokens import IndexTokens
 from packer.loader.open_shards import OpenShard
-from packer.loader.shard_supplies import DownloadedShards
 from packer.shards.generations import keys_of, parts_of
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.loader.cache_room import CacheOptions
-from packer.loader.cached_manifest import read_cached_manifest
-from packer.loader.cached_shards import CachedShards
+from packer.loader.cache.cache_space import CacheOptions
+from packer.loader.cache.cached_dataset import CachedShards
+from packer.loader.cache.cached_manifest import read_cached_manifest
+from packer.loader.cache.shard_providers import DownloadedShards
 from packer.loader.open_shards import OpenShard, OpenShards
-from packer.loader.shard_supplies import DownloadedShards
 from packer.shards.generations import first_generations, keys_of
 from packer.shards.reader import check_sizes, read_manifest
 from packer.stores import AnyPath, RemotePath

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_numpy, is_numeric
 from packer.errors import PackerError
-from packer.loader.file_locks import FileLock
+from packer.loader.cache.file_locks import FileLock
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import ShardEntry
 from packer.shards.reader import check_batch, open_shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from packer.loader.file_locks import FileLock
+from packer.loader.cache.file_locks import FileLock
 
 _PAUSE = 0.5  # seconds until a shard that did not fit into the cache is tried again
 _IDLE = 10.0  # seconds after which the thread ends; it starts again when there is something to do

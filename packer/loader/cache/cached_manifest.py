@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.loader.shard_supplies import remote_error
+from packer.loader.cache.shard_providers import remote_error
 from packer.shards.file_names import MANIFEST
 from packer.shards.manifest import Manifest
 from packer.shards.manifest_fields import table_listed

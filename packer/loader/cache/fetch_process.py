@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import PackerError
-from packer.loader.shard_supplies import ShardSupply
+from packer.loader.cache.shard_providers import ShardSupply
 from packer.shards.manifest_fields import ShardEntry
 
-_COMMAND = "from packer.loader.supply_process import main; main()"
+_COMMAND = "from packer.loader.cache.fetch_process import main; main()"
 
 
 def write_in_subprocess(supply: ShardSupply, entry: ShardEntry, to: Path) -> None:

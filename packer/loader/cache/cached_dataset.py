@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from packer.errors import PackerError
-from packer.loader.cache_room import CacheOptions, CacheRoom
+from packer.loader.cache.cache_space import CacheOptions, CacheRoom
+from packer.loader.cache.read_ahead import ReadAhead
+from packer.loader.cache.shard_cache import ShardCache
+from packer.loader.cache.shard_providers import ShardSupply
 from packer.loader.open_shards import OpenShard
-from packer.loader.read_ahead import ReadAhead
-from packer.loader.shard_cache import ShardCache
-from packer.loader.shard_supplies import ShardSupply
 from packer.options import byte_size
 from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest

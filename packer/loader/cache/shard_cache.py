@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.loader.cache_room import CacheRoom, beside
-from packer.loader.file_locks import FileLock, try_lock
-from packer.loader.shard_supplies import ShardSupply
-from packer.loader.supply_process import write_in_subprocess
+from packer.loader.cache.cache_space import CacheRoom, beside
+from packer.loader.cache.fetch_process import write_in_subprocess
+from packer.loader.cache.file_locks import FileLock, try_lock
+from packer.loader.cache.shard_providers import ShardSupply
 from packer.shards.manifest_fields import ShardEntry
 from packer.system_errors import shortage
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.loader.file_locks import try_lock
+from packer.loader.cache.file_locks import try_lock
 from packer.options import byte_size, parse_size
 from packer.paths import expanded
 
