@@ -4,7 +4,7 @@
     open_dataset.py   how a dataset is opened: on a disk, in object storage, or an index with its source
     open_shards.py    shards while they are mapped: columns of record batches as arrays
     cache/            shards of object storage, on the disk of the node
-    made_shards.py    shards that are made of an index, whose source is in object storage
+    index/            tokens of an index, from its source
     row_segments.py   positions, labels and loss weights from segment boundaries
     batch_input.py    rows and raw examples -> checked arrays
     batch_shape.py    fixed batch shapes for torch.compile
@@ -22,8 +22,6 @@
     sampler.py        batches per rank, with a state to resume from
     padding_row.py    a row of padding, for empty batches
     document_rows.py  documents of each row, for trainers that make their own examples
-    index_tokens.py   tokens of an index, read from its source
-    index_generations.py  those of an index that was appended to, from the source of each generation
     collating.py      collate, flatten and batches, which a training loop calls
     loss.py           losses as means over tokens, sequences or documents
     schedule.py       effect of packing on batch size, steps and betas

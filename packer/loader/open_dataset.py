@@ -17,7 +17,7 @@ from packer.shards.reader import check_sizes, read_manifest
 from packer.stores import AnyPath, RemotePath
 
 if TYPE_CHECKING:
-    from packer.loader.index_generations import TokensOfGenerations
+    from packer.loader.index.generation_tokens import TokensOfGenerations
     from packer.pipeline.read_documents import SourceLike
 
 MOST_OPEN = 4096
@@ -88,7 +88,7 @@ class OpenDataset:
 
     def open_source(self, source: SourceLike | Sequence[SourceLike]) -> None:
         """Open the source of an index; see `TokensOfGenerations.open`."""
-        from packer.loader.index_generations import TokensOfGenerations
+        from packer.loader.index.generation_tokens import TokensOfGenerations
 
         tokens = TokensOfGenerations.open(self._opening.path, self.manifest, source)
         self._opening = replace(self._opening, tokens=tokens)
@@ -109,7 +109,7 @@ class OpenDataset:
         self.tokens = tokens
         """Tokens with which rows of `row_shards` are filled; None if they have theirs."""
         if tokens is not None and tokens.is_remote:
-            from packer.loader.made_shards import made_shards
+            from packer.loader.index.materialized_shards import made_shards
 
             self._cached = made_shards(self._opening.path, self.manifest, tokens, self._opening.cache)
             self.row_shards, self.tokens = OpenShards(self._cached.open, MOST_HELD), None

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from packer.arrow import numpy_dtype
 from packer.errors import PackerError, SourceError
 from packer.labels import NO_LOSS
+from packer.loader.index.source_lists import ListSpans, SourceLists
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
-from packer.loader.source_lists import ListSpans, SourceLists
 from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.make_plan import overlap_of
 from packer.pipeline.packed_source import open_index_source, read_index_source

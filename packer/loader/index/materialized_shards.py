@@ -25,8 +25,8 @@ from packer.errors import PackerError
 from packer.loader.cache.cache_space import CacheOptions
 from packer.loader.cache.cached_dataset import CachedShards
 from packer.loader.cache.shard_providers import DownloadedShards
-from packer.loader.index_generations import TokensOfGenerations
-from packer.loader.index_tokens import IndexTokens
+from packer.loader.index.generation_tokens import TokensOfGenerations
+from packer.loader.index.index_tokens import IndexTokens
 from packer.loader.open_shards import OpenShard
 from packer.shards.generations import keys_of, parts_of
 from packer.shards.manifest import Manifest

@@ -14,7 +14,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.loader import made_shards
+from packer.loader.index import materialized_shards as made_shards
 from packer.stores import RemotePath, mirror
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
 from tests.test_remote_loading import wait_for

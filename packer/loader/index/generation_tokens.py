@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import PackerError
-from packer.loader.index_tokens import IndexTokens
+from packer.loader.index.index_tokens import IndexTokens
 from packer.loader.open_shards import Row
 from packer.pipeline.packed_source import with_sources
 from packer.pipeline.read_documents import SourceLike
