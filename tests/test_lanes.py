@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer import PackerError
-from packer.loader.lanes import LaneOrder
+from packer.loader.sampling.lanes import LaneOrder
 from tests import naive
 
 seeds = st.one_of(st.none(), st.integers(0, 2**64 - 1))

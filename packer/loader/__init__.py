@@ -14,12 +14,8 @@
     batch_options.py  options of a batch format
     encoders.py       batches for bidirectional encoders
     batch_formats.py  rows -> the batch of each trainer
-    order.py          order of rows that are shuffled as a whole
-    lanes.py          order of rows in lanes, of which each rank reads its own
-    attention_balance.py  batches of about equal work
-    accelerate_calls.py   calls of accelerate that mean something else
+    sampling/         orders of the rows, and the batches of each rank
     epoch_list.py     a batch that knows its epoch
-    sampler.py        batches per rank, with a state to resume from
     padding_row.py    a row of padding, for empty batches
     document_rows.py  documents of each row, for trainers that make their own examples
     collating.py      collate, flatten and batches, which a training loop calls
@@ -30,14 +26,14 @@ Requires NumPy and pyarrow; torch only to return tensors, obstore and xxhash onl
 """
 
 from packer.labels import NO_LOSS
-from packer.loader.attention_balance import Imbalance
 from packer.loader.batch_shape import StaticShape, static_shape
 from packer.loader.collating import batches, collate, flatten
 from packer.loader.dataset import PackedDataset, load
 from packer.loader.document_rows import DocumentRows, rows
 from packer.loader.loss import causal_lm_loss, masked_lm_loss, num_items_in_batch
 from packer.loader.masking import MaskedLM, masked_lm
-from packer.loader.sampler import BatchSampler
+from packer.loader.sampling.attention_balance import Imbalance
+from packer.loader.sampling.batch_sampler import BatchSampler
 from packer.loader.schedule import PackedSchedule, packed_schedule
 
 __all__ = [

@@ -19,7 +19,7 @@ from packer.loader.dataset import PackedDataset
 from packer.loader.draws import check_range
 from packer.loader.masking import MaskedLM
 from packer.loader.row_segments import LossWeights
-from packer.loader.sampler import BatchSampler
+from packer.loader.sampling.batch_sampler import BatchSampler
 
 Tensors = Literal["torch", "numpy"]
 

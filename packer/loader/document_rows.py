@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, cast, overload
 
 from packer.loader.dataset import PackedDataset, load
 from packer.loader.open_shards import Row
-from packer.loader.sampler import BatchSampler
+from packer.loader.sampling.batch_sampler import BatchSampler
 from packer.shards.row_format import PADDING
 from packer.stores import AnyPath
 

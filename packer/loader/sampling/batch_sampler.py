@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import PackerError
-from packer.loader.accelerate_calls import called_by_iter_of_accelerate
-from packer.loader.attention_balance import Imbalance, attention_costs, deal_by_cost
 from packer.loader.dataset import PackedDataset
 from packer.loader.epoch_list import EpochList
-from packer.loader.lanes import LaneOrder, check_lanes, lane_start, lanes_of_rank
-from packer.loader.order import row_order, slot_sizes
+from packer.loader.sampling.accelerate_calls import called_by_iter_of_accelerate
+from packer.loader.sampling.attention_balance import Imbalance, attention_costs, deal_by_cost
+from packer.loader.sampling.lanes import LaneOrder, check_lanes, lane_start, lanes_of_rank
+from packer.loader.sampling.row_order import row_order, slot_sizes
 
 STATE_VERSIONS = (1, 2)
 """Version 2 has lanes and their window; states without lanes have version 1."""

@@ -1,0 +1,10 @@
+"""Which rows each rank trains on, and when: orders of an epoch, and the batches that they are divided into.
+
+An order depends on the dataset, the seed and the epoch, not on the ranks, so that another number of them can resume.
+
+    batch_sampler.py      batches of a rank, with a state to resume from
+    row_order.py          an order in which all rows are shuffled together
+    lanes.py              an order in which each rank reads a few shards of its own at a time
+    attention_balance.py  batches of about equal work
+    accelerate_calls.py   calls of accelerate, which mean something else than those of a training loop
+"""
