@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, numpy_dtype
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader.batch_formats import Format, make_batch
-from packer.loader.batch_options import BatchOptions
+from packer.loader.batching.batch_formats import Format, make_batch
+from packer.loader.batching.batch_options import BatchOptions
 from packer.loader.open_shards import Row, rows_of
 from packer.loader.row_segments import shift_left
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader.batch_formats import Format, flat_batch, make_batch
-from packer.loader.batch_input import examples_as_arrays, rows_as_arrays
-from packer.loader.batch_options import BatchOptions
-from packer.loader.batch_shape import StaticShape
+from packer.loader.batching.batch_formats import Format, flat_batch, make_batch
+from packer.loader.batching.batch_input import examples_as_arrays, rows_as_arrays
+from packer.loader.batching.batch_options import BatchOptions
+from packer.loader.batching.batch_shape import StaticShape
+from packer.loader.batching.masking_options import MaskedLM
 from packer.loader.dataset import PackedDataset
 from packer.loader.draws import check_range
-from packer.loader.masking import MaskedLM
 from packer.loader.row_segments import LossWeights
 from packer.loader.sampling.batch_sampler import BatchSampler
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
+from packer.loader.batching.masking_options import MaskedLM
 from packer.loader.draws import draws, mixed, stream_key
-from packer.loader.masking import MaskedLM
 from packer.loader.row_segments import cu_seqlens_of, restart_positions
 from packer.random_purposes import MASKS
 from packer.shards.row_format import PADDING

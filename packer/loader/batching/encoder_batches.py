@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader.batch_options import BatchOptions
-from packer.loader.masking import MaskedLM
+from packer.loader.batching.batch_options import BatchOptions
+from packer.loader.batching.masking_options import MaskedLM
+from packer.loader.batching.token_masking import mask_tokens
 from packer.loader.row_segments import (
     Rows,
     all_segments,
@@ -22,7 +23,6 @@ from packer.loader.row_segments import (
     segment_values,
     token_loss_weights,
 )
-from packer.loader.token_masks import mask_tokens
 from packer.shards.row_format import PADDING
 
 TOKEN_TYPES = "token_type_ids"

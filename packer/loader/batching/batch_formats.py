@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from packer.errors import PackerError
 from packer.labels import NO_LOSS
-from packer.loader.batch_options import BatchOptions
-from packer.loader.batch_shape import StaticShape, pad_cu_seqlens, pad_segments
-from packer.loader.encoders import encoder_batch, kept_segments, masked_tokens, token_values
+from packer.loader.batching.batch_options import BatchOptions
+from packer.loader.batching.batch_shape import StaticShape, pad_cu_seqlens, pad_segments
+from packer.loader.batching.encoder_batches import encoder_batch, kept_segments, masked_tokens, token_values
 from packer.loader.row_segments import (
     LossWeights,
     Rows,
