@@ -14,7 +14,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.loader.index import materialized_shards as made_shards
+from packer.loader.index import materialized_shards
 from packer.stores import RemotePath, mirror
 from tests.test_index_only import LENGTHS, SOURCES, columns_of, masked, packed_twice, plain, same_rows, write
 from tests.test_remote_loading import wait_for
@@ -57,12 +57,12 @@ def test_the_cache_holds_the_shards_of_the_copied_dataset(tmp_path, bucket, cach
     assert dataset.is_remote
     same_rows(packer.load(copy), dataset)
     made = cached(cache)
-    assert {name: content[: -made_shards._END_BYTES] for name, content in made.items()} == {
+    assert {name: content[: -materialized_shards._END_BYTES] for name, content in made.items()} == {
         path.name: path.read_bytes() for path in copy.glob("*.arrow")
     }
     entries = packer.load(index).manifest.shards
     (cache_of_set,) = dataset._opened._cached._caches
-    for entry, most in zip(entries, cache_of_set.supply.sizes(entries).tolist(), strict=True):
+    for entry, most in zip(entries, cache_of_set.provider.sizes(entries).tolist(), strict=True):
         assert most - 2_000 < len(made[entry.file]) <= most, "the room that is reserved"
 
 
@@ -301,10 +301,10 @@ def test_the_hash_at_the_end_finds_every_change(tmp_path, bucket, cache):
     dataset[0]
     (path,), (made,) = cache.glob("*/*.arrow"), dataset._opened._cached._caches
     content, entry = path.read_bytes(), dataset.manifest.shards[0]
-    assert made.supply.is_intact(path, entry)
+    assert made.provider.is_intact(path, entry)
     for place in np.random.default_rng(0).integers(0, len(content), 40).tolist():
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        assert not made.supply.is_intact(path, entry), place
+        assert not made.provider.is_intact(path, entry), place
 
 
 def test_a_source_that_was_changed_is_noticed_and_its_shards_are_made_anew(tmp_path, bucket):
@@ -364,8 +364,8 @@ def test_those_who_wait_see_that_a_shard_is_being_made(tmp_path, bucket, monkeyp
     _, index = packed_twice(tmp_path, source)
     dataset = packer.load(index, source=uploaded(source, bucket))
     (made,) = dataset._opened._cached._caches
-    monkeypatch.setattr(made_shards, "_TOGETHER", 1 << 13)
+    monkeypatch.setattr(materialized_shards, "_TOGETHER", 1 << 13)
     touched = []
     monkeypatch.setattr(os, "utime", touched.append)
-    made.supply.write(dataset.manifest.shards[0], tmp_path / "part")
+    made.provider.write(dataset.manifest.shards[0], tmp_path / "part")
     assert len(touched) >= 2

@@ -19,7 +19,7 @@ import pytest
 import packer
 from packer import PackerError
 from packer.loader.cache import shard_cache
-from packer.loader.cache.cache_space import CacheRoom
+from packer.loader.cache.cache_space import CacheSpace
 from packer.loader.cache.file_locks import try_lock
 from packer.loader.cache.shard_providers import DownloadedShards
 from packer.shards import shard_table
@@ -316,8 +316,8 @@ def test_shards_of_past_windows_are_no_longer_kept(remote, tmp_path):
 def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_now(remote, tmp_path):
     dataset = packer.load(str(remote))
     first, second = dataset.manifest.shards[:2]
-    room = CacheRoom(tmp_path / "cache", first.bytes)
-    cache = shard_cache.ShardCache(DownloadedShards(remote), "key", room)
+    space = CacheSpace(tmp_path / "cache", first.bytes)
+    cache = shard_cache.ShardCache(DownloadedShards(remote), "key", space)
     soon = cache.announce(first)
     assert cache.fetch_ahead(first)
     assert not cache.fetch_ahead(second)

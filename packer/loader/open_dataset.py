@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.loader.cache.cache_space import CacheOptions
-from packer.loader.cache.cached_dataset import CachedShards
+from packer.loader.cache.cached_dataset import CachedDataset
 from packer.loader.cache.cached_manifest import read_cached_manifest
 from packer.loader.cache.shard_providers import DownloadedShards
 from packer.loader.open_shards import OpenShard, OpenShards
@@ -17,7 +17,7 @@ from packer.shards.reader import check_sizes, read_manifest
 from packer.stores import AnyPath, RemotePath
 
 if TYPE_CHECKING:
-    from packer.loader.index.generation_tokens import TokensOfGenerations
+    from packer.loader.index.generation_tokens import GenerationTokens
     from packer.pipeline.read_documents import SourceLike
 
 MOST_OPEN = 4096
@@ -43,7 +43,7 @@ class Opening:
     key: str | None = None
     """Name of the manifest in the cache; None if it was not read before, or is on a disk."""
 
-    tokens: TokensOfGenerations | None = None
+    tokens: GenerationTokens | None = None
     """Tokens of an index, from its source."""
 
 
@@ -54,12 +54,12 @@ class OpenDataset:
         opening: how it is opened.
 
     Raises:
-        PackerError: the folder is no packed dataset, a shard was changed, or the cache cannot be used.
+        PackerError: the folder is not a packed dataset, a shard was changed, or the cache cannot be used.
     """
 
     def __init__(self, opening: Opening) -> None:
         path, key = opening.path, None
-        self._cached: CachedShards | None = None
+        self._cached: CachedDataset | None = None
         if isinstance(path, RemotePath):
             found, key = read_cached_manifest(path, opening.cache.folder, opening.key)
         else:
@@ -67,8 +67,8 @@ class OpenDataset:
         self.manifest = manifest = first_generations(found, opening.generations)
         self._opening = replace(opening, key=key, generations=max(len(manifest.generations), 1))
         if isinstance(path, RemotePath):
-            supplies = [(each, DownloadedShards(path)) for each in keys_of(manifest)]
-            self._cached = CachedShards(manifest, supplies, opening.cache)
+            providers = [(each, DownloadedShards(path)) for each in keys_of(manifest)]
+            self._cached = CachedDataset(manifest, providers, opening.cache)
             self.shards = OpenShards(self._cached.open, MOST_HELD)
         else:
             self.shards = OpenShards(lambda number, _: OpenShard(path, manifest.shards[number], manifest), MOST_OPEN)
@@ -87,15 +87,15 @@ class OpenDataset:
         return self._cached is not None
 
     def open_source(self, source: SourceLike | Sequence[SourceLike]) -> None:
-        """Open the source of an index; see `TokensOfGenerations.open`."""
-        from packer.loader.index.generation_tokens import TokensOfGenerations
+        """Open the source of an index; see `GenerationTokens.open`."""
+        from packer.loader.index.generation_tokens import GenerationTokens
 
-        tokens = TokensOfGenerations.open(self._opening.path, self.manifest, source)
+        tokens = GenerationTokens.open(self._opening.path, self.manifest, source)
         self._opening = replace(self._opening, tokens=tokens)
         self._set_tokens(tokens)
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:
-        """Fetch shards in the background if rows are read from the cache; see `CachedShards.fetch_ahead`."""
+        """Fetch shards in the background if rows are read from the cache; see `CachedDataset.fetch_ahead`."""
         if self._cached is not None:
             self._cached.fetch_ahead(shards, upcoming)
 
@@ -105,13 +105,13 @@ class OpenDataset:
             opening = replace(opening, path=opening.path.absolute())
         return OpenDataset, (opening,)
 
-    def _set_tokens(self, tokens: TokensOfGenerations | None) -> None:
+    def _set_tokens(self, tokens: GenerationTokens | None) -> None:
         self.tokens = tokens
         """Tokens with which rows of `row_shards` are filled; None if they have theirs."""
         if tokens is not None and tokens.is_remote:
-            from packer.loader.index.materialized_shards import made_shards
+            from packer.loader.index.materialized_shards import materialized_shards
 
-            self._cached = made_shards(self._opening.path, self.manifest, tokens, self._opening.cache)
+            self._cached = materialized_shards(self._opening.path, self.manifest, tokens, self._opening.cache)
             self.row_shards, self.tokens = OpenShards(self._cached.open, MOST_HELD), None
 
     def _check_local(self, path: Path) -> None:

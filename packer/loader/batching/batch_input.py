@@ -1,4 +1,4 @@
-"""Checks of what a batch is made from: rows or raw examples, as arrays, lists or tensors, become integer arrays."""
+"""Input of a batch: rows or raw examples, as arrays, lists or tensors, are checked and become integer arrays."""
 
 from __future__ import annotations
 

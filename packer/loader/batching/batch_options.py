@@ -1,4 +1,4 @@
-"""Options of a batch format: what `collate` adds to a batch, or does to it, beyond its plain columns."""
+"""Options of `collate`, such as masking and further columns, and the formats that support them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room in the cache of a node: how much shards may take, and which ones make room for others.
+"""Space in the cache of a node: how much of it shards may take, and which ones are evicted for others.
 
 Files of a cache folder, of which each dataset has a folder of its own:
 
@@ -66,8 +66,8 @@ class _Cached:
     used_ns: int
 
 
-class CacheRoom:
-    """Room in a cache folder, shared by all processes of a node.
+class CacheSpace:
+    """Space in a cache folder, shared by all processes of a node.
 
     Args:
         folder: the cache folder.

@@ -1,4 +1,4 @@
-"""Shards that are read through the cache of the node: of a dataset in object storage, or made of an index."""
+"""A dataset whose shards are read through the cache of the node: one in object storage, or an index with its source."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from packer.errors import PackerError
-from packer.loader.cache.cache_space import CacheOptions, CacheRoom
+from packer.loader.cache.cache_space import CacheOptions, CacheSpace
 from packer.loader.cache.read_ahead import ReadAhead
 from packer.loader.cache.shard_cache import ShardCache
-from packer.loader.cache.shard_providers import ShardSupply
+from packer.loader.cache.shard_providers import ShardProvider
 from packer.loader.open_shards import OpenShard
 from packer.options import byte_size
 from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest
 
 
-class CachedShards:
-    """Shards of a dataset in the cache, fetched when they are needed, or ahead.
+class CachedDataset:
+    """A dataset that is read through the cache: shards are fetched when they are needed, or ahead.
 
     Args:
         manifest: manifest of the dataset.
-        supplies: for each generation, the name of its folder in the cache, and where its shards come from.
+        providers: for each generation, the name of its folder in the cache, and what fetches its shards.
         options: where shards are kept.
 
     Raises:
         PackerError: the cache cannot be used, or is too small for a shard.
     """
 
-    def __init__(self, manifest: Manifest, supplies: Sequence[tuple[str, ShardSupply]], options: CacheOptions) -> None:
-        room = CacheRoom(options.folder, options.limit)
+    def __init__(
+        self, manifest: Manifest, providers: Sequence[tuple[str, ShardProvider]], options: CacheOptions
+    ) -> None:
+        space = CacheSpace(options.folder, options.limit)
         self._manifest = manifest
         self._limit = options.limit
-        self._caches = [ShardCache(supply, key, room) for key, supply in supplies]
-        parts = zip(parts_of(manifest), supplies, strict=True)
-        self._sizes = np.concatenate([supply.sizes(part.shards) for part, (_, supply) in parts])
+        self._caches = [ShardCache(provider, key, space) for key, provider in providers]
+        parts = zip(parts_of(manifest), providers, strict=True)
+        self._sizes = np.concatenate([provider.sizes(part.shards) for part, (_, provider) in parts])
         largest = int(self._sizes.max())
         if options.limit is not None and options.limit < largest:
             raise PackerError(
-                f"cache_bytes is {byte_size(options.limit)}, and {supplies[0][1].folder} has shards of "
+                f"cache_bytes is {byte_size(options.limit)}, and {providers[0][1].folder} has shards of "
                 f"{byte_size(largest)}: raise cache_bytes"
             )
         self._ahead: ReadAhead | None = None
@@ -67,7 +69,7 @@ class CachedShards:
             except PackerError as error:
                 lock.release()
                 if is_last or not cache.discard_if_damaged(entry):
-                    raise PackerError(str(error).replace(str(cache.folder), str(cache.supply.folder))) from error
+                    raise PackerError(str(error).replace(str(cache.folder), str(cache.provider.folder))) from error
         raise AssertionError
 
     def fetch_ahead(self, shards: Sequence[int], upcoming: Sequence[int]) -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import PackerError
-from packer.loader.cache.shard_providers import ShardSupply
+from packer.loader.cache.shard_providers import ShardProvider
 from packer.shards.manifest_fields import ShardEntry
 
 _COMMAND = "from packer.loader.cache.fetch_process import main; main()"
 
 
-def write_in_subprocess(supply: ShardSupply, entry: ShardEntry, to: Path) -> None:
-    """Write a shard as `ShardSupply.write` does.
+def write_in_subprocess(provider: ShardProvider, entry: ShardEntry, to: Path) -> None:
+    """Write a shard as `ShardProvider.write` does.
 
     Raises:
         PackerError, OSError: as there, or the process has ended.
@@ -33,11 +33,11 @@ def write_in_subprocess(supply: ShardSupply, entry: ShardEntry, to: Path) -> Non
     with _starting:
         process = _process
         if process is None or not process.is_usable:
-            process = _process = _SupplyProcess()
-    process.write(supply, entry, to)
+            process = _process = _FetchProcess()
+    process.write(provider, entry, to)
 
 
-class _SupplyProcess:
+class _FetchProcess:
     """The process that writes shards for this one, one after the other."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class _SupplyProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
-        self._sent: list[ShardSupply] = []
+        self._sent: list[ShardProvider] = []
         self._asking = threading.Lock()
 
     @property
@@ -58,20 +58,20 @@ class _SupplyProcess:
         """Whether it is a process of this one, and runs."""
         return self._pid == os.getpid() and self._process.poll() is None
 
-    def write(self, supply: ShardSupply, entry: ShardEntry, to: Path) -> None:
+    def write(self, provider: ShardProvider, entry: ShardEntry, to: Path) -> None:
         with self._asking:
-            number = next((number for number, sent in enumerate(self._sent) if sent is supply), len(self._sent))
+            number = next((number for number, sent in enumerate(self._sent) if sent is provider), len(self._sent))
             is_new = number == len(self._sent)
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             try:
-                pickle.dump((number, supply if is_new else None, entry, to), self._process.stdin)
+                pickle.dump((number, provider if is_new else None, entry, to), self._process.stdin)
                 self._process.stdin.flush()
                 failure = pickle.load(self._process.stdout)
             except (OSError, EOFError, pickle.UnpicklingError):
-                raise PackerError(f"{supply.folder / entry.file}: {self._end()}") from None
+                raise PackerError(f"{provider.folder / entry.file}: {self._end()}") from None
             if is_new:
-                self._sent.append(supply)
+                self._sent.append(provider)
         if failure is not None:
             raise failure
 
@@ -83,7 +83,7 @@ class _SupplyProcess:
         return f"the process that fetches it ended with {status} ({text})"
 
 
-_process: _SupplyProcess | None = None
+_process: _FetchProcess | None = None
 _starting = threading.Lock()
 
 
@@ -91,23 +91,23 @@ def main() -> None:
     """Answer the requests on the standard input with None or an error, until it ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed is no answer
-    supplies: list[ShardSupply] = []
+    providers: list[ShardProvider] = []
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         while True:
             try:
-                number, supply, entry, to = pickle.load(sys.stdin.buffer)
+                number, provider, entry, to = pickle.load(sys.stdin.buffer)
             except EOFError:
                 return
-            if supply is not None:
-                supplies[number:] = [supply]
-            pickle.dump(_failure(supplies[number], entry, to), answers)
+            if provider is not None:
+                providers[number:] = [provider]
+            pickle.dump(_failure(providers[number], entry, to), answers)
             answers.flush()
 
 
-def _failure(supply: ShardSupply, entry: ShardEntry, to: Path) -> Any:
+def _failure(provider: ShardProvider, entry: ShardEntry, to: Path) -> Any:
     """Write a shard; return the error if that fails, in a form that can be pickled."""
     try:
-        supply.write(entry, to)
+        provider.write(entry, to)
     except PackerError as error:
         return PackerError(str(error))
     except OSError as error:

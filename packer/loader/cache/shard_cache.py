@@ -1,4 +1,4 @@
-"""Shards in a cache that all processes of a node share: fetched from object storage, or made of an index there."""
+"""Shards of a generation in the cache of a node: each is fetched by one process, and locked while others read it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.loader.cache.cache_space import CacheRoom, beside
+from packer.loader.cache.cache_space import CacheSpace, beside
 from packer.loader.cache.fetch_process import write_in_subprocess
 from packer.loader.cache.file_locks import FileLock, try_lock
-from packer.loader.cache.shard_providers import ShardSupply
+from packer.loader.cache.shard_providers import ShardProvider
 from packer.shards.manifest_fields import ShardEntry
 from packer.system_errors import shortage
 
@@ -32,15 +32,15 @@ class ShardCache:
     that a killed process leaves nothing that looks like a shard.
 
     Args:
-        supply: where the shards come from.
+        provider: fetches the shards.
         key: name of their folder in the cache.
-        room: room in the cache.
+        space: space in the cache folder.
     """
 
-    def __init__(self, supply: ShardSupply, key: str, room: CacheRoom) -> None:
-        self.supply = supply
-        self.folder = room.folder / key
-        self.room = room
+    def __init__(self, provider: ShardProvider, key: str, space: CacheSpace) -> None:
+        self.provider = provider
+        self.folder = space.folder / key
+        self.space = space
         self._pid = os.getpid()
 
     def hold(self, entry: ShardEntry, *, give_up_one: Callable[[], bool]) -> tuple[FileLock, ShardEntry]:
@@ -60,15 +60,15 @@ class ShardCache:
         def reserve() -> Path:
             deadline = time.monotonic() + ROOM_PATIENCE
             path, size = self.folder / entry.file, self._size(entry)
-            while (part := self.room.reserve(path, size, displace=True)) is None:
+            while (part := self.space.reserve(path, size, displace=True)) is None:
                 if give_up_one():
                     continue
                 if time.monotonic() > deadline:
-                    raise self.room.shortage(path, size)
+                    raise self.space.shortage(path, size)
                 time.sleep(_PAUSE)
             return part
 
-        with _local_errors(self.room.folder):
+        with _local_errors(self.space.folder):
             held = self._locked(entry)
             if held is None:
                 with self._fetching(entry):
@@ -82,7 +82,7 @@ class ShardCache:
         Raises:
             PackerError: the shard cannot be fetched, or is not what the manifest says.
         """
-        with _local_errors(self.room.folder):
+        with _local_errors(self.space.folder):
             held = self._locked(entry)
             if held is None:
                 fetching = try_lock(self._beside(entry, "lock"), shared=False, create=True)
@@ -90,7 +90,7 @@ class ShardCache:
                     return True  # another process fetches it
                 with fetching:
                     held = self._fetched(
-                        entry, lambda: self.room.reserve(self.folder / entry.file, self._size(entry), displace=False)
+                        entry, lambda: self.space.reserve(self.folder / entry.file, self._size(entry), displace=False)
                     )
         if held is None:
             return False
@@ -102,20 +102,20 @@ class ShardCache:
 
         None is returned in the moment in which the shard is evicted.
         """
-        with _local_errors(self.room.folder):
+        with _local_errors(self.space.folder):
             return try_lock(self._beside(entry, "soon"), shared=True, create=True)
 
     def discard_if_damaged(self, entry: ShardEntry) -> bool:
         """Remove a shard from the cache if its file does not match its hash; return whether it was removed."""
         path = self.folder / entry.file
         with contextlib.suppress(FileNotFoundError):  # a user removed the cache
-            if self.supply.is_intact(path, entry):
+            if self.provider.is_intact(path, entry):
                 return False
             path.unlink()
         return True
 
     def _size(self, entry: ShardEntry) -> int:
-        return int(self.supply.sizes([entry])[0])
+        return int(self.provider.sizes([entry])[0])
 
     def _beside(self, entry: ShardEntry, ending: str) -> Path:
         """Return the path of a file that belongs to a shard; its folder is made if a user removed the cache."""
@@ -128,7 +128,7 @@ class ShardCache:
         with contextlib.suppress(FileNotFoundError):
             while (lock := try_lock(path, shared=True, create=False)) is None:
                 time.sleep(0.001)  # another process tries whether it can be evicted
-            found = self.supply.found(path, entry)
+            found = self.provider.found(path, entry)
             if found is not None:
                 with contextlib.suppress(PermissionError):  # of another user
                     os.utime(path)
@@ -155,7 +155,7 @@ class ShardCache:
                     seen, deadline = written, looked + FETCH_PATIENCE
                 elif looked > deadline:
                     raise PackerError(
-                        f"{self.supply.folder / entry.file}: another process of this node has been fetching it for "
+                        f"{self.provider.folder / entry.file}: another process of this node has been fetching it for "
                         f"{FETCH_PATIENCE:.0f} s without progress: end that process (`fuser {lock_file}` names it), "
                         "and start again"
                     )
@@ -186,13 +186,13 @@ class ShardCache:
             return None
         try:
             if self._pid == os.getpid():
-                self.supply.write(entry, part)
+                self.provider.write(entry, part)
             else:  # the threads that make requests do not survive a fork
-                write_in_subprocess(self.supply, entry, part)
+                write_in_subprocess(self.provider, entry, part)
             _sync(part)
-            with self.room.mutex():  # nothing is evicted before it is locked
+            with self.space.mutex():  # nothing is evicted before it is locked
                 part.rename(path)
-                lock, found = try_lock(path, shared=True, create=False), self.supply.found(path, entry)
+                lock, found = try_lock(path, shared=True, create=False), self.provider.found(path, entry)
                 assert lock is not None
                 assert found is not None
                 return lock, found

@@ -1,4 +1,4 @@
-"""Where the shards of a cache come from: what every supply does, and the one that downloads them."""
+"""What fetches shards into a cache: the protocol of all providers, and the one that downloads."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from packer.shards.shard_table import column_of
 from packer.stores import AnyPath, RemotePath
 
 
-class ShardSupply(Protocol):
-    """Writes shards into a cache, and tells those that are whole. Can be pickled."""
+class ShardProvider(Protocol):
+    """Writes shards into a cache, and recognises complete ones there. Can be pickled."""
 
     @property
     def folder(self) -> AnyPath:
         """Folder of the dataset, for messages."""
 
     def sizes(self, entries: Sequence[ShardEntry]) -> NDArray[np.int64]:
-        """Return the bytes that the files of shards have at most: shape (entries,)."""
+        """Return an upper bound of the bytes of each shard's file: shape (entries,)."""
 
     def write(self, entry: ShardEntry, to: Path) -> None:
-        """Write a shard to a file of the cache, and check it.
+        """Write a shard to a file in the cache, and check it.
 
         Raises:
             PackerError: what it is written from cannot be read, or is not what the manifest says.
@@ -35,7 +35,7 @@ class ShardSupply(Protocol):
         """
 
     def found(self, path: Path, entry: ShardEntry) -> ShardEntry | None:
-        """Return the entry of a shard in the cache with the size of its file; None if this is not its whole size.
+        """Return the entry of a shard in the cache, with the size of its file; None if the file is incomplete.
 
         Raises:
             FileNotFoundError: there is no such file.

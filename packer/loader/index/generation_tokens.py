@@ -19,7 +19,7 @@ from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokensOfGenerations:
+class GenerationTokens:
     """Columns with a value per token of the rows of an index; see `IndexTokens`. Can be pickled."""
 
     parts: tuple[IndexTokens, ...]
@@ -29,9 +29,7 @@ class TokensOfGenerations:
     """Number of the first document of each generation."""
 
     @classmethod
-    def open(
-        cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
-    ) -> TokensOfGenerations:
+    def open(cls, folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]) -> GenerationTokens:
         """Open the source of an index, or the sources of its generations in order.
 
         Raises:

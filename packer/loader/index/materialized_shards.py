@@ -1,7 +1,7 @@
-"""Shards of an index whose source is in object storage, made with their tokens in the cache of the node.
+"""Shards of an index whose source is in object storage, written with their tokens to the cache of the node.
 
-A file is the shard of the copied dataset, which nobody has hashed before. So its size and hash follow its last byte;
-readers of Arrow streams stop before.
+A file holds the bytes of the copied dataset's shard. No manifest has their number and hash, which therefore follow the
+last byte; readers of Arrow streams stop before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow
 from packer.errors import PackerError
 from packer.loader.cache.cache_space import CacheOptions
-from packer.loader.cache.cached_dataset import CachedShards
+from packer.loader.cache.cached_dataset import CachedDataset
 from packer.loader.cache.shard_providers import DownloadedShards
-from packer.loader.index.generation_tokens import TokensOfGenerations
+from packer.loader.index.generation_tokens import GenerationTokens
 from packer.loader.index.index_tokens import IndexTokens
 from packer.loader.open_shards import OpenShard
 from packer.shards.generations import keys_of, parts_of
@@ -44,8 +44,8 @@ _TOGETHER = 64 << 20  # bytes that are read of the source before the file shows 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MadeShards:
-    """Shards of one generation of an index, made from its source."""
+class MaterializedShards:
+    """Provider of the shards of one generation of an index: makes them from its source."""
 
     folder: AnyPath
     """Folder of the index."""
@@ -132,9 +132,9 @@ class MadeShards:
         return pa.RecordBatch.from_arrays(arrays, schema=row_format.schema)
 
 
-def made_shards(
-    folder: AnyPath, manifest: Manifest, tokens: TokensOfGenerations, options: CacheOptions
-) -> CachedShards:
+def materialized_shards(
+    folder: AnyPath, manifest: Manifest, tokens: GenerationTokens, options: CacheOptions
+) -> CachedDataset:
     """Return the shards of the copied dataset of an index.
 
     Args:
@@ -146,12 +146,12 @@ def made_shards(
     Raises:
         PackerError: the cache cannot be used, or a source of a mixture is a dataset in memory.
     """
-    supplies = [
-        (_key(key, part_tokens), MadeShards(folder=folder, manifest=part, tokens=part_tokens))
+    providers = [
+        (_key(key, part_tokens), MaterializedShards(folder=folder, manifest=part, tokens=part_tokens))
         for key, part, part_tokens in zip(keys_of(manifest), parts_of(manifest), tokens.parts, strict=True)
     ]
     copied = replace(manifest, options=replace(manifest.options, index_only=False))
-    return CachedShards(copied, supplies, options)
+    return CachedDataset(copied, providers, options)
 
 
 def _key(index: str, tokens: IndexTokens) -> str:

@@ -6,5 +6,5 @@ An order depends on the dataset, the seed and the epoch, not on the ranks, so th
     row_order.py          an order in which all rows are shuffled together
     lanes.py              an order in which each rank reads a few shards of its own at a time
     attention_balance.py  batches of about equal work
-    accelerate_calls.py   calls of accelerate, which mean something else than those of a training loop
+    accelerate_calls.py   calls by accelerate, which do not mean what those by a training loop mean
 """

@@ -1,4 +1,4 @@
-"""Recognise calls that accelerate makes, which mean something else than those of a training loop."""
+"""Recognise calls by accelerate, which do not mean what the same calls by a training loop mean."""
 
 from __future__ import annotations
 
