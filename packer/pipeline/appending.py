@@ -31,7 +31,7 @@ from packer.shards.generations import parts_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments
-from packer.sources.open_packed import packed_folder
+from packer.sources.packed.open_packed import packed_folder
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 

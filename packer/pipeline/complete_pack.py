@@ -18,7 +18,7 @@ from packer.shards.generations import in_generation, parts_of
 from packer.shards.manifest import Manifest, is_packed
 from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments
-from packer.sources.packed_documents import files_read
+from packer.sources.packed.packed_documents import files_read
 from packer.stores import AnyPath
 
 log = logging.getLogger(__name__)

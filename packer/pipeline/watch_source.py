@@ -11,7 +11,7 @@ from pathlib import Path
 from packer.errors import SourceError
 from packer.sources import OpenDocuments
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.packed_documents import files_read
+from packer.sources.packed.packed_documents import files_read
 
 State = tuple[int, int, int]
 

@@ -39,7 +39,7 @@ from packer.sources.decoded_pieces import Piece, cut_source, open_all, piece_siz
 from packer.sources.decoded_streams import appearing, rewrite, write_stream
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.packed_documents import sort_packed
+from packer.sources.packed.packed_documents import sort_packed
 from packer.sources.rejections import Rejections, rejected_file, rejections_of
 from packer.stores import AnyPath, each_at
 

@@ -19,7 +19,7 @@ from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_
 from packer.sources.joined_paths import join_files
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.masks import apply_masks, with_masks
-from packer.sources.open_packed import is_packed_folder, open_packed, packed_columns, packed_folder, refuse_rows
+from packer.sources.packed.open_packed import is_packed_folder, open_packed, packed_columns, packed_folder, refuse_rows
 from packer.sources.pairs import open_pairs
 from packer.sources.regular_files import require_regular
 from packer.sources.source import Source

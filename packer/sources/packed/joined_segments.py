@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from packer.options import PackOptions
 from packer.sources.documents import DocumentError
-from packer.sources.segment_index import SortedSegments
+from packer.sources.packed.segment_index import SortedSegments
 
 
 class JoinedSegments(NamedTuple):

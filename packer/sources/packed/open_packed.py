@@ -17,8 +17,8 @@ from packer.sources.documents import TURN_STARTS, Columns, columns_of_side
 from packer.sources.hugging_face import STATE, no_splits
 from packer.sources.ipc import open_ipc
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.packed_documents import PackedDocuments
-from packer.sources.packed_rows import PackedRows
+from packer.sources.packed.packed_documents import PackedDocuments
+from packer.sources.packed.packed_rows import PackedRows
 from packer.sources.source import Source
 from packer.stores import AnyPath, any_path, is_remote
 

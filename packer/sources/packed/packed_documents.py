@@ -29,10 +29,10 @@ from packer.shards.file_names import MANIFEST
 from packer.shards.kept_columns import tokens_at
 from packer.sources.decode_pool import DecodePool
 from packer.sources.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
-from packer.sources.joined_segments import JoinedSegments, join_segments
-from packer.sources.packed_rows import PackedRows
+from packer.sources.packed.joined_segments import JoinedSegments, join_segments
+from packer.sources.packed.packed_rows import PackedRows
+from packer.sources.packed.segment_index import SegmentIndex, SortedSegments, write_runs
 from packer.sources.places import Places
-from packer.sources.segment_index import SegmentIndex, SortedSegments, write_runs
 from packer.stores import AnyPath
 
 if TYPE_CHECKING:

@@ -1,0 +1,8 @@
+"""A packed dataset as a source: its documents are taken out of the rows again, in the order of their numbers.
+
+open_packed.py       opens it, and says what the rows do not hold
+packed_rows.py       its shards, mapped
+segment_index.py     segments of all rows, sorted by document
+joined_segments.py   pieces of a document, put together
+packed_documents.py  the input, which yields documents
+"""
