@@ -24,8 +24,8 @@ from packer.plan.permute import key_of
 from packer.random_purposes import MIXTURE
 from packer.sources import source_order
 from packer.sources import survey as survey_module
-from packer.sources.draw_mixture import draw_mixture
-from packer.sources.origins import Origins
+from packer.sources.mixtures.draw_mixture import draw_mixture
+from packer.sources.mixtures.origins import Origins
 from packer.sources.source_order import MixtureOrder
 from tests import naive
 from tests.test_mixtures import documents_of, save

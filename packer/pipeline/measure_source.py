@@ -18,7 +18,7 @@ from packer.pipeline.read_documents import SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_rejected
 from packer.progress import Progress, silent
 from packer.sources import Survey
-from packer.sources.origins import Origins
+from packer.sources.mixtures.origins import Origins
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from packer.stores.mirror import settle
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-    from packer.sources.origins import Origins
+    from packer.sources.mixtures.origins import Origins
 
 SourceLike = Union[str, Path, PathList, "Dataset", "DatasetDict"]
 """A path, several of them, a glob or Hub id, or a `datasets` object."""
@@ -110,7 +110,7 @@ def open_sources(source: SourceLike | Sequence[SourceLike], options: PackOptions
         raise PackerError(
             f"{len(source)} source(s) are given, and weights for {len(options.weights)}: give each source, in order"
         )
-    from packer.sources.mixture import Mixture, Recipe, distinct_names
+    from packer.sources.mixtures.mixture import Mixture, Recipe, distinct_names
 
     _refuse_twice(source)
     parts = tuple(open_with(each, options, mixed=True) for each in source)

@@ -13,7 +13,7 @@ from packer.loader.draws import draws, stream_key
 from packer.loader.open_shards import Row
 from packer.plan.pieces import Located
 from packer.random_purposes import SHOWN_ROWS
-from packer.sources.origins import Origins
+from packer.sources.mixtures.origins import Origins
 from packer.stats import SampleRow
 from packer.stats.report_figures import runs_of
 

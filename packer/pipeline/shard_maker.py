@@ -26,7 +26,7 @@ from packer.shards.segment_values import SegmentValues
 from packer.shards.writer import BadTokenError, Counts, SourceColumns, build_batches
 from packer.sources import TokenTable, value_message
 from packer.sources.documents import reading
-from packer.sources.origins import Origins
+from packer.sources.mixtures.origins import Origins
 from packer.stores.mirror import in_use
 
 Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]

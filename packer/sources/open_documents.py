@@ -22,7 +22,7 @@ from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.sources.decoded_size import SpillSize
-    from packer.sources.origins import Origins
+    from packer.sources.mixtures.origins import Origins
     from packer.sources.source import Source
 
 

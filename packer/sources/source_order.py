@@ -16,7 +16,7 @@ from packer.sources.rejections import count_rejected
 from packer.sources.survey import IdentityCounter
 
 if TYPE_CHECKING:
-    from packer.sources.draw_mixture import DrawnMixture
+    from packer.sources.mixtures.draw_mixture import DrawnMixture
     from packer.sources.source import Source
 
 _TOGETHER = 1 << 20  # documents of a table, copies included

@@ -30,12 +30,12 @@ from packer.sources.column_checks import one_column
 from packer.sources.column_values import alike
 from packer.sources.documents import DocumentError, Input, TokenTable
 from packer.sources.mapped_lists import MappedLists
-from packer.sources.origins import Origins
+from packer.sources.mixtures.origins import Origins
 from packer.sources.source import Source
 from packer.sources.survey import LengthsOf, SourceSurvey
 
 if TYPE_CHECKING:
-    from packer.sources.mixture import Mixture, Recipe
+    from packer.sources.mixtures.mixture import Mixture, Recipe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from packer.progress import Progress, silent
 from packer.sources.column_types import join_by_name
 from packer.sources.decoded_size import SpillSize
 from packer.sources.documents import Input
-from packer.sources.draw_mixture import DrawnMixture, draw_mixture, overall_progress, prefix_errors
+from packer.sources.mixtures.draw_mixture import DrawnMixture, draw_mixture, overall_progress, prefix_errors
 from packer.sources.source import Source
 from packer.sources.source_order import MixtureOrder
 from packer.stores import AnyPath
