@@ -14,11 +14,11 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.sources import decoded_pieces as pieces_module
 from packer.sources import jsonl as jsonl_module
 from packer.sources import text_records as records_module
 from packer.sources.column_types import cast, join
 from packer.sources.column_values import infer
+from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.documents import DocumentError
 from tests.chat_templates import save_tokenizer
 

@@ -18,7 +18,8 @@ from packer import signs_of_life
 from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
-from packer.sources import Source, decoded_pieces, open_source
+from packer.sources import Source, open_source
+from packer.sources.decoding import decoded_pieces
 from packer.sources.packed import segment_index
 from tests.packings import packings
 

@@ -25,7 +25,7 @@ from packer.output import claim_stored
 from packer.output.stored_pack import StoredPack
 from packer.shards.files import HashingFile
 from packer.signs_of_life import SignsOfLife
-from packer.sources.decoded_pieces import Piece
+from packer.sources.decoding.decoded_pieces import Piece
 from packer.stores import RemotePath
 from packer.stores.temporary_files import temporary_folder
 

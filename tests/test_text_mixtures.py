@@ -13,8 +13,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.report import render_manifest_summary
-from packer.sources import decoded_pieces as pieces_module
 from packer.sources import text_records as records_module
+from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.text_source import TextInput
 from tests.chat_templates import EXACT, auto_tokenizer, save_tokenizer
 from tests.packed_rows import rows_on_disk

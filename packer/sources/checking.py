@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.gather import TokenColumn
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable, reading
 from packer.sources.lengths import document_error, document_lengths
 from packer.sources.value_column import ValueColumn

@@ -16,7 +16,7 @@ from packer.facts import Reason, TextIdentity
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
 from packer.sources.column_types import as_plain
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.places import Places, RowPlaces
 from packer.stores import AnyPath, is_remote
 from packer.stores.requests import ChangedError, StoreError

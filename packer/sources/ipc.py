@@ -15,7 +15,7 @@ from packer.gather import TokenColumn
 from packer.gather.token_column import ColumnBuilder
 from packer.sources.column_checks import find_columns
 from packer.sources.column_types import plain_type
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import (
     Batch,
     Columns,

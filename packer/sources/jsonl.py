@@ -18,7 +18,7 @@ from packer.errors import PackerError
 from packer.sources.column_checks import check_per_token, holds_numbers, require_column
 from packer.sources.column_types import join
 from packer.sources.column_values import infer
-from packer.sources.decode_pool import DecodePool, pool_or_new
+from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
 from packer.sources.documents import (
     MASKS,
     Batch,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from packer.gather import TokenColumn
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile
 from packer.sources.places import Places
 from packer.sources.record_batches import BatchStore

@@ -14,7 +14,7 @@ from packer.arrow import as_arrow, as_numpy, as_scalar, is_numeric
 from packer.arrow import compute as pc
 from packer.gather import held_lists, list_lengths
 from packer.labels import NO_LOSS
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import (
     ATTENTION,
     MASKS,

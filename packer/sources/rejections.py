@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from packer.facts import REASONS, RejectedRecord
 from packer.shards.files import HashingFile
-from packer.sources.decoded_pieces import Piece
-from packer.sources.decoded_streams import appearing
+from packer.sources.decoding.decoded_pieces import Piece
+from packer.sources.decoding.decoded_streams import appearing
 from packer.sources.documents import Batch, Input
 from packer.sources.lines import filled_line_numbers
 from packer.sources.places import Places, RowPlaces

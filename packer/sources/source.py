@@ -17,14 +17,14 @@ from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked, table_of
 from packer.sources.column_checks import check_indices, one_type
 from packer.sources.column_types import join_by_name
-from packer.sources.decoded_size import SpillSize, spill_size
-from packer.sources.decoded_streams import COLUMNS
+from packer.sources.decoding.decoded_size import SpillSize, spill_size
+from packer.sources.decoding.decoded_streams import COLUMNS
+from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.lengths import document_error, document_lengths
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.rejections import RejectionCollector, Rejections
 from packer.sources.source_order import OwnOrder
-from packer.sources.spill import spill_inputs
 from packer.sources.survey import SourceSurvey, survey_source
 from packer.sources.value_column import ValueColumn
 from packer.stores import AnyPath

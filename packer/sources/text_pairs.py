@@ -20,12 +20,12 @@ from packer.errors import SourceError
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import alike
+from packer.sources.decoding.spill import count_documents, decode_inputs, open_pieces
 from packer.sources.documents import Batch, Columns, DocumentError, Input, Tokenized, TokenTable, columns_of_side
 from packer.sources.lengths import document_lengths
 from packer.sources.pairs import CheckedBatch, Pairs
 from packer.sources.rejections import Rejections, joined_sides, rejections_of
 from packer.sources.source import Source
-from packer.sources.spill import count_documents, decode_inputs, open_pieces
 from packer.sources.survey import SourceSurvey, source_identity
 from packer.stores import AnyPath
 from packer.text import Encoded

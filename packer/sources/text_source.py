@@ -17,8 +17,8 @@ from packer.facts.rejection import REMEDY
 from packer.paths import PathList
 from packer.sources.arrow_records import open_arrow_records, select_arrow_records
 from packer.sources.column_checks import check_types, refuse_twins
-from packer.sources.decode_pool import DecodePool, pool_or_new
-from packer.sources.decoded_streams import COLUMNS
+from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
+from packer.sources.decoding.decoded_streams import COLUMNS
 from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Input, Rejection, SourceFile, Tokenized
 from packer.sources.hugging_face import Found
 from packer.sources.places import Places

@@ -16,7 +16,7 @@ from packer.facts import Reason
 from packer.gather import list_lengths
 from packer.labels import NO_LOSS
 from packer.options import byte_size
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import (
     ATTENTION,
     LONGEST,

@@ -27,7 +27,7 @@ from packer.labels import NO_LOSS
 from packer.progress import Progress, silent
 from packer.shards.file_names import MANIFEST
 from packer.shards.kept_columns import tokens_at
-from packer.sources.decode_pool import DecodePool
+from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import TURN_STARTS, Batch, Columns, DecodedSize, DocumentError, Input, SourceFile
 from packer.sources.packed.joined_segments import JoinedSegments, join_segments
 from packer.sources.packed.packed_rows import PackedRows

@@ -30,8 +30,8 @@ from packer.shards.reader import check_batch, open_shard
 from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
 from packer.sources.column_types import as_plain
-from packer.sources.decoded_pieces import Piece
-from packer.sources.decoded_streams import appearing
+from packer.sources.decoding.decoded_pieces import Piece
+from packer.sources.decoding.decoded_streams import appearing
 from packer.sources.documents import Columns, reading
 from packer.stores import AnyPath
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from packer.column_names import ROLES
 from packer.errors import PackerError
 from packer.gather import list_lengths
-from packer.sources.decode_pool import DecodePool
-from packer.sources.decoded_pieces import cut_source
+from packer.sources.decoding.decode_pool import DecodePool
+from packer.sources.decoding.decoded_pieces import cut_source
 from packer.sources.documents import DecodedSize, DocumentError, Input, columns_of_side, reading
 from packer.stores import AnyPath
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from packer.shards.files import matches
 from packer.shards.manifest import checksum
-from packer.sources.decoded_streams import appearing, stream_types
+from packer.sources.decoding.decoded_streams import appearing, stream_types
 from packer.sources.documents import Columns, Input
 from packer.sources.ipc import open_ipc
 from packer.sources.mapped_lists import MappedLists

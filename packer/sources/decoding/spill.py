@@ -34,9 +34,9 @@ from packer.plan.threads import result_of
 from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
 from packer.sources.column_values import join_with
-from packer.sources.decode_pool import DecodePool
-from packer.sources.decoded_pieces import Piece, cut_source, open_all, piece_size, types_of_all
-from packer.sources.decoded_streams import appearing, rewrite, write_stream
+from packer.sources.decoding.decode_pool import DecodePool
+from packer.sources.decoding.decoded_pieces import Piece, cut_source, open_all, piece_size, types_of_all
+from packer.sources.decoding.decoded_streams import appearing, rewrite, write_stream
 from packer.sources.documents import Batch, Columns, DocumentError, Input
 from packer.sources.mapped_lists import MappedLists
 from packer.sources.packed.packed_documents import sort_packed
