@@ -16,8 +16,8 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.sources import Source, open_source, open_text
 from packer.sources.documents import Columns
-from packer.sources.ipc import open_ipc
-from packer.sources.record_batches import MappedFile
+from packer.sources.mapped.ipc import open_ipc
+from packer.sources.mapped.record_batches import MappedFile
 from packer.sources.value_column import ValueColumn
 from packer.text import TextOptions
 from tests.chat_templates import save_tokenizer

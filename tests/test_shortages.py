@@ -18,7 +18,7 @@ from packer.algorithms.jit import jit
 from packer.options import PackOptions
 from packer.output.output_folder import OutputFolder
 from packer.pipeline import tokenize
-from packer.sources import ipc
+from packer.sources.mapped import ipc
 from packer.system_errors import shortage, shortage_behind
 from packer.text.tokens import _is_refusal
 from tests.test_from_text import tokenizer  # noqa: F401 (a fixture)

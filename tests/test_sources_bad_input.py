@@ -355,7 +355,7 @@ def test_a_saved_dataset_may_only_name_files_in_its_folder(tmp_path, monkeypatch
     state = json.loads((tmp_path / "d" / "state.json").read_text())
     state[column] = [{"filename": name}]
     (tmp_path / "d" / "state.json").write_text(json.dumps(state))
-    monkeypatch.setattr("packer.sources.ipc.map_file", lambda path: pytest.fail(f"{path} was opened"))
+    monkeypatch.setattr("packer.sources.mapped.ipc.map_file", lambda path: pytest.fail(f"{path} was opened"))
     message = refused(tmp_path / "d", tmp_path)
     assert message.startswith(f"{tmp_path / 'd' / 'state.json'}: names {name!r}, which is no plain name in this folder")
 

@@ -15,7 +15,7 @@ from packer.gather.token_column import NO_BYTES
 from packer.options import PackOptions
 from packer.sources import OpenDocuments, Source
 from packer.sources.documents import reading
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.rejections import count_rejected
 
 _READ_TOGETHER = 250  # documents

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packer.errors import SourceError
 from packer.sources import OpenDocuments
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.packed.packed_documents import files_read
 
 State = tuple[int, int, int]

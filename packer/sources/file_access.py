@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.sources.ipc_headers import Headers, fetch_headers
+from packer.sources.mapped.ipc_headers import Headers, fetch_headers
 from packer.stores import AnyPath, RemotePath
 from packer.stores.map_whole import map_whole
 from packer.stores.mirror import fetch_later, mirror

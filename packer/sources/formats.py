@@ -83,8 +83,8 @@ FORMATS: dict[str, InputFormat] = {
         title="Arrow",
         endings=(".arrow", ".ipc", ".feather"),
         magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file, and of a stream
-        open_tokens=_in_file("ipc", "open_ipc"),
-        column_names=_in_file("ipc", "column_names"),
+        open_tokens=_in_file("mapped.ipc", "open_ipc"),
+        column_names=_in_file("mapped.ipc", "column_names"),
         open_records=_in_file("arrow_records", "open_arrow_records"),
     ),
     "parquet": InputFormat(

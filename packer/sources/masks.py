@@ -27,7 +27,7 @@ from packer.sources.documents import (
     reading,
 )
 from packer.sources.lengths import document_error, document_lengths, runs, values_of
-from packer.sources.mapped_lists import MappedLists, read_whole
+from packer.sources.mapped.mapped_lists import MappedLists, read_whole
 from packer.sources.places import Places
 from packer.stores import AnyPath
 

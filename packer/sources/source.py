@@ -22,7 +22,7 @@ from packer.sources.decoding.decoded_streams import COLUMNS
 from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, Input, SourceFile, Tokenized, TokenTable, reading
 from packer.sources.lengths import document_error, document_lengths
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.rejections import RejectionCollector, Rejections
 from packer.sources.source_order import OwnOrder
 from packer.sources.survey import SourceSurvey, survey_source

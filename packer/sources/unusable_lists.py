@@ -32,7 +32,7 @@ from packer.sources.documents import (
 )
 from packer.sources.lengths import document_error, document_lengths, values_of
 from packer.sources.line_faults import as_lists, rejection
-from packer.sources.mapped_lists import MappedLists, read_whole
+from packer.sources.mapped.mapped_lists import MappedLists, read_whole
 from packer.sources.masks import hole_faults, mask_faults, mask_values
 from packer.sources.places import Places
 from packer.stores import AnyPath

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.gather import TokenColumn
-from packer.sources.record_batches import BatchStore, ends_of
+from packer.sources.mapped.record_batches import BatchStore, ends_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from packer.shards.files import matches
 from packer.shards.manifest import checksum
 from packer.sources.decoding.decoded_streams import appearing, stream_types
 from packer.sources.documents import Columns, Input
-from packer.sources.ipc import open_ipc
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped.ipc import open_ipc
+from packer.sources.mapped.mapped_lists import MappedLists
 from packer.stores import AnyPath, each_opened_at
 
 if TYPE_CHECKING:

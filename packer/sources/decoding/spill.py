@@ -38,7 +38,7 @@ from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.decoding.decoded_pieces import Piece, cut_source, open_all, piece_size, types_of_all
 from packer.sources.decoding.decoded_streams import appearing, rewrite, write_stream
 from packer.sources.documents import Batch, Columns, DocumentError, Input
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.packed.packed_documents import sort_packed
 from packer.sources.rejections import Rejections, rejected_file, rejections_of
 from packer.stores import AnyPath, each_at

@@ -29,7 +29,7 @@ from packer.random_purposes import MIXTURE
 from packer.sources.column_checks import one_column
 from packer.sources.column_values import alike
 from packer.sources.documents import DocumentError, Input, TokenTable
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mixtures.origins import Origins
 from packer.sources.source import Source
 from packer.sources.survey import LengthsOf, SourceSurvey

@@ -15,8 +15,8 @@ from packer.shards.reader import check_sizes, open_shard, read_manifest
 from packer.sources.column_types import plain_type
 from packer.sources.documents import TURN_STARTS, Columns, columns_of_side
 from packer.sources.hugging_face import STATE, no_splits
-from packer.sources.ipc import open_ipc
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped.ipc import open_ipc
+from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.packed.packed_documents import PackedDocuments
 from packer.sources.packed.packed_rows import PackedRows
 from packer.sources.source import Source

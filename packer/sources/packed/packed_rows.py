@@ -14,7 +14,7 @@ from packer.gather import TokenColumn
 from packer.shards.manifest import Manifest
 from packer.shards.shard_table import column_of
 from packer.sources.documents import DecodedSize, SourceFile
-from packer.sources.mapped_lists import MappedLists
+from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.value_column import ValueColumn
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from packer.gather import TokenColumn
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, SourceFile
+from packer.sources.mapped.record_batches import BatchStore
 from packer.sources.places import Places
-from packer.sources.record_batches import BatchStore
 from packer.stores import AnyPath
 
 _DOCUMENTS = 1 << 20  # documents per batch: 4 MB of lengths

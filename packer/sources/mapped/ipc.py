@@ -24,8 +24,8 @@ from packer.sources.documents import (
     reading,
 )
 from packer.sources.file_access import headers_of, map_file
-from packer.sources.mapped_lists import MappedLists
-from packer.sources.record_batches import FileState, MappedFile, ends_of, is_ipc_file, schema_of
+from packer.sources.mapped.mapped_lists import MappedLists
+from packer.sources.mapped.record_batches import FileState, MappedFile, ends_of, is_ipc_file, schema_of
 from packer.stores import AnyPath, RemotePath
 from packer.stores.map_whole import map_whole
 from packer.stores.mirror import fetch

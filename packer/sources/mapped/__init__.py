@@ -1,0 +1,8 @@
+"""Arrow files and tables, whose documents are addressed where they lie and not copied.
+
+ipc.py              Arrow streams and files, on a disk or in object storage
+ipc_headers.py      headers of their messages in object storage, fetched without the bodies
+table_in_memory.py  tables, such as that of a `datasets.Dataset`
+record_batches.py   record batches of all of these, decoded each time they are needed
+mapped_lists.py     documents as lists in them
+"""
