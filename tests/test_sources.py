@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from packer.gather import Spans, TokenColumn, gather
 from packer.labels import NO_LOSS
 from packer.sources import Source, TokenTable, open_source
-from packer.sources import jsonl as jsonl_module
 from packer.sources import source as source_module
+from packer.sources.json_lines import jsonl as jsonl_module
 from packer.sources.mapped import mapped_lists as mapped_lists_module
 
 DOCUMENTS = [[5, 6, 7], [], [1], [2**31 - 1, 0], list(range(50)), [9, 9]]

@@ -17,7 +17,7 @@ import zstandard
 from packer.errors import PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.sources import Source, open_source
-from packer.sources import jsonl as jsonl_module
+from packer.sources.json_lines import jsonl as jsonl_module
 
 GOOD = '{"input_ids": [1, 2]}'
 

@@ -27,11 +27,11 @@ from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.output.packed_output import PackedOutput
 from packer.pipeline import disk_space, pack
-from packer.sources import jsonl as jsonl_module
 from packer.sources import open_source
 from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.lines import next_line
+from packer.sources.json_lines import jsonl as jsonl_module
+from packer.sources.json_lines.lines import next_line
 from packer.sources.row_groups import RowGroup, RowGroups
 from tests.test_sources import KINDS, MAPPED, read_whole, write
 

@@ -16,7 +16,7 @@ from packer.facts import Reason
 from packer.sources import text_records
 from packer.sources.documents import DocumentError, SourceFile, reading
 from packer.sources.file_access import open_stream
-from packer.sources.lines import CODECS, unique_fields
+from packer.sources.json_lines.lines import CODECS, unique_fields
 from packer.sources.text_records import RecordReader, in_blocks, valid_records
 from packer.stores import AnyPath
 

@@ -22,7 +22,7 @@ from packer.shards.files import HashingFile
 from packer.sources.decoding.decoded_pieces import Piece
 from packer.sources.decoding.decoded_streams import appearing
 from packer.sources.documents import Batch, Input
-from packer.sources.lines import filled_line_numbers
+from packer.sources.json_lines.lines import filled_line_numbers
 from packer.sources.places import Places, RowPlaces
 from packer.stores import AnyPath
 

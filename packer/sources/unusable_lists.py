@@ -30,8 +30,8 @@ from packer.sources.documents import (
     reading,
     value_message,
 )
+from packer.sources.json_lines.line_faults import as_lists, rejection
 from packer.sources.lengths import document_error, document_lengths, values_of
-from packer.sources.line_faults import as_lists, rejection
 from packer.sources.mapped.mapped_lists import MappedLists, read_whole
 from packer.sources.masks import hole_faults, mask_faults, mask_values
 from packer.sources.places import Places

@@ -11,7 +11,7 @@ import pyarrow as pa
 from packer.sources.column_types import as_plain
 from packer.sources.column_values import infer
 from packer.sources.documents import DocumentError, Rejection
-from packer.sources.line_faults import rejection
+from packer.sources.json_lines.line_faults import rejection
 from packer.text import Encoded, Encoder, TextError
 
 Records: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]

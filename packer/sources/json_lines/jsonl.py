@@ -29,9 +29,9 @@ from packer.sources.documents import (
     SourceFile,
     reading,
 )
-from packer.sources.json_blocks import Block, count_lines, parse_block
-from packer.sources.line_faults import line_fault, other_mask, parse_usable
-from packer.sources.lines import CODECS, first_line, has_field, line_blocks, lines_of, next_line, spellings
+from packer.sources.json_lines.json_blocks import Block, count_lines, parse_block
+from packer.sources.json_lines.line_faults import line_fault, other_mask, parse_usable
+from packer.sources.json_lines.lines import CODECS, first_line, has_field, line_blocks, lines_of, next_line, spellings
 from packer.sources.places import Places
 from packer.stores import AnyPath
 from packer.system_errors import shortage

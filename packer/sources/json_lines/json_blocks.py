@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.arrow import compute as pc
 from packer.sources.column_values import infer, require_lists
 from packer.sources.documents import LONGEST, Columns
-from packer.sources.lines import lines_of, read_record
+from packer.sources.json_lines.lines import lines_of, read_record
 
 _NEWLINE, _BRACE = b"\n{"
 _SPACES = b" \t\r\v\f"  # may precede an object, or fill a blank line
