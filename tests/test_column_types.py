@@ -14,12 +14,12 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.sources import text_records as records_module
 from packer.sources.column_types import cast, join
 from packer.sources.column_values import infer
 from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.documents import DocumentError
 from packer.sources.json_lines import jsonl as jsonl_module
+from packer.sources.text import text_records as records_module
 from tests.chat_templates import save_tokenizer
 
 BIG = 2**53 + 1  # not representable as a double

@@ -24,10 +24,10 @@ from packer.errors import PackerError
 from packer.options import PackOptions, options_of
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
-from packer.sources import text_records as records_module
 from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.hugging_face import REPORT
-from packer.sources.text_source import TextInput
+from packer.sources.text import text_records as records_module
+from packer.sources.text.text_source import TextInput
 from packer.text import TRAIN_ON
 from tests import naive_chats
 from tests.chat_templates import EXACT, REWRITING, WORDS, auto_tokenizer, save_tokenizer, trained

@@ -23,10 +23,10 @@ from packer.facts.rejection import REMEDY
 from packer.shards.manifest import Manifest
 from packer.shards.reader import read_manifest
 from packer.sources import open_source
-from packer.sources import text_records as records_module
 from packer.sources.decoding import decoded_pieces as spill_module
 from packer.sources.decoding.decoded_pieces import Piece
 from packer.sources.json_lines import jsonl as jsonl_module
+from packer.sources.text import text_records as records_module
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.test_from_text import documents_of
 from tests.test_output_folder import Killed, kill, pack_module

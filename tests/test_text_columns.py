@@ -13,8 +13,8 @@ import packer
 from packer.cli import cli
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.sources import text_records as records_module
 from packer.sources.decoding import decoded_pieces as pieces_module
+from packer.sources.text import text_records as records_module
 from packer.text import END_OF_TEXT
 from packer.text.tokens import _PROBES
 from tests.chat_templates import END, EXACT, LOOP, REWRITING, auto_tokenizer, save_tokenizer

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.sources import text_records
-from packer.sources.csv_records import open_csv_records
-from packer.sources.json_arrays import open_json_array
+from packer.sources.text import text_records
+from packer.sources.text.csv_records import open_csv_records
+from packer.sources.text.json_arrays import open_json_array
 from tests.chat_templates import save_tokenizer
 from tests.test_cli import run
 
@@ -213,7 +213,7 @@ def test_an_error_in_the_midst_of_a_large_file_does_not_read_the_rest(tmp_path, 
     path.write_text('[{"text": "a"}, {"text" "b"}' + ', {"text": "c"}' * 100_000 + "]")
     reads = []
     usual = text_records.in_blocks
-    monkeypatch.setattr("packer.sources.json_arrays.in_blocks", lambda records: usual(reads.append(0) or records))
+    monkeypatch.setattr("packer.sources.text.json_arrays.in_blocks", lambda records: usual(reads.append(0) or records))
     with pytest.raises(Exception, match="not valid JSON") as caught:
         list(open_json_array(path, "rows.json").blocks([]))
     assert caught.value.row == 1

@@ -13,9 +13,9 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
 from packer.report import render_manifest_summary
-from packer.sources import text_records as records_module
 from packer.sources.decoding import decoded_pieces as pieces_module
-from packer.sources.text_source import TextInput
+from packer.sources.text import text_records as records_module
+from packer.sources.text.text_source import TextInput
 from tests.chat_templates import EXACT, auto_tokenizer, save_tokenizer
 from tests.packed_rows import rows_on_disk
 from tests.test_from_text import Killed, chats, kill_after, pack, pairs, shards, texts, write_lines

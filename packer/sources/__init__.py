@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from packer.sources.documents import TURN_STARTS, SourceFile, TokenTable, value_message
     from packer.sources.open_documents import OpenDocuments, SourceOrder, Survey
     from packer.sources.source import Source
-    from packer.sources.text_source import open_text
+    from packer.sources.text.text_source import open_text
     from packer.sources.tokenized_source import open_source
 
 __all__ = [
@@ -73,7 +73,7 @@ __getattr__ = names_on_use(
             "Survey",
         ),
         "source": ("Source",),
-        "text_source": ("open_text",),
+        "text.text_source": ("open_text",),
         "tokenized_source": ("open_source",),
     },
 )

@@ -17,7 +17,7 @@ from packer.stores import AnyPath
 
 if TYPE_CHECKING:
     from packer.sources.documents import Columns, Input
-    from packer.sources.text_records import RecordReader
+    from packer.sources.text.text_records import RecordReader
 
 TokensOpener: TypeAlias = "Callable[[AnyPath, str, Columns], Input]"
 NamesReader: TypeAlias = Callable[[AnyPath, str], list[str]]
@@ -85,7 +85,7 @@ FORMATS: dict[str, InputFormat] = {
         magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file, and of a stream
         open_tokens=_in_file("mapped.ipc", "open_ipc"),
         column_names=_in_file("mapped.ipc", "column_names"),
-        open_records=_in_file("arrow_records", "open_arrow_records"),
+        open_records=_in_file("text.arrow_records", "open_arrow_records"),
     ),
     "parquet": InputFormat(
         title="Parquet",
@@ -93,7 +93,7 @@ FORMATS: dict[str, InputFormat] = {
         magic=(b"PAR1",),
         open_tokens=_in_file("parquet", "open_parquet"),
         column_names=_in_file("parquet", "column_names"),
-        open_records=_in_file("parquet_records", "open_parquet_records"),
+        open_records=_in_file("text.parquet_records", "open_parquet_records"),
     ),
     "jsonl": InputFormat(
         title="JSON",
@@ -101,7 +101,7 @@ FORMATS: dict[str, InputFormat] = {
         compressed=(".gz", ".zst"),
         open_tokens=_in_file("json_lines.jsonl", "open_json_lines"),
         column_names=_in_file("json_lines.jsonl", "column_names"),
-        open_records=_in_file("json_records", "open_json_records"),
+        open_records=_in_file("text.json_records", "open_json_records"),
         open_usable=_in_file("json_lines.jsonl", "open_usable_lines"),
         usable_names=_in_file("json_lines.jsonl", "usable_names"),
     ),
@@ -110,18 +110,18 @@ FORMATS: dict[str, InputFormat] = {
         endings=(".csv",),
         compressed=(".gz", ".zst"),
         alone=True,
-        open_tokens=_in_file("csv_records", "refuse_tokens"),
-        column_names=_in_file("csv_records", "column_names"),
-        open_records=_in_file("csv_records", "open_csv_records"),
+        open_tokens=_in_file("text.csv_records", "refuse_tokens"),
+        column_names=_in_file("text.csv_records", "column_names"),
+        open_records=_in_file("text.csv_records", "open_csv_records"),
     ),
     "text": InputFormat(
         title="text",
         endings=(".txt",),
         compressed=(".gz", ".zst"),
         alone=True,
-        open_tokens=_in_file("text_files", "refuse_tokens"),
-        column_names=_in_file("text_files", "column_names"),
-        open_records=_in_file("text_files", "open_plain_text"),
+        open_tokens=_in_file("text.text_files", "refuse_tokens"),
+        column_names=_in_file("text.text_files", "column_names"),
+        open_records=_in_file("text.text_files", "open_plain_text"),
     ),
 }
 """All formats by name."""

@@ -20,13 +20,13 @@ from packer.paths import PathList
 from packer.sources.column_checks import check_types
 from packer.sources.column_types import as_plain
 from packer.sources.column_values import alike
-from packer.sources.csv_records import CsvRecords
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.formats import InputFormat
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mapped.table_in_memory import TableInMemory
 from packer.sources.source import Source
-from packer.sources.text_records import RecordReader
+from packer.sources.text.csv_records import CsvRecords
+from packer.sources.text.text_records import RecordReader
 from packer.sources.tokenized_source import find_source, for_each_file
 from packer.sources.whole_numbers import whole_numbers
 from packer.stores import AnyPath, any_path

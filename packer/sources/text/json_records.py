@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packer.errors import SourceError
-from packer.sources import text_records
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
-from packer.sources.json_arrays import is_array, open_json_array
 from packer.sources.json_lines.jsonl import JsonLines, require_fields
 from packer.sources.json_lines.lines import filled_lines, first_line, read_record
 from packer.sources.places import Places
-from packer.sources.text_records import RecordReader, reject
+from packer.sources.text import text_records
+from packer.sources.text.json_arrays import is_array, open_json_array
+from packer.sources.text.text_records import RecordReader, reject
 from packer.stores import AnyPath
 
 

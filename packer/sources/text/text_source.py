@@ -15,7 +15,6 @@ import xxhash
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.paths import PathList
-from packer.sources.arrow_records import open_arrow_records, select_arrow_records
 from packer.sources.column_checks import check_types, refuse_twins
 from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
 from packer.sources.decoding.decoded_streams import COLUMNS
@@ -23,10 +22,11 @@ from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Input, R
 from packer.sources.hugging_face import Found
 from packer.sources.places import Places
 from packer.sources.source import Source
-from packer.sources.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs, rejected_columns
-from packer.sources.text_records import RecordReader
+from packer.sources.text.arrow_records import open_arrow_records, select_arrow_records
+from packer.sources.text.text_pairs import COLUMNS_OF_PAIRS, open_text_pairs, rejected_columns
+from packer.sources.text.text_records import RecordReader
+from packer.sources.text.usable_text import document_error, encode_usable, values_of_column
 from packer.sources.tokenized_source import find_source, for_each_file, refuse_masks
-from packer.sources.usable_text import document_error, encode_usable, values_of_column
 from packer.stores import AnyPath
 from packer.text import Encoder, PairEncoder, Records, TextError, TextOptions, recognise, recognise_pairs
 from packer.text.text_columns import OF_CHATS

@@ -19,7 +19,7 @@ from packer.sources.hugging_face import STATE, Found
 from packer.sources.mapped.ipc import lie_in, record_batches
 from packer.sources.mapped.record_batches import schema_of
 from packer.sources.places import Places, RowPlaces
-from packer.sources.text_records import ROWS, RecordReader, rows_per_block, with_columns
+from packer.sources.text.text_records import ROWS, RecordReader, rows_per_block, with_columns
 from packer.stores import AnyPath, RemotePath, any_path
 from packer.stores.map_whole import map_whole
 
