@@ -14,8 +14,8 @@ import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.sources.column_types import cast, join
-from packer.sources.column_values import infer
+from packer.sources.columns.column_types import cast, join
+from packer.sources.columns.column_values import infer
 from packer.sources.decoding import decoded_pieces as pieces_module
 from packer.sources.documents import DocumentError
 from packer.sources.json_lines import jsonl as jsonl_module

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.sources import Source, open_source, open_text
+from packer.sources.columns.value_column import ValueColumn
 from packer.sources.documents import Columns
 from packer.sources.mapped.ipc import open_ipc
 from packer.sources.mapped.record_batches import MappedFile
-from packer.sources.value_column import ValueColumn
 from packer.text import TextOptions
 from tests.chat_templates import save_tokenizer
 from tests.test_sources import DOCUMENTS, LABELS, read_whole, write, write_ipc

@@ -24,7 +24,7 @@ from packer.shards.kept_columns import KeptValues
 from packer.shards.manifest import Manifest
 from packer.shards.sharing import group_codes, group_fault, group_values
 from packer.sources import TokenTable
-from packer.sources.column_values import alike
+from packer.sources.columns.column_values import alike
 from packer.sources.documents import DocumentError
 
 

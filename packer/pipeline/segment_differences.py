@@ -19,7 +19,7 @@ from packer.pipeline.segment_reader import lists_of
 from packer.plan import Segments
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.sources import SourceOrder, TokenTable
-from packer.sources.column_types import cast, join
+from packer.sources.columns.column_types import cast, join
 from packer.sources.documents import reading
 
 _COMPARED_TOGETHER = 4 << 20  # tokens

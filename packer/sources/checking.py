@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.gather import TokenColumn
+from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DocumentError, Input, TokenTable, reading
 from packer.sources.lengths import document_error, document_lengths
-from packer.sources.value_column import ValueColumn
 
 
 def checked(

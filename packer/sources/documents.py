@@ -15,7 +15,7 @@ from packer.errors import PackerError, SourceError
 from packer.facts import Reason, TextIdentity
 from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
-from packer.sources.column_types import as_plain
+from packer.sources.columns.column_types import as_plain
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.places import Places, RowPlaces
 from packer.stores import AnyPath, is_remote
@@ -23,7 +23,7 @@ from packer.stores.requests import ChangedError, StoreError
 from packer.system_errors import shortage
 
 if TYPE_CHECKING:
-    from packer.sources.value_column import ValueColumn
+    from packer.sources.columns.value_column import ValueColumn
 
 LONGEST = 2**31 - 1
 """Largest number of tokens in a document; also the largest token id."""

@@ -17,9 +17,9 @@ from packer.arrow import as_arrow
 from packer.errors import PackerError, SourceError
 from packer.gather.token_column import NO_BYTES
 from packer.paths import PathList
-from packer.sources.column_checks import check_types
-from packer.sources.column_types import as_plain
-from packer.sources.column_values import alike
+from packer.sources.columns.column_checks import check_types
+from packer.sources.columns.column_types import as_plain
+from packer.sources.columns.column_values import alike
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
 from packer.sources.formats import InputFormat
 from packer.sources.mapped.mapped_lists import MappedLists

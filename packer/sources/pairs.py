@@ -16,13 +16,13 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked
-from packer.sources.column_values import alike
+from packer.sources.columns.column_values import alike
+from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.spill import spill_inputs
 from packer.sources.documents import Batch, Columns, DocumentError, TokenTable, columns_of_side
 from packer.sources.rejections import RejectionCollector, joined_sides
 from packer.sources.source import Source, indices_need_mapping
 from packer.sources.survey import SourceSurvey, source_identity
-from packer.sources.value_column import ValueColumn
 from packer.stores import AnyPath
 
 _ROLES_TOGETHER = 1 << 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from packer.sources.column_checks import find_columns
+from packer.sources.columns.column_checks import find_columns
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, reading
 from packer.sources.file_access import open_parquet_footer

@@ -15,8 +15,9 @@ from packer.facts.rejection import REMEDY
 from packer.gather import TokenColumn
 from packer.progress import Progress, documents_of, silent
 from packer.sources.checking import checked, table_of
-from packer.sources.column_checks import check_indices, one_type
-from packer.sources.column_types import join_by_name
+from packer.sources.columns.column_checks import check_indices, one_type
+from packer.sources.columns.column_types import join_by_name
+from packer.sources.columns.value_column import ValueColumn
 from packer.sources.decoding.decoded_size import SpillSize, spill_size
 from packer.sources.decoding.decoded_streams import COLUMNS
 from packer.sources.decoding.spill import spill_inputs
@@ -26,7 +27,6 @@ from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.rejections import RejectionCollector, Rejections
 from packer.sources.source_order import OwnOrder
 from packer.sources.survey import SourceSurvey, survey_source
-from packer.sources.value_column import ValueColumn
 from packer.stores import AnyPath
 
 _STEP = 1 << 20  # documents of a table under an indices mapping

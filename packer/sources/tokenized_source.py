@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from packer.errors import PackerError, SourceError
 from packer.paths import PathList
-from packer.sources.column_checks import check_types, find_columns
+from packer.sources.columns.column_checks import check_types, find_columns
 from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
 from packer.sources.file_search import files_in, matches_of
 from packer.sources.formats import FORMATS, InputFormat, format_of, known_formats

@@ -17,7 +17,7 @@ from packer.errors import PackerError
 from packer.facts import Reason
 from packer.gather import list_lengths
 from packer.shards.files import HashingFile
-from packer.sources.column_values import join_with, widen
+from packer.sources.columns.column_values import join_with, widen
 from packer.sources.documents import Batch, Columns, DocumentError, value_message
 from packer.sources.lengths import runs, values_of
 from packer.stores import AnyPath, RemotePath

@@ -11,7 +11,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from packer.arrow import compute as pc
-from packer.sources.column_values import infer, require_lists
+from packer.sources.columns.column_values import infer, require_lists
 from packer.sources.documents import LONGEST, Columns
 from packer.sources.json_lines.lines import lines_of, read_record
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from packer.errors import PackerError
-from packer.sources.column_checks import check_per_token, holds_numbers, require_column
-from packer.sources.column_types import join
-from packer.sources.column_values import infer
+from packer.sources.columns.column_checks import check_per_token, holds_numbers, require_column
+from packer.sources.columns.column_types import join
+from packer.sources.columns.column_values import infer
 from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
 from packer.sources.documents import (
     MASKS,

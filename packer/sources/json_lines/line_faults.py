@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from packer.arrow import as_arrow
 from packer.gather import list_lengths
-from packer.sources.column_values import infer, require_lists, shown
+from packer.sources.columns.column_values import infer, require_lists, shown
 from packer.sources.documents import MASKS, Columns, DocumentError, Rejection, null_message, value_message
 from packer.sources.json_lines.json_blocks import Block, parse_block
 from packer.sources.json_lines.lines import lines_of, read_record

@@ -13,8 +13,8 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import ColumnBuilder
-from packer.sources.column_checks import find_columns
-from packer.sources.column_types import plain_type
+from packer.sources.columns.column_checks import find_columns
+from packer.sources.columns.column_types import plain_type
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import (
     Batch,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.gather import TokenColumn
 from packer.gather.token_column import ColumnBuilder
-from packer.sources.column_types import as_plain, plain_type
+from packer.sources.columns.column_types import as_plain, plain_type
 from packer.sources.mapped.record_batches import FileState, ends_of
 
 

@@ -26,8 +26,8 @@ from packer.plan.mixture_shares import Take, interleave, mixture_targets, refuse
 from packer.plan.permute import key_of
 from packer.progress import Progress, documents_of, silent
 from packer.random_purposes import MIXTURE
-from packer.sources.column_checks import one_column
-from packer.sources.column_values import alike
+from packer.sources.columns.column_checks import one_column
+from packer.sources.columns.column_values import alike
 from packer.sources.documents import DocumentError, Input, TokenTable
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mixtures.origins import Origins

@@ -12,7 +12,7 @@ from packer.errors import OtherSourceError, PackerError
 from packer.shards.file_names import MANIFEST, all_shard_names
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, open_shard, read_manifest
-from packer.sources.column_types import plain_type
+from packer.sources.columns.column_types import plain_type
 from packer.sources.documents import TURN_STARTS, Columns, columns_of_side
 from packer.sources.hugging_face import STATE, no_splits
 from packer.sources.mapped.ipc import open_ipc

@@ -13,9 +13,9 @@ import pyarrow as pa
 from packer.gather import TokenColumn
 from packer.shards.manifest import Manifest
 from packer.shards.shard_table import column_of
+from packer.sources.columns.value_column import ValueColumn
 from packer.sources.documents import DecodedSize, SourceFile
 from packer.sources.mapped.mapped_lists import MappedLists
-from packer.sources.value_column import ValueColumn
 
 
 @dataclass(frozen=True, kw_only=True)

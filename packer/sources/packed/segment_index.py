@@ -29,7 +29,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard
 from packer.shards.row_format import PADDING
 from packer.shards.shard_table import column_of
-from packer.sources.column_types import as_plain
+from packer.sources.columns.column_types import as_plain
 from packer.sources.decoding.decoded_pieces import Piece
 from packer.sources.decoding.decoded_streams import appearing
 from packer.sources.documents import Columns, reading

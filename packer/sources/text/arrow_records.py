@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.column_checks import check_indices, require_kept
+from packer.sources.columns.column_checks import check_indices, require_kept
 from packer.sources.documents import DocumentError, SourceFile, reading
 from packer.sources.file_access import headers_of, map_file
 from packer.sources.hugging_face import STATE, Found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from packer.sources.column_checks import require_kept
+from packer.sources.columns.column_checks import require_kept
 from packer.sources.documents import DocumentError, reading
 from packer.sources.file_access import open_parquet_footer
 from packer.sources.row_groups import ParquetPiece, RowGroups

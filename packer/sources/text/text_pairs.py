@@ -19,7 +19,7 @@ from packer.engine import Engine, Threads
 from packer.errors import SourceError
 from packer.progress import Progress, silent
 from packer.sources.checking import checked
-from packer.sources.column_values import alike
+from packer.sources.columns.column_values import alike
 from packer.sources.decoding.spill import count_documents, decode_inputs, open_pieces
 from packer.sources.documents import Batch, Columns, DocumentError, Input, Tokenized, TokenTable, columns_of_side
 from packer.sources.lengths import document_lengths

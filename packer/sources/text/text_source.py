@@ -15,7 +15,7 @@ import xxhash
 from packer.errors import OtherSourceError, PackerError, SourceError
 from packer.facts.rejection import REMEDY
 from packer.paths import PathList
-from packer.sources.column_checks import check_types, refuse_twins
+from packer.sources.columns.column_checks import check_types, refuse_twins
 from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
 from packer.sources.decoding.decoded_streams import COLUMNS
 from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Input, Rejection, SourceFile, Tokenized

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from packer.sources.column_types import as_plain
-from packer.sources.column_values import infer
+from packer.sources.columns.column_types import as_plain
+from packer.sources.columns.column_values import infer
 from packer.sources.documents import DocumentError, Rejection
 from packer.sources.json_lines.line_faults import rejection
 from packer.text import Encoded, Encoder, TextError

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from packer.sources.column_checks import holds_numbers
-from packer.sources.column_types import cast, join
+from packer.sources.columns.column_checks import holds_numbers
+from packer.sources.columns.column_types import cast, join
 from packer.sources.documents import DocumentError
 
 _DEEPEST = 50  # an Arrow stream holds up to 64 levels, its own included

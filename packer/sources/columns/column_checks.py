@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.column_names import ROLES
 from packer.errors import OtherSourceError, PackerError, SourceError
-from packer.sources.column_types import can_be_kept, join, plain_type
+from packer.sources.columns.column_types import can_be_kept, join, plain_type
 from packer.sources.documents import MASKS, Columns, columns_of_side
 
 _TEXT = {"text", "prompt", "messages", "conversations", *ROLES}  # columns of text
