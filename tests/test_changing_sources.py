@@ -17,7 +17,7 @@ from packer.errors import SourceError
 from packer.pipeline import shard_maker, watch_source
 from packer.pipeline import tokenizing as tokenizing_module
 from packer.pipeline.watch_source import Watch
-from packer.sources.file_access import map_file
+from packer.sources.files.file_access import map_file
 from packer.sources.source import Source
 from tests.chat_templates import save_tokenizer
 from tests.test_kept import write

@@ -25,7 +25,7 @@ from packer.options import PackOptions, options_of
 from packer.pipeline.tokenizing import tokenize
 from packer.shards import read_manifest
 from packer.sources.decoding import decoded_pieces as pieces_module
-from packer.sources.hugging_face import REPORT
+from packer.sources.files.hugging_face import REPORT
 from packer.sources.text import text_records as records_module
 from packer.sources.text.text_source import TextInput
 from packer.text import TRAIN_ON

@@ -7,7 +7,7 @@ import pytest
 
 import packer
 from packer.errors import PackerError
-from packer.sources import file_access
+from packer.sources.files import file_access
 from packer.stores import any_path, hub_path, mirror
 from tests.test_remote_sources import write_lines, write_stream
 

@@ -19,7 +19,7 @@ from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.pipeline import choose_engine, packing
 from packer.pipeline.measure_source import measure
-from packer.sources import file_access
+from packer.sources.files import file_access
 from packer.sources.tokenized_source import find_source
 from packer.stores import RemotePath, mirror
 from packer.stores.requests import traffic

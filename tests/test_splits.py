@@ -13,7 +13,7 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.sources import open_source
-from packer.sources.split_names import splits_of
+from packer.sources.files.split_names import splits_of
 from tests.chat_templates import save_tokenizer
 
 

@@ -10,8 +10,8 @@ from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.paths import PathList
 from packer.pipeline.read_documents import SourceLike
+from packer.sources.files.hugging_face import SAVED
 from packer.sources.formats import FORMATS, ending_of
-from packer.sources.hugging_face import SAVED
 from packer.sources.lengths_alone import ARRAY, is_array_file
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 

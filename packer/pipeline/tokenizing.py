@@ -33,7 +33,7 @@ from packer.shards.file_names import shard_name
 from packer.shards.manifest import datasets_files
 from packer.sources import Source
 from packer.sources.decoding.decoded_pieces import Piece, cut_source
-from packer.sources.hugging_face import REPORT, STATE
+from packer.sources.files.hugging_face import REPORT, STATE
 from packer.sources.rejections import count_rejected
 from packer.system_errors import system_errors
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from packer.sources.columns.column_checks import find_columns
 from packer.sources.decoding.decode_pool import DecodePool
 from packer.sources.documents import Batch, Columns, DecodedSize, Input, reading
-from packer.sources.file_access import open_parquet_footer
+from packer.sources.files.file_access import open_parquet_footer
 from packer.sources.row_groups import ParquetPiece, RowGroup, RowGroups
 from packer.stores import AnyPath
 

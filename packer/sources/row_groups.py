@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from packer.errors import SourceError
 from packer.sources.documents import SourceFile, reading
-from packer.sources.file_access import open_parquet_pages
+from packer.sources.files.file_access import open_parquet_pages
 from packer.sources.places import Places, RowPlaces
 from packer.stores import AnyPath
 

@@ -13,18 +13,27 @@ from packer.errors import PackerError, SourceError
 from packer.paths import PathList
 from packer.sources.columns.column_checks import check_types, find_columns
 from packer.sources.documents import MASKS, TURN_STARTS, Columns, Input, SourceFile, reading
-from packer.sources.file_search import files_in, matches_of
+from packer.sources.files.file_search import files_in, matches_of
+from packer.sources.files.hugging_face import (
+    SPLITS,
+    STATE,
+    Found,
+    find_on_hub,
+    find_saved,
+    find_table,
+    is_dataset,
+    no_splits,
+)
+from packer.sources.files.joined_paths import join_files
+from packer.sources.files.regular_files import require_regular
+from packer.sources.files.split_names import files_of_split, splits_of
 from packer.sources.formats import FORMATS, InputFormat, format_of, known_formats
-from packer.sources.hugging_face import SPLITS, STATE, Found, find_on_hub, find_saved, find_table, is_dataset, no_splits
-from packer.sources.joined_paths import join_files
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mapped.table_in_memory import TableInMemory
 from packer.sources.masks import apply_masks, with_masks
 from packer.sources.packed.open_packed import is_packed_folder, open_packed, packed_columns, packed_folder, refuse_rows
 from packer.sources.pairs import open_pairs
-from packer.sources.regular_files import require_regular
 from packer.sources.source import Source
-from packer.sources.split_names import files_of_split, splits_of
 from packer.sources.unusable_lists import reject_unusable
 from packer.stores import AnyPath, RemotePath, any_path, is_remote
 from packer.stores.listing import listed, pinned

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from packer.errors import SourceError
 from packer.sources.documents import LONGEST, reading
-from packer.sources.file_access import open_stream
+from packer.sources.files.file_access import open_stream
 from packer.stores import AnyPath
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}

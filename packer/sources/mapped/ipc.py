@@ -23,7 +23,7 @@ from packer.sources.documents import (
     SourceFile,
     reading,
 )
-from packer.sources.file_access import headers_of, map_file
+from packer.sources.files.file_access import headers_of, map_file
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.mapped.record_batches import FileState, MappedFile, ends_of, is_ipc_file, schema_of
 from packer.stores import AnyPath, RemotePath

@@ -20,7 +20,7 @@ from packer.errors import SourceError
 from packer.gather import TokenColumn
 from packer.gather.token_column import Addresses
 from packer.sources.documents import reading
-from packer.sources.file_access import map_file, map_parts
+from packer.sources.files.file_access import map_file, map_parts
 from packer.stores import AnyPath, RemotePath
 from packer.stores.map_whole import map_whole
 from packer.stores.mirror import fetched_parts

@@ -14,7 +14,7 @@ from packer.shards.manifest import Manifest
 from packer.shards.reader import check_sizes, open_shard, read_manifest
 from packer.sources.columns.column_types import plain_type
 from packer.sources.documents import TURN_STARTS, Columns, columns_of_side
-from packer.sources.hugging_face import STATE, no_splits
+from packer.sources.files.hugging_face import STATE, no_splits
 from packer.sources.mapped.ipc import open_ipc
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.packed.packed_documents import PackedDocuments

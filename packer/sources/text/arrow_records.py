@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.sources.columns.column_checks import check_indices, require_kept
 from packer.sources.documents import DocumentError, SourceFile, reading
-from packer.sources.file_access import headers_of, map_file
-from packer.sources.hugging_face import STATE, Found
+from packer.sources.files.file_access import headers_of, map_file
+from packer.sources.files.hugging_face import STATE, Found
 from packer.sources.mapped.ipc import lie_in, record_batches
 from packer.sources.mapped.record_batches import schema_of
 from packer.sources.places import Places, RowPlaces

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from packer.errors import PackerError, SourceError
 from packer.sources.documents import LONGEST, Columns, DocumentError, SourceFile, reading
-from packer.sources.file_access import open_stream
+from packer.sources.files.file_access import open_stream
 from packer.sources.json_lines.lines import CODECS
 from packer.sources.text.text_records import RecordReader, in_blocks, valid_records
 from packer.stores import AnyPath

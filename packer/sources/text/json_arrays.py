@@ -14,7 +14,7 @@ import pyarrow as pa
 from packer.errors import SourceError
 from packer.facts import Reason
 from packer.sources.documents import DocumentError, SourceFile, reading
-from packer.sources.file_access import open_stream
+from packer.sources.files.file_access import open_stream
 from packer.sources.json_lines.lines import CODECS, unique_fields
 from packer.sources.text import text_records
 from packer.sources.text.text_records import RecordReader, in_blocks, valid_records

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from packer.sources.columns.column_checks import require_kept
 from packer.sources.documents import DocumentError, reading
-from packer.sources.file_access import open_parquet_footer
+from packer.sources.files.file_access import open_parquet_footer
 from packer.sources.row_groups import ParquetPiece, RowGroups
 from packer.sources.text import text_records
 from packer.sources.text.text_records import ROWS, RecordReader, with_columns

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from packer.errors import PackerError
 from packer.sources.documents import Columns, DocumentError, SourceFile, reading
-from packer.sources.file_access import open_stream
+from packer.sources.files.file_access import open_stream
 from packer.sources.json_lines.lines import CODECS
 from packer.sources.text.text_records import RecordReader, reject
 from packer.stores import AnyPath

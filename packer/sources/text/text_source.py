@@ -19,7 +19,7 @@ from packer.sources.columns.column_checks import check_types, refuse_twins
 from packer.sources.decoding.decode_pool import DecodePool, pool_or_new
 from packer.sources.decoding.decoded_streams import COLUMNS
 from packer.sources.documents import TURN_STARTS, Batch, DocumentError, Input, Rejection, SourceFile, Tokenized
-from packer.sources.hugging_face import Found
+from packer.sources.files.hugging_face import Found
 from packer.sources.places import Places
 from packer.sources.source import Source
 from packer.sources.text.arrow_records import open_arrow_records, select_arrow_records

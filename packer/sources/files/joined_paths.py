@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import PackerError
-from packer.sources.hugging_face import Found
+from packer.sources.files.hugging_face import Found
 from packer.stores import AnyPath
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from packer.errors import OtherSourceError
-from packer.sources.hugging_face import choose_split
+from packer.sources.files.hugging_face import choose_split
 
 _KEYWORDS = {
     "train": ("train", "training"),

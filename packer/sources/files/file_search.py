@@ -12,8 +12,8 @@ from pathlib import Path
 
 from packer.errors import PackerError
 from packer.sources.documents import reading
+from packer.sources.files.hugging_face import SPLITS, STATE
 from packer.sources.formats import FORMATS, ending_of, format_by_name
-from packer.sources.hugging_face import SPLITS, STATE
 from packer.stores import AnyPath, RemotePath, any_path
 from packer.stores.listing import listed
 
