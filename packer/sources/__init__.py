@@ -7,31 +7,37 @@
     survey = source.survey(progress)              check every document; lengths and identity of the source
     table = source.table(survey.lengths())        all documents by address, for the gather kernels
 
-Modules by subject:
+What an input and a source are:
 
-- Finding files: `tokenized_source.py`, `file_search.py` (folders and globs), `joined_paths.py`, `split_names.py`,
-  `hugging_face.py` (saved datasets, `datasets.Dataset` objects, the Hub), `regular_files.py`, and `formats.py`, the
-  registry of formats.
-- Formats: `ipc.py`, `parquet.py` and `jsonl.py` have one input class each; `row_groups.py` and `lines.py` read such
-  files for tokens and text alike.
-- Documents that stay where they are: `mapped_lists.py` over the record batches of a mapped file (`record_batches.py`)
-  or of a table in memory (`table_in_memory.py`); `value_column.py` looks up values beside the tokens.
-- Checks: `documents.py` (what an input yields), `places.py` (where it stands), `checking.py`, `lengths.py`, `masks.py`;
-  `column_checks.py`, `column_types.py` and `column_values.py` for names, types and values of columns (`json_blocks.py`
-  for JSON lines).
-- Records that are left out: `line_faults.py` finds unusable JSON lines, `unusable_lists.py` unusable lists, and
-  `usable_text.py` encodes the other texts; `rejections.py` keeps what was found.
-- Packed datasets: `open_packed.py` opens them as sources, `packed_rows.py` maps their rows, `segment_index.py` sorts
-  segments by document, `joined_segments.py` puts documents together, and `packed_documents.py` is the input.
-- Sources: `source.py`, `pairs.py` and `text_pairs.py` (preference pairs), and `mixture.py` satisfy the protocol in
-  `open_documents.py`; `survey.py` counts a source, `draw_mixture.py` decides what a mixture takes,
-  `origins.py` says which document of a mixture is which, `source_order.py` reads documents in the order of the files
-  for verification.
-- Decoding: `spill.py` decodes pieces of inputs (`decoded_pieces.py`) side by side on a `decode_pool.py`,
-  `decoded_streams.py` writes them, `decoded_size.py` estimates their size.
-- Text: `text_source.py` tokenizes records, read as `text_records.py` says by `json_records.py` (lines),
-  `json_arrays.py`, `csv_records.py`, `text_files.py`, `parquet_records.py` and `arrow_records.py`.
-- Histograms instead of documents: `length_counts.py`.
+    documents.py         inputs, which yield documents; tables of checked documents; errors
+    places.py            where a document stands in its file
+    open_documents.py    the protocol of all sources: tokens, text, preference pairs, mixtures
+    source.py            inputs in order, as one sequence of documents
+    pairs.py             preference pairs
+    mixtures/            several sources with weights
+    survey.py            a pass over a source: lengths, and its identity
+    source_order.py      documents in the order of the files, for verification
+
+How they are opened, from a path or object to a source:
+
+    tokenized_source.py  finds the files of a source, and opens tokenized ones
+    text/                text of any format, tokenized while it is read
+    files/               files in folders, by globs, on the Hub; opening them
+    formats.py           the registry of formats
+    mapped/              Arrow, whose documents stay where they are
+    json_lines/, parquet.py, row_groups.py    formats that are decoded
+    packed/              packed datasets
+    lengths_alone.py, length_counts.py, whole_numbers.py    lengths in place of documents
+    decoding/            decodes to Arrow streams what cannot be mapped
+
+Checks of documents:
+
+    checking.py          a table of documents, once all are valid
+    lengths.py           lengths, and errors for invalid documents
+    masks.py             mask columns: padding is stripped, labels are set
+    columns/             names, types and values of columns beside the tokens
+    unusable_lists.py    finds lists that cannot be used (text/ and json_lines/ find the other records)
+    rejections.py        keeps what was found
 """
 
 from typing import TYPE_CHECKING
