@@ -37,7 +37,7 @@ from packer.algorithms.bounds import lower_bound
 from packer.engine import Threads
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
-from packer.pipeline.partitioning import plan_partitions
+from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.segment_reader import LengthsReader
 from packer.pipeline.surveying import survey
 from packer.plan import NO_GROUP, apart_bound, cut_documents, deal, keep_apart

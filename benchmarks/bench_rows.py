@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer.algorithms import Algorithm, get_algorithm
 from packer.options import PackOptions
 from packer.pipeline.make_plan import plan_lengths
-from packer.pipeline.partitioning import PartitionPlan
+from packer.pipeline.partitions.partitioning import PartitionPlan
 from packer.plan import cut_documents
 from packer.stats.row_mixing import Mixing, RowSums, shuffled_share
 

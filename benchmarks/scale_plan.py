@@ -24,8 +24,8 @@ from packer.engine import Result, Threads, Watched
 from packer.notes import Note, Notes, NotesInMemory, read_note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
-from packer.pipeline.partition_plan import PartitionPlan
-from packer.pipeline.partitioning import plan_partitions
+from packer.pipeline.partitions.partition_plan import PartitionPlan
+from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.surveying import Survey, survey
 from packer.plan import Segments
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker

@@ -131,7 +131,9 @@ def test_an_interrupted_pack_resumes_to_the_same_bytes(source, undisturbed, tmp_
     assert kept == (instant not in list(INSTANTS)[:4])
     with monkeypatch.context() as watching:
         if kept:
-            watching.setattr("packer.pipeline.partitioning.note_rows", lambda *_: 1 / 0)  # planning again would fail
+            watching.setattr(
+                "packer.pipeline.partitions.partitioning.note_rows", lambda *_: 1 / 0
+            )  # planning again would fail
         pack(source, out)
     assert hashes(out) == undisturbed
     assert there.items() <= shards_in(out).items()

@@ -16,10 +16,10 @@ from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
-from packer.pipeline import partitioning
 from packer.pipeline.make_plan import plan_lengths
-from packer.pipeline.partitioning import plan_partitions
-from packer.pipeline.regions import Regions
+from packer.pipeline.partitions import partitioning
+from packer.pipeline.partitions.partitioning import plan_partitions
+from packer.pipeline.partitions.regions import Regions
 from packer.pipeline.segment_reader import LengthsReader
 from packer.pipeline.surveying import survey
 from packer.plan import cut_documents

@@ -20,7 +20,7 @@ from packer.notes import Note, Notes, NotesInMemory, make_note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.packable_segments import cut_by_policy
-from packer.pipeline.partitioning import plan_partitions
+from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.read_documents import Documents
 from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
 from packer.pipeline.surveying import survey

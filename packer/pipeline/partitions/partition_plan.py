@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.notes import Notes
-from packer.pipeline.partition_rows import PartitionJob
-from packer.pipeline.pattern_shares import Shares
-from packer.pipeline.regions import PoolStage, load
+from packer.pipeline.partitions.partition_rows import PartitionJob
+from packer.pipeline.partitions.pattern_shares import Shares
+from packer.pipeline.partitions.regions import PoolStage, load
 from packer.plan.permute import key_of, permute_all
 from packer.plan.pieces import PieceRows, ShardRows
 from packer.plan.whole_plan import even_cuts

@@ -16,8 +16,8 @@ from packer.algorithms.patterns import Patterns
 from packer.notes import Note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
-from packer.pipeline.partition_rows import LAST_RESERVE
-from packer.pipeline.regions import Regions, load
+from packer.pipeline.partitions.partition_rows import LAST_RESERVE
+from packer.pipeline.partitions.regions import Regions, load
 from packer.plan.pieces import extents_of_pieces
 from packer.plan.rows import RowExtents, drawn_rows, place_rows
 

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from packer.engine import Engine
 from packer.gather import Spans, is_remote
 from packer.notes import Note, run_stage
-from packer.pipeline.partition_plan import PartitionPlan
-from packer.pipeline.regions import PoolStage, load
+from packer.pipeline.partitions.partition_plan import PartitionPlan
+from packer.pipeline.partitions.regions import PoolStage, load
 from packer.pipeline.segment_reader import MappedDocuments
 from packer.plan.pieces import Located, Shards
 from packer.shards.row_format import RowFormat

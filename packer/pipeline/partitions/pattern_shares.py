@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.algorithms.patterns import Patterns
 from packer.notes import Note, Notes
-from packer.pipeline.regions import Regions, load
+from packer.pipeline.partitions.regions import Regions, load
 from packer.plan.shares import Share, further_share
 
 _ANY_NUMBER = 1 << 62  # of rows
