@@ -38,8 +38,8 @@ from packer.engine import Threads
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.partitions.partitioning import plan_partitions
+from packer.pipeline.planning.surveying import survey
 from packer.pipeline.segment_reader import LengthsReader
-from packer.pipeline.surveying import survey
 from packer.plan import NO_GROUP, apart_bound, cut_documents, deal, keep_apart
 
 ROW_BYTES = 8  # input_ids and labels

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from packer.algorithms import Algorithm, get_algorithm
 from packer.options import PackOptions
-from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.partitions.partitioning import PartitionPlan
+from packer.pipeline.planning.make_plan import plan_lengths
 from packer.plan import cut_documents
 from packer.stats.row_mixing import Mixing, RowSums, shuffled_share
 

@@ -26,7 +26,7 @@ from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.partitions.partition_plan import PartitionPlan
 from packer.pipeline.partitions.partitioning import plan_partitions
-from packer.pipeline.surveying import Survey, survey
+from packer.pipeline.planning.surveying import Survey, survey
 from packer.plan import Segments
 from packer.plan.partitions import BLOCK_PLACE, BlockMarker
 from packer.plan.permute import draw_bits

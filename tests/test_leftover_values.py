@@ -14,8 +14,9 @@ from test_stored_outputs import Killed, kill, stored
 import packer
 from packer import signs_of_life
 from packer.errors import PackerError, SourceError
-from packer.pipeline import choose_engine, packing, surveying
+from packer.pipeline import choose_engine, packing
 from packer.pipeline.partitions import leftover_values, partitioning
+from packer.pipeline.planning import surveying
 from packer.pipeline.write_shards import ShardTask
 from packer.plan.pieces import Located
 from packer.stores import mirror, temporary_files

@@ -15,8 +15,8 @@ from packer.engine import Threads
 from packer.errors import PackerError
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
-from packer.pipeline.make_plan import plan_lengths
-from packer.pipeline.order_plan import plan_in_order
+from packer.pipeline.planning.make_plan import plan_lengths
+from packer.pipeline.planning.order_plan import plan_in_order
 from packer.pipeline.segment_reader import LengthsReader
 from tests import naive
 from tests.packings import write
@@ -31,7 +31,7 @@ def in_parts(chunk, stretch):
     """Read `chunk` documents at a time, and arrange about `stretch` segments again together."""
     with (
         mock.patch("packer.pipeline.segment_reader.CHUNK", chunk),
-        mock.patch("packer.pipeline.order_plan.STRETCH", stretch),
+        mock.patch("packer.pipeline.planning.order_plan.STRETCH", stretch),
     ):
         yield
 

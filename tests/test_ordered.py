@@ -70,7 +70,9 @@ def test_an_interrupted_pack_uses_the_plan_in_its_notes(tmp_path, monkeypatch, a
         with pytest.raises(ZeroDivisionError):
             pack(tmp_path / "out")
     next((tmp_path / "out").glob("data-00001*")).unlink()
-    monkeypatch.setattr("packer.pipeline.order_plan._note_marks", lambda *_: 1 / 0)  # the plan is not made again
+    monkeypatch.setattr(
+        "packer.pipeline.planning.order_plan._note_marks", lambda *_: 1 / 0
+    )  # the plan is not made again
     pack(tmp_path / "out")
     assert hashes(tmp_path / "out") == hashes(tmp_path / "undisturbed")
 

@@ -16,12 +16,12 @@ from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.notes import NotesInMemory
 from packer.options import PackOptions
-from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.partitions import partitioning
 from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.partitions.regions import Regions
+from packer.pipeline.planning.make_plan import plan_lengths
+from packer.pipeline.planning.surveying import survey
 from packer.pipeline.segment_reader import LengthsReader
-from packer.pipeline.surveying import survey
 from packer.plan import cut_documents
 from packer.plan.partitions import BlockMarker
 from packer.stats.row_mixing import RowSums, shuffled_share
@@ -304,7 +304,7 @@ def test_partitions_have_no_more_segments_than_a_worker_can_hold(monkeypatch):
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_corpus_of_more_blocks_than_are_held_is_packed_whole(tmp_path, monkeypatch, pairs):
     """Its blocks are merged, and their parts are dealt; with any number of workers, as a task knows no other."""
-    monkeypatch.setattr("packer.pipeline.surveying.BlockMarker", partial(BlockMarker, most=32))
+    monkeypatch.setattr("packer.pipeline.planning.surveying.BlockMarker", partial(BlockMarker, most=32))
     documents = made_documents(4000)
     options: dict[str, Any] = {"max_len": 64, "shard_size": "40KB"}
     if pairs:

@@ -12,8 +12,8 @@ from test_pack import save_arrow
 import packer
 from packer.notes import NotedTask
 from packer.pipeline import packing
+from packer.pipeline.planning.surveying import Surveyor
 from packer.pipeline.segment_reader import MappedDocuments
-from packer.pipeline.surveying import Surveyor
 from packer.pipeline.write_shards import ShardTask
 from tests.run_pickled import run, summary
 

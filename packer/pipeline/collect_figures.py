@@ -17,8 +17,8 @@ from packer.loader.dataset import PackedDataset
 from packer.options import PackOptions
 from packer.options.pack_options import LONGEST_ROW
 from packer.paths import PathList, expanded
-from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_row_lengths import Documents, MeasuredLengths, compare_lengths, located_rows
+from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.sample_rows import packed_rows, planned_row, sample_numbers, within_limit
 from packer.pipeline.statistics import planned_statistics, row_arrays, row_batches, tokens_of_segments

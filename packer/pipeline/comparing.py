@@ -19,9 +19,9 @@ from packer.errors import PackerError, SourceError
 from packer.options import PackOptions
 from packer.options.choices import LongPolicy
 from packer.paths import expanded
-from packer.pipeline.make_plan import needs_documents, plan_lengths
 from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.packable_segments import cut_by_policy, items_and_groups, least_rows
+from packer.pipeline.planning.make_plan import needs_documents, plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.plan import Segments
 from packer.progress import Progress, silent

@@ -18,11 +18,11 @@ from packer.paths import expanded, output_path
 from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.choose_engine import chosen_rank
 from packer.pipeline.disk_space import check_writing
-from packer.pipeline.index_shards import IndexShards
-from packer.pipeline.make_plan import overlap_of
 from packer.pipeline.name_output import refuse_inside
 from packer.pipeline.packed_source import open_index_source, read_index_source, with_sources
 from packer.pipeline.packing import PackResult, write_dataset
+from packer.pipeline.planning.index_shards import IndexShards
+from packer.pipeline.planning.make_plan import overlap_of
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.rejected_list import write_rejected_list
 from packer.pipeline.segment_reader import MappedDocuments

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from packer.algorithms import get_algorithm
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline.make_plan import plan_lengths
 from packer.pipeline.measure_source import Measured, measure
+from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.plan.pieces import Located, Shards
 from packer.progress import Progress, silent

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from packer.facts import MixturePart
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.grouping import document_groups
-from packer.pipeline.make_plan import makes_own_rows
+from packer.pipeline.planning.grouping import document_groups
+from packer.pipeline.planning.make_plan import makes_own_rows
 from packer.pipeline.read_documents import SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_rejected
 from packer.progress import Progress, silent

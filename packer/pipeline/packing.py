@@ -22,11 +22,11 @@ from packer.pipeline.choose_engine import chosen_engine, chosen_rank
 from packer.pipeline.complete_pack import check_complete, written_by_another
 from packer.pipeline.disk_space import check_decoding, check_mixture, check_writing
 from packer.pipeline.growing_dataset import GrowingDataset
-from packer.pipeline.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.packed_source import refuse_decoding
 from packer.pipeline.partitions.leftover_values import leftover_values
+from packer.pipeline.planning.make_plan import makes_own_rows, plan_documents
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker

@@ -12,8 +12,8 @@ from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.paths import expanded
-from packer.pipeline.make_plan import PlannedLengths, plan_lengths
 from packer.pipeline.measure_source import Measured, measure
+from packer.pipeline.planning.make_plan import PlannedLengths, plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.plan import Segments
 from packer.progress import Progress, silent

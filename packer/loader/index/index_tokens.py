@@ -20,8 +20,8 @@ from packer.loader.index.source_lists import ListSpans, SourceLists
 from packer.loader.open_shards import Row
 from packer.loader.row_segments import restart_positions
 from packer.pipeline.apply_options import row_format_of
-from packer.pipeline.make_plan import overlap_of
 from packer.pipeline.packed_source import open_index_source, read_index_source
+from packer.pipeline.planning.make_plan import overlap_of
 from packer.pipeline.read_documents import Documents, SourceLike
 from packer.pipeline.watch_source import Watch
 from packer.plan.segments import context_of

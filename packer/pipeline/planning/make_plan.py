@@ -21,9 +21,9 @@ from packer.options import PackOptions
 from packer.pipeline.apply_options import row_format_of
 from packer.pipeline.packable_segments import cut_by_policy
 from packer.pipeline.partitions.partitioning import plan_partitions
+from packer.pipeline.planning.surveying import survey
 from packer.pipeline.read_documents import Documents
 from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
-from packer.pipeline.surveying import survey
 from packer.plan import Plan, Segments
 from packer.plan.pieces import Shards
 from packer.plan.whole_plan import PlannedShards
@@ -146,7 +146,7 @@ def plan_lengths(
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
     if groups is not None:
-        from packer.pipeline.group_plan import plan_groups
+        from packer.pipeline.planning.group_plan import plan_groups
 
         plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
         shards = PlannedShards(plan=plan, segments=segments)
@@ -176,7 +176,7 @@ def _plan_ungrouped(
 ) -> tuple[Shards, PlanTotals]:
     """Plan rows without groups; hold nothing per document."""
     if _is_in_order(options):
-        from packer.pipeline.order_plan import plan_in_order
+        from packer.pipeline.planning.order_plan import plan_in_order
 
         ordered = plan_in_order(reader, options, rows_per_shard=rows_per_shard, notes=notes, engine=engine)
         return ordered, ordered.totals
@@ -205,9 +205,9 @@ def _plan_whole(
     mapped: MappedDocuments, options: PackOptions, rows_per_shard: int, notes: Notes, engine: Engine
 ) -> tuple[Shards, PlanTotals]:
     """Plan rows with groups or limits; the whole plan is saved as one note, and then mapped."""
-    from packer.pipeline.group_plan import plan_groups
-    from packer.pipeline.grouping import document_groups
-    from packer.pipeline.limit_plan import limit_values, plan_under_limits
+    from packer.pipeline.planning.group_plan import plan_groups
+    from packer.pipeline.planning.grouping import document_groups
+    from packer.pipeline.planning.limit_plan import limit_values, plan_under_limits
 
     documents = mapped.documents
     assert documents.lengths is not None
