@@ -39,7 +39,7 @@ from packer.notes import NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.planning.surveying import survey
-from packer.pipeline.segment_reader import LengthsReader
+from packer.pipeline.segments.segment_reader import LengthsReader
 from packer.plan import NO_GROUP, apart_bound, cut_documents, deal, keep_apart
 
 ROW_BYTES = 8  # input_ids and labels

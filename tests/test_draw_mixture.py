@@ -15,8 +15,8 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline import segment_reader
 from packer.pipeline.read_documents import open_sources, read_documents
+from packer.pipeline.segments import segment_reader
 from packer.plan import hash_sample, mixture_shares
 from packer.plan.hash_sample import HashSample
 from packer.plan.mixture_shares import Take

@@ -17,8 +17,8 @@ from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
 from packer.options.choices import GroupMode
-from packer.pipeline.packable_segments import cut_by_policy
 from packer.pipeline.planning.group_plan import plan_groups
+from packer.pipeline.segments.packable_segments import cut_by_policy
 from packer.plan import (
     NO_GROUP,
     Plan,

@@ -17,7 +17,7 @@ from packer.notes import NotesInMemory
 from packer.options import PackOptions
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.planning.order_plan import plan_in_order
-from packer.pipeline.segment_reader import LengthsReader
+from packer.pipeline.segments.segment_reader import LengthsReader
 from tests import naive
 from tests.packings import write
 
@@ -30,7 +30,7 @@ limits = st.none() | st.integers(2, 5)
 def in_parts(chunk, stretch):
     """Read `chunk` documents at a time, and arrange about `stretch` segments again together."""
     with (
-        mock.patch("packer.pipeline.segment_reader.CHUNK", chunk),
+        mock.patch("packer.pipeline.segments.segment_reader.CHUNK", chunk),
         mock.patch("packer.pipeline.planning.order_plan.STRETCH", stretch),
     ):
         yield

@@ -21,7 +21,7 @@ from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.partitions.regions import Regions
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.planning.surveying import survey
-from packer.pipeline.segment_reader import LengthsReader
+from packer.pipeline.segments.segment_reader import LengthsReader
 from packer.plan import cut_documents
 from packer.plan.partitions import BlockMarker
 from packer.stats.row_mixing import RowSums, shuffled_share

@@ -13,7 +13,7 @@ import packer
 from packer.notes import NotedTask
 from packer.pipeline import packing
 from packer.pipeline.planning.surveying import Surveyor
-from packer.pipeline.segment_reader import MappedDocuments
+from packer.pipeline.segments.segment_reader import MappedDocuments
 from packer.pipeline.write_shards import ShardTask
 from tests.run_pickled import run, summary
 

@@ -20,9 +20,9 @@ from packer.options import PackOptions
 from packer.options.choices import LongPolicy
 from packer.paths import expanded
 from packer.pipeline.measure_source import Measured, measure
-from packer.pipeline.packable_segments import cut_by_policy, items_and_groups, least_rows
 from packer.pipeline.planning.make_plan import needs_documents, plan_lengths
 from packer.pipeline.read_documents import SourceLike
+from packer.pipeline.segments.packable_segments import cut_by_policy, items_and_groups, least_rows
 from packer.plan import Segments
 from packer.progress import Progress, silent
 from packer.sources.length_counts import read_length_counts

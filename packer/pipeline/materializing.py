@@ -25,7 +25,7 @@ from packer.pipeline.planning.index_shards import IndexShards
 from packer.pipeline.planning.make_plan import overlap_of
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.rejected_list import write_rejected_list
-from packer.pipeline.segment_reader import MappedDocuments
+from packer.pipeline.segments.segment_reader import MappedDocuments
 from packer.pipeline.shard_maker import ShardMaker
 from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards

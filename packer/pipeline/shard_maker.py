@@ -16,7 +16,7 @@ from packer.facts.rejection import REMEDY
 from packer.gather import Spans, held_spans
 from packer.labels import NO_LOSS
 from packer.pipeline.partitions.leftover_values import LeftoverValues
-from packer.pipeline.segment_reader import MappedDocuments, lists_of
+from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
 from packer.plan.pieces import Located, ShardRows, Shards
 from packer.plan.segments import context_of
 from packer.shards.kept_columns import KeptValues

@@ -29,7 +29,7 @@ from packer.gather import Spans, is_remote
 from packer.notes import Note, run_stage
 from packer.pipeline.partitions.partition_plan import PartitionPlan
 from packer.pipeline.partitions.regions import PoolStage, load
-from packer.pipeline.segment_reader import MappedDocuments
+from packer.pipeline.segments.segment_reader import MappedDocuments
 from packer.plan.pieces import Located, Shards
 from packer.shards.row_format import RowFormat
 from packer.shards.segment_values import SegmentValues

@@ -17,7 +17,7 @@ from packer.notes import Note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
 from packer.pipeline.partitions.pattern_shares import Shares
-from packer.pipeline.segment_reader import SegmentReader, documents_of
+from packer.pipeline.segments.segment_reader import SegmentReader, documents_of
 from packer.plan import Segments, items_of
 from packer.plan.partitions import Partitions
 from packer.plan.pieces import Located, ShardRows, pieces_of

@@ -29,7 +29,7 @@ from packer.pipeline.partitions.partition_rows import PartitionJob, note_rows, t
 from packer.pipeline.partitions.pattern_shares import Shares, share_further, share_with_regions
 from packer.pipeline.partitions.regions import PoolStage, Regions, load
 from packer.pipeline.planning.surveying import Survey
-from packer.pipeline.segment_reader import SegmentReader
+from packer.pipeline.segments.segment_reader import SegmentReader
 from packer.plan.partitions import make_partitions
 from packer.plan.pieces import extents_of_pieces
 from packer.progress import Progress, silent

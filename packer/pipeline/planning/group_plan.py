@@ -11,7 +11,7 @@ from packer.algorithms.patterns import Patterns
 from packer.facts import GroupTotals, PlanTotals
 from packer.options import PackOptions
 from packer.pipeline.apply_options import solve_histogram
-from packer.pipeline.packable_segments import account_of, items_and_groups, least_rows
+from packer.pipeline.segments.packable_segments import account_of, items_and_groups, least_rows
 from packer.plan import (
     NO_GROUP,
     Plan,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_numpy
 from packer.errors import PackerError
 from packer.gather import lengths_of
-from packer.pipeline.segment_reader import MappedDocuments, lists_of
+from packer.pipeline.segments.segment_reader import MappedDocuments, lists_of
 from packer.plan.pieces import PieceRows, ShardRows, pieces_of
 from packer.shards.manifest import Manifest
 from packer.shards.reader import check_batch, open_shard

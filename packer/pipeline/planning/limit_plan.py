@@ -13,7 +13,7 @@ from packer.algorithms.bounds import vector_bounds
 from packer.errors import SourceError
 from packer.facts import PlanTotals
 from packer.options import PackOptions
-from packer.pipeline.packable_segments import account_of
+from packer.pipeline.segments.packable_segments import account_of
 from packer.plan import Plan, Segments
 from packer.plan.vector_packing import pack_vectors
 from packer.plan.whole_plan import even_cuts

@@ -19,11 +19,17 @@ from packer.facts import PlanTotals
 from packer.notes import Note, Notes, NotesInMemory, make_note
 from packer.options import PackOptions
 from packer.pipeline.apply_options import row_format_of
-from packer.pipeline.packable_segments import cut_by_policy
 from packer.pipeline.partitions.partitioning import plan_partitions
 from packer.pipeline.planning.surveying import survey
 from packer.pipeline.read_documents import Documents
-from packer.pipeline.segment_reader import LengthsReader, MappedDocuments, SegmentReader, SourceReader, lists_of
+from packer.pipeline.segments.packable_segments import cut_by_policy
+from packer.pipeline.segments.segment_reader import (
+    LengthsReader,
+    MappedDocuments,
+    SegmentReader,
+    SourceReader,
+    lists_of,
+)
 from packer.plan import Plan, Segments
 from packer.plan.pieces import Shards
 from packer.plan.whole_plan import PlannedShards

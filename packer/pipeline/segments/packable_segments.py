@@ -12,8 +12,8 @@ from packer.errors import SourceError
 from packer.facts import Account
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
-from packer.pipeline.turns import split_at_turns
-from packer.pipeline.untrained import without_untrained
+from packer.pipeline.segments.turns import split_at_turns
+from packer.pipeline.segments.untrained import without_untrained
 from packer.plan import Segments, apart_bound, count_documents, items_of, together_bound
 from packer.sources import TokenTable
 

@@ -13,8 +13,8 @@ from packer.gather import lengths_of
 from packer.options import PackOptions
 from packer.pipeline.apply_options import cut_lengths_of
 from packer.pipeline.read_documents import Documents
-from packer.pipeline.turns import split_at_turns
-from packer.pipeline.untrained import without_untrained
+from packer.pipeline.segments.turns import split_at_turns
+from packer.pipeline.segments.untrained import without_untrained
 from packer.plan import Segments
 from packer.sources import TokenTable
 
