@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import packer
 from packer.errors import PackerError
-from packer.pipeline import segment_differences
+from packer.pipeline.verification import segment_differences
 from packer.sources import open_source
 
 WORDS = ["news", "code", None, "books", ""]

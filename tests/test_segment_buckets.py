@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import packer
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline import against_source, packed_segments, segment_buckets
 from packer.pipeline.read_documents import open_sources
-from packer.pipeline.segment_buckets import Buckets
+from packer.pipeline.verification import against_source, packed_segments, segment_buckets
+from packer.pipeline.verification.segment_buckets import Buckets
 from packer.pipeline.verifying import compare_opened
 from packer.progress import silent
 from packer.shards.reader import read_manifest

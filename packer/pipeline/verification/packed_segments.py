@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer.arrow import as_arrow, as_numpy
 from packer.errors import PackerError
 from packer.gather import TokenColumn
-from packer.pipeline.segment_buckets import Buckets, distributed
+from packer.pipeline.verification.segment_buckets import Buckets, distributed
 from packer.shards.kept_columns import values_at
 from packer.shards.manifest import Manifest
 from packer.shards.reader import open_shard

@@ -14,8 +14,8 @@ from packer.arrow import written
 from packer.gather import Spans, gather, held_spans, mask_context
 from packer.labels import NO_LOSS
 from packer.options import PackOptions
-from packer.pipeline.packed_segments import PackedSegments
 from packer.pipeline.segments.segment_reader import lists_of
+from packer.pipeline.verification.packed_segments import PackedSegments
 from packer.plan import Segments
 from packer.shards.kept_columns import KeptValues, same_values, tokens_at
 from packer.sources import SourceOrder, TokenTable

@@ -14,10 +14,10 @@ from packer.arrow import as_arrow
 from packer.errors import SourceError
 from packer.facts import Account, MixturePart, SourceIdentity
 from packer.options import PackOptions
-from packer.pipeline.packed_segments import PackedSegments
 from packer.pipeline.planning.group_plan import group_totals
 from packer.pipeline.segments.packable_segments import account_of
 from packer.pipeline.segments.segment_reader import lists_of
+from packer.pipeline.verification.packed_segments import PackedSegments
 from packer.plan import Segments, cut_documents, together_bound
 from packer.shards.figures import differences
 from packer.shards.kept_columns import KeptValues

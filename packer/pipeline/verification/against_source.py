@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from packer.algorithms import OrderAlgorithm, get_algorithm
 from packer.pipeline.apply_options import cut_lengths_of
-from packer.pipeline.packed_segments import PackedSegments, read_segments
-from packer.pipeline.recounting import SourceCounts
-from packer.pipeline.segment_differences import ExpectedSegments, TableDifferences
 from packer.pipeline.segments.segment_reader import lists_of
 from packer.pipeline.segments.turns import split_at_turns
 from packer.pipeline.segments.untrained import without_untrained
+from packer.pipeline.verification.packed_segments import PackedSegments, read_segments
+from packer.pipeline.verification.recounting import SourceCounts
+from packer.pipeline.verification.segment_differences import ExpectedSegments, TableDifferences
 from packer.plan import Segments
 from packer.progress import Progress
 from packer.shards.manifest import Manifest
