@@ -3,18 +3,15 @@
 - `packing`: packs a source; `tokenizing`: tokenizes text and stops there; `name_output`: where they write by default
 - `appending`: packs more documents onto a packed dataset (`growing_dataset`, `known_documents`)
 - `open_inputs`, `read_documents`: open a source or a mixture, and read it as one sequence of documents
-- `segment_reader`: cuts any range of documents into segments, chats at `turns`, and without `untrained` ones
-- `make_plan`: plans the rows in one of three ways
-    - `partitioning`: partitions pack their own documents (`partition_rows`), regions pack leftovers (`leftover_rows`)
-    - `order_plan`: rows follow the order of the source
-    - `group_plan`: groups of documents are kept together or apart; `limit_plan`: rows have limits besides tokens
-- `index_shards`: takes the rows of an index instead (`materializing`); `packed_source` opens what was packed again
-- `shard_maker`, `write_shards`: make and write the shards of a plan; `leftover_values`: values that travel to the pool
+- `segments/`: documents cut into segments
+- `planning/`: plans of the rows; `partitions/`: those of histogram algorithms
+- `shard_maker`, `write_shards`: make and write the shards of a plan
+- `materializing`: writes the rows of an index with their tokens; `packed_source` opens what was packed again
 - `complete_pack`, `complete_output`: whether an output that is there already is what is asked for, and intact
 - `watch_source`, `disk_space`: source files must not change, rows must fit
 - `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
 - `collect_figures`, `sample_rows`: collect everything that a report shows
-- `verifying`: compares rows with their source (`against_source`) and counts the totals again (`recounting`)
+- `verifying`: checks a packed dataset by itself; `verification/`: compares it with its source
 
 Importing this package imports none of them.
 """
