@@ -227,6 +227,17 @@ def test_rows_stay_within_all_limits(tmp_path, kind):
     assert manifest.packs <= 1.05 * manifest.totals.lower_bound
 
 
+def test_a_limit_needs_no_policy_for_long_documents_if_there_are_none(tmp_path):
+    path = write(tmp_path / "l.parquet", images=made_images(LENGTHS))
+    shards = []
+    for options in ({}, {"long": "error"}):
+        output = tmp_path / f"packed-{len(options)}"
+        packer.pack(path, output, max_len=64, lengths_column="num_tokens", limit=["images:12"], **options)
+        assert not list(packer.verify(output, path))
+        shards.append([digest for file, digest in sorted(hashes(output).items()) if file.endswith(".arrow")])
+    assert shards[0] == shards[1]
+
+
 def test_verify_finds_a_row_above_its_limit(tmp_path):
     path = write(tmp_path / "l.parquet", images=made_images(LENGTHS))
     options = {"max_len": 64, "long": "drop", "lengths_column": "num_tokens", "keep": ["images"]}
@@ -250,7 +261,11 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
         ),
         ({"limit": ["images:0"]}, "give a column and the most"),
         ({"limit": ["images:3", "images:4"]}, "names 'images' twice"),
-        ({"limit": ["images:9"], "long": "split"}, "long is split, and limit needs whole documents"),
+        (
+            {"limit": ["images:9"], "long": "split", "max_len": 30},
+            r"has \d+ tokens and max_len is 30 \(\d+ documents are longer\); with limit none is split: choose",
+        ),
+        ({"limit": ["images:9"], "long": "split", "overlap": 2}, "limit does not go with overlap"),
         ({"limit": ["images:9"], "group_by": "images"}, "limit does not go with group_by"),
         ({"limit": ["images:9"], "algorithm": "ffd"}, "limit does not go with algorithm ffd"),
         ({"limit": ["num_tokens:9"]}, "limit names a column of tokens or lengths"),

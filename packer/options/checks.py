@@ -189,13 +189,12 @@ def _check_limits(options: PackOptions) -> None:
         "--group-by": options.group_by is not None,
         "--pairs": options.pairs,
         "--split-at turns": options.split_at == "turns",
+        "--overlap": options.overlap > 0,
         f"--algorithm {options.algorithm}": get_algorithm(options.algorithm).name != "auto",
     }
     for name, is_set in others.items():
         if is_set:
             raise PackerError(f"--limit does not go with {name}: leave one out")
-    if options.long == "split":
-        raise PackerError("--long is split, and --limit needs whole documents: choose --long drop, truncate or error")
     of_tokens = {*options.keep_tokens, options.input_column, options.labels_column, options.lengths_column}
     if set(options.limits) & of_tokens:
         raise PackerError("--limit names a column of tokens or lengths: name one with a number for each document")

@@ -51,8 +51,10 @@ def cut_lengths_of(
         first_document: number of the first of these documents in the source, for messages.
 
     Raises:
-        SourceError: `long` is "error" and a document is longer than max_len.
+        SourceError: `long` is "error", or "split" with limits, and a document is longer than max_len.
     """
+    if options.limit and options.long == "split":
+        _refuse_long(options, lengths, first_document)
     if options.pairs:
         return cut_pairs(
             lengths,
@@ -73,6 +75,18 @@ def cut_lengths_of(
         threads=threads,
         first_document=first_document,
     )
+
+
+def _refuse_long(options: PackOptions, lengths: NDArray[np.int32], first_document: int) -> None:
+    """Raise a SourceError if a document is longer than a row: what it takes of a limit cannot be split."""
+    is_long = lengths > options.max_len
+    if is_long.any():
+        first = int(is_long.argmax())
+        raise SourceError(
+            f"document {first_document + first} has {lengths[first]:,} tokens and max_len is {options.max_len:,} "
+            f"({is_long.sum():,} documents are longer); with --limit none is split: "
+            "choose --long drop or truncate"
+        )
 
 
 def kept_lengths_of(options: PackOptions, lengths: NDArray[np.int32], first_document: int = 0) -> NDArray[np.int32]:
