@@ -37,6 +37,7 @@ TYPES = {
     "input_ids": pa.list_(pa.int32()),
     "labels": pa.list_(pa.int32()),
     "weight": pa.float64(),
+    "images": pa.int64(),
     "source": pa.string(),
     "clean": pa.bool_(),
     "logprob": pa.list_(pa.float32()),

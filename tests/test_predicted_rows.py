@@ -1,4 +1,5 @@
-"""`stats` and `compare` predict the rows that `pack` writes: mixtures, groups and pairs from every kind of source."""
+"""`stats` and `compare` predict the rows that `pack` writes: mixtures, groups, pairs and limits from every kind of
+source."""
 
 import json
 from dataclasses import replace
@@ -13,7 +14,7 @@ import packer
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.pipeline import compare, dataset_statistics
+from packer.pipeline import compare, dataset_statistics, packed_statistics, row_length_statistics
 from packer.pipeline import pack as run_pack
 from tests import test_kept
 from tests.chat_templates import save_tokenizer
@@ -96,6 +97,32 @@ def test_stats_predict_the_rows_of_groups(tmp_path, kinds, mode, algorithm, mixe
     found, made = predicted_and_packed(sources, tmp_path / "out", options)
     assert_alike(found, made)
     assert made.totals.packs - made.totals.groups.packs_ungrouped >= (mode == "together")
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_stats_predict_the_rows_within_limits(tmp_path, kinds, mixed):
+    sources = []
+    for number, (count, kind) in enumerate(zip((200, 60), kinds, strict=True)):
+        (tmp_path / str(number)).mkdir()
+        images = [document * 5 % 8 for document in range(count)]
+        columns = {"input_ids": documents_of(number, count), "images": images}
+        sources.append(write(tmp_path / str(number), kind, columns))
+    options = PackOptions(max_len=48, long="drop", limit=("images:7",), max_segments=6)
+    cases = [(source, options) for source in sources]
+    if mixed:
+        cases = [(sources, replace(options, weights=(0.5, 2.25), mix_unit="epochs"))]
+    for number, (source, asked) in enumerate(cases):
+        out = tmp_path / f"out-{number}"
+        found, made = predicted_and_packed(source, out, asked)
+        assert_alike(found, made)
+        assert found.packs > dataset_statistics(source, options=replace(asked, limit=())).packs
+        lengths = row_length_statistics(source, options=asked, max_lens=[32, 48])
+        assert lengths.lengths[-1].packs == found.packs
+        sums = [int(row["images"].sum()) for row in packer.load(out)]
+        [planned], [packed] = found.limits, packed_statistics(out).limits
+        assert (packed.column, packed.limit, packed.mean, packed.largest) == ("images", 7, np.mean(sums), max(sums))
+        assert planned == packed
 
 
 @pytest.mark.parametrize("kind", test_kept.KINDS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from packer.cli import cli
 from packer.options import PackOptions
 from packer.pipeline import row_length_statistics
-from packer.pipeline.measure_row_lengths import describe_length
+from packer.pipeline.measure_row_lengths import DocumentLengths, describe_length
 from packer.report import render_row_lengths
 from packer.stats import RowLength, RowLengths, RowWork
 from packer.stats.model_work import KEYS_OF_MATRICES, attention_share
@@ -78,7 +78,7 @@ def test_documents_are_split_and_tokens_cut_as_counted_by_hand(lengths, max_len,
     if not any(placed):
         return
     options = PackOptions(max_len=max_len, long=long, algorithm=algorithm)
-    found = describe_length(np.array(lengths, np.int32), options, groups=None, documents_per_step=8)
+    found = describe_length(DocumentLengths(np.array(lengths, np.int32)), options, documents_per_step=8)
     assert found.tokens_lost == sum(lengths) - sum(placed)
     if algorithm == "wrapped":
         pieces = [segment for row in naive.wrapped(placed, max_len) for segment in row]
@@ -93,9 +93,9 @@ def test_documents_are_split_and_tokens_cut_as_counted_by_hand(lengths, max_len,
 def test_repeated_tokens_and_left_truncation_do_not_count_as_cut() -> None:
     lengths = np.array([10, 4, 4], np.int32)
     overlapping = PackOptions(max_len=4, overlap=1)  # 0-3, 3-6, 6-9
-    assert describe_length(lengths, overlapping, groups=None, documents_per_step=1).tokens_without_context == 6
+    assert describe_length(DocumentLengths(lengths), overlapping, documents_per_step=1).tokens_without_context == 6
     left = PackOptions(max_len=4, long="truncate", truncate_side="left")
-    found = describe_length(lengths, left, groups=None, documents_per_step=1)
+    found = describe_length(DocumentLengths(lengths), left, documents_per_step=1)
     assert (found.tokens_without_context, found.tokens_lost) == (0, 6)
 
 

@@ -15,7 +15,7 @@ from packer.cli.stats import WITHOUT
 from packer.options import PackOptions
 from packer.options.command_options import JsonOption, StatsOptions
 
-NOT_COMPARED = ("max_len", "algorithm", "gap", "time_limit", "overlap", "truncate_side", "align")
+NOT_COMPARED = ("max_len", "algorithm", "gap", "time_limit", "limit", "overlap", "truncate_side", "align")
 
 
 @command(short_help="Compare the rows that each algorithm needs.")

@@ -50,8 +50,8 @@ def stats(
 ) -> None:
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
 
-    It predicts as many rows as `pack` makes with the same options, also for mixtures, groups and pairs. Several row
-    lengths are compared in a table, to choose one.
+    It predicts as many rows as `pack` makes with the same options, also for mixtures, groups, pairs and
+    limits. Several row lengths are compared in a table, to choose one.
     """
     source, weights = sources_and_weights(dataset, sources)
     files = values_of(PlotOptions, values) | {"report": values["report"]}

@@ -17,8 +17,8 @@ from packer.loader.dataset import PackedDataset
 from packer.options import PackOptions
 from packer.options.pack_options import LONGEST_ROW
 from packer.paths import PathList, expanded
-from packer.pipeline.measure_row_lengths import Documents, MeasuredLengths, compare_lengths, located_rows
-from packer.pipeline.planning.make_plan import plan_lengths
+from packer.pipeline.measure_row_lengths import DocumentLengths, MeasuredLengths, compare_lengths, located_rows
+from packer.pipeline.planning.make_plan import is_planned_whole, plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.sample_rows import packed_rows, planned_row, sample_numbers, within_limit
 from packer.pipeline.statistics import planned_statistics, row_arrays, row_batches, tokens_of_segments
@@ -59,7 +59,8 @@ def dataset_figures(
         chosen = compared.smallest or compared.lengths[-1]
         options = replace(options, max_len=chosen.max_len)
     measured = reader.at(options)
-    planned = plan_lengths(measured.lengths_for(options), options, groups=measured.groups, progress=progress)
+    lengths = measured.lengths_for(options)
+    planned = plan_lengths(lengths, options, groups=measured.groups, limits=measured.limits, progress=progress)
     stats = planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
     histogram = tokens_of_segments(planned.segments)
     sums, parts = RowSums(), ProfileParts()
@@ -150,7 +151,7 @@ def _packed_figures(
         mixing=sums.finish(),
         shuffled_share=shuffled_share(histogram),
         profile=RowProfile.of(parts, histogram),
-        row_lengths=_compare_lengths(lambda _: (documents, None), options, (), documents_per_step, progress)
+        row_lengths=_compare_lengths(lambda _: DocumentLengths(documents), options, (), documents_per_step, progress)
         if _has_whole_documents(manifest)
         else None,
         rows=packed_rows(dataset, decode),
@@ -158,9 +159,9 @@ def _packed_figures(
 
 
 def _has_whole_documents(manifest: Manifest) -> bool:
-    """Return whether other row lengths can be planned from the rows: nothing was lost, and no groups or turns count."""
+    """Return whether other row lengths can be planned from the rows: nothing was lost, and only lengths count."""
     options = manifest.options
-    return not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens"
+    return not manifest.totals.tokens_lost and not is_planned_whole(options) and options.split_at == "tokens"
 
 
 def _document_lengths(folder: AnyPath, manifest: Manifest) -> NDArray[np.int32]:
@@ -199,7 +200,7 @@ def _document_lengths(folder: AnyPath, manifest: Manifest) -> NDArray[np.int32]:
 
 
 def _compare_lengths(
-    documents_at: Callable[[PackOptions], Documents],
+    documents_at: Callable[[PackOptions], DocumentLengths],
     options: PackOptions,
     max_lens: Sequence[int],
     documents_per_step: int,

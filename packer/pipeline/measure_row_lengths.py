@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,18 @@ from packer.plan.pieces import Located, Shards
 from packer.progress import Progress, silent
 from packer.stats import RowLength, RowLengths, RowWork, row_length
 
-Documents: TypeAlias = "tuple[NDArray[np.int32], NDArray[np.int32] | None]"
-"""(lengths, groups), both of shape (documents,); groups are None without `--group-by`."""
+
+class DocumentLengths(NamedTuple):
+    """Documents in the order in which they are packed."""
+
+    lengths: NDArray[np.int32]
+    """(documents,) tokens of each document."""
+
+    groups: NDArray[np.int32] | None = None
+    """(documents,) group of each document; None without `--group-by`."""
+
+    limits: Mapping[str, NDArray[np.int32]] = {}
+    """(documents,) what each document takes of each limit, by column."""
 
 
 class MeasuredLengths:
@@ -46,10 +56,10 @@ class MeasuredLengths:
             self._measured = options.max_len, measure(self._source, options, self._progress)
         return self._measured[1]
 
-    def in_order(self, options: PackOptions) -> Documents:
-        """Return (lengths, groups) of the documents at `options.max_len`, in the order in which they are packed."""
+    def in_order(self, options: PackOptions) -> DocumentLengths:
+        """Return the documents at `options.max_len`, in the order in which they are packed."""
         measured = self.at(options)
-        return measured.lengths_for(options), measured.groups
+        return DocumentLengths(measured.lengths_for(options), measured.groups, measured.limits)
 
 
 def row_length_statistics(
@@ -79,7 +89,7 @@ def row_length_statistics(
 
 
 def compare_lengths(
-    documents_at: Callable[[PackOptions], Documents],
+    documents_at: Callable[[PackOptions], DocumentLengths],
     options: PackOptions,
     max_lens: Sequence[int],
     *,
@@ -90,7 +100,7 @@ def compare_lengths(
     """Describe the rows of each length.
 
     Args:
-        documents_at: function that returns (lengths, groups) of the documents, in the order in which they are packed.
+        documents_at: function that returns the documents, in the order in which they are packed.
         options: options of the pack; their `max_len` is not used.
         max_lens: tokens per row, ascending, at least one.
         documents_per_step: documents per optimizer step in unpacked training.
@@ -104,15 +114,15 @@ def compare_lengths(
     for done, max_len in enumerate(max_lens):
         try:
             at_length = replace(options, max_len=max_len)
-            lengths, groups = documents_at(at_length)
+            documents = documents_at(at_length)
             progress(f"length {max_len}", done, len(max_lens))
-            found.append(describe_length(lengths, at_length, groups=groups, documents_per_step=documents_per_step))
+            found.append(describe_length(documents, at_length, documents_per_step=documents_per_step))
         except PackerError:
             if not skips or (max_len == max_lens[-1] and not found):
                 raise
     progress("length", len(max_lens), len(max_lens))
     return RowLengths(
-        documents=len(lengths),
+        documents=len(documents.lengths),
         tokens=found[-1].tokens,
         algorithm=get_algorithm(options.algorithm).name,
         documents_per_step=documents_per_step,
@@ -120,17 +130,15 @@ def compare_lengths(
     )
 
 
-def describe_length(
-    lengths: NDArray[np.int32], options: PackOptions, *, groups: NDArray[np.int32] | None, documents_per_step: int
-) -> RowLength:
+def describe_length(documents: DocumentLengths, options: PackOptions, *, documents_per_step: int) -> RowLength:
     """Return the figures of the rows of one length, `options.max_len`.
 
-    Arguments are those of `plan_lengths` and `row_length_statistics`.
+    Other arguments are those of `row_length_statistics`.
 
     Raises:
         SourceError: there is nothing to pack, or a document is longer than max_len and that is an error.
     """
-    planned = plan_lengths(lengths, options, groups=groups)
+    planned = plan_lengths(documents.lengths, options, groups=documents.groups, limits=documents.limits)
     work = RowWork()
     tokens_after_start = 0
     for rows in located_rows(planned.shards):

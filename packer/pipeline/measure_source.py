@@ -1,9 +1,9 @@
-"""Measure a source without its tokens: the length of every document, and its group."""
+"""Measure a source without its tokens: the length of every document, its group, and what it takes of limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from packer.facts import MixturePart
 from packer.options import PackOptions
 from packer.paths import expanded
 from packer.pipeline.planning.grouping import document_groups
-from packer.pipeline.planning.make_plan import makes_own_rows
-from packer.pipeline.read_documents import SourceLike, open_sources
+from packer.pipeline.planning.limit_plan import limit_values
+from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows
+from packer.pipeline.read_documents import Documents, SourceLike, open_sources
 from packer.pipeline.source_warnings import warn_of_rejected
 from packer.progress import Progress, silent
 from packer.sources import Survey
@@ -23,11 +24,11 @@ from packer.sources.mixtures.origins import Origins
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Lengths and groups of documents, in the order in which they are packed."""
+    """Lengths of documents, and their groups or what they take of limits, in the order in which they are packed."""
 
     lengths: NDArray[np.int32]
-    """(documents,) tokens of each document. Without groups, a mixture is in the order for histogram algorithms; see
-    `lengths_for`."""
+    """(documents,) tokens of each document. Without groups and limits, a mixture is in the order for histogram
+    algorithms; see `lengths_for`."""
 
     groups: NDArray[np.int32] | None
     """(documents,) group of each document, NO_GROUP for none; None without groups."""
@@ -41,15 +42,18 @@ class Measured:
     order: NDArray[Any] | None = None
     """(documents,) position of each document in the own order of a mixture; None if they are in it."""
 
+    limits: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
+    """(documents,) what each document takes of each limit, by column."""
+
     def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
         """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
-        if self.groups is not None or makes_own_rows(options):
+        if is_planned_whole(options) or makes_own_rows(options):
             return self.lengths
         return _in_order(self.lengths, self.survey.order(self.lengths))
 
     def origins_for(self, options: PackOptions) -> Origins | None:
         """Return the source behind each document, in the order of `lengths_for`; None for a single source."""
-        if self.groups is not None or makes_own_rows(options):
+        if is_planned_whole(options) or makes_own_rows(options):
             return self.survey.origins(self.order)
         return self.survey.origins(self.survey.order(self.lengths))
 
@@ -59,23 +63,33 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
 
     Args:
         source: a source or sources, as for `pack`.
-        options: options of the pack; those for reading, mixing and grouping are used.
+        options: options of the pack; those for reading, mixing, grouping and limits are used.
         progress: callback, called with "lengths", "decode" or "tokenize", in bytes of the files.
 
     Raises:
         PackerError: the source cannot be read, or does not fit the options.
     """
-    is_grouped = options.group_by is not None
     opened = open_sources(expanded(source), options)
-    survey = opened.survey(progress, with_extra=is_grouped)
+    survey = opened.survey(progress, with_extra=is_planned_whole(options))
     warn_of_rejected(opened)
     lengths, mixture = survey.lengths(), survey.identity.mixture
-    if options.group_by is None:
+    if not is_planned_whole(options):
         return Measured(lengths=lengths, groups=None, mixture=mixture, survey=survey)
     order = survey.order(lengths)
-    groups = document_groups({options.group_by: survey.column(options.group_by)}, survey.lists(order), options)
     lengths = _in_order(lengths, order)
-    return Measured(lengths=lengths, groups=groups, mixture=mixture, survey=survey, order=order)
+    documents = Documents(
+        source=survey.source, identity=survey.identity, lengths=lengths, origins=survey.origins(order)
+    )
+    columns = {name: survey.column(name) for name in options.value_columns}
+    lists = survey.lists(order)
+    return Measured(
+        lengths=lengths,
+        groups=document_groups(columns, lists, options),
+        limits=limit_values(columns, lists, options, documents.describe),
+        mixture=mixture,
+        survey=survey,
+        order=order,
+    )
 
 
 def _in_order(lengths: NDArray[np.int32], order: NDArray[Any] | None) -> NDArray[np.int32]:

@@ -26,7 +26,7 @@ from packer.pipeline.name_output import default_output, refuse_inside
 from packer.pipeline.open_inputs import request_of, with_texts
 from packer.pipeline.packed_source import refuse_decoding
 from packer.pipeline.partitions.leftover_values import leftover_values
-from packer.pipeline.planning.make_plan import makes_own_rows, plan_documents
+from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows, plan_documents
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker
@@ -228,7 +228,7 @@ def pack_into(
 
     # Check every document, and that an interrupted run had the same source.
     notes = notes_in(claimed)
-    is_whole = options.group_by is not None or bool(options.limit)
+    is_whole = is_planned_whole(options)
     is_in_order = not makes_own_rows(options)
     documents = read_documents(mapped, progress, hold_lengths=is_whole, interleaved=is_in_order)
     _refuse_changed(claimed, notes, documents.identity, overwrite=overwrite)

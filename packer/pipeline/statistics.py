@@ -12,6 +12,7 @@ from packer.algorithms import get_algorithm
 from packer.arrow import as_numpy
 from packer.options import PackOptions
 from packer.paths import expanded
+from packer.pipeline.measure_row_lengths import located_rows
 from packer.pipeline.measure_source import Measured, measure
 from packer.pipeline.planning.make_plan import PlannedLengths, plan_lengths
 from packer.pipeline.read_documents import SourceLike
@@ -29,6 +30,7 @@ from packer.stats import (
     mixing_of,
     packed_stats,
 )
+from packer.stats.row_limits import LimitSums
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -56,7 +58,7 @@ def dataset_statistics(
     """
     measured = measure(source, options, progress)
     lengths = measured.lengths_for(options)
-    planned = plan_lengths(lengths, options, groups=measured.groups, progress=progress)
+    planned = plan_lengths(lengths, options, groups=measured.groups, limits=measured.limits, progress=progress)
     return planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
 
 
@@ -64,6 +66,10 @@ def planned_statistics(
     measured: Measured, planned: PlannedLengths, options: PackOptions, *, documents_per_step: int
 ) -> DatasetStats:
     """Describe a dataset that was measured, and the rows that were planned of it."""
+    limits = LimitSums(options.limits)
+    if options.limit:
+        for rows in located_rows(planned.shards):
+            limits.add({name: values[rows.documents] for name, values in measured.limits.items()}, rows.row_starts)
     return dataset_stats(
         lengths=measured.lengths,
         histogram=tokens_of_segments(planned.segments),
@@ -73,6 +79,7 @@ def planned_statistics(
         max_segments=options.max_segments,
         documents_per_step=documents_per_step,
         mixture=measured.mixture,
+        limits=limits.finish(),
     )
 
 
@@ -97,6 +104,7 @@ def packed_statistics(packed: str | AnyPath) -> PackedStats:
             lower_bound=manifest.totals.lower_bound,
             max_len=manifest.max_len,
             rows=row_arrays(folder, manifest),
+            limits=manifest.options.limits,
         )
 
 
@@ -120,6 +128,7 @@ def row_arrays(folder: AnyPath, manifest: Manifest, *, every: int = 1) -> Iterat
             seq_lengths=as_numpy(batch["seq_lengths"].values),
             doc_ids=as_numpy(batch["doc_ids"].values),
             seq_tokens=as_numpy(batch["seq_tokens"].values) if "seq_tokens" in batch.schema.names else None,
+            limited={name: as_numpy(batch[name].values) for name in manifest.options.limits},
         )
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from packer.facts import MixturePart
 from packer.report.plain_text import count_of, number, percent, render_bars, render_table
 from packer.stats import DatasetStats, Distribution, Epoch, Mixing, PackedStats, Padding
+from packer.stats.row_limits import LimitUse
 
 
 def render_stats(stats: DatasetStats, *, unicode: bool = True, mix_unit: str = "tokens") -> str:
@@ -21,6 +22,7 @@ def render_stats(stats: DatasetStats, *, unicode: bool = True, mix_unit: str = "
         f"Packed: {count_of(stats.packs, 'row')} of {stats.max_len:,} tokens, {percent(stats.efficiency)} full "
         f"(lower bound {stats.lower_bound:,})",
     ]
+    lines += [f"{use.column}: {number(use.mean)} {_of_limit(use)}" for use in stats.limits]
     if stats.mixture:
         lines.append(render_mixture(stats.mixture, unit=mix_unit))
     lines += ["", render_distribution(stats.lengths, "Tokens per document", unicode=unicode)]
@@ -40,6 +42,7 @@ def render_packed_stats(stats: PackedStats, *, unicode: bool = True) -> str:
         ["documents", f"{stats.documents:,}", f"{number(stats.packing_factor)} per row"],
         ["segments", f"{stats.segments:,}", "documents, and pieces of split ones"],
         ["tokens", f"{stats.tokens:,}", f"the rows are {percent(stats.efficiency)} full"],
+        *([use.column, number(use.mean), _of_limit(use)] for use in stats.limits),
         ["padding", percent(stats.padding.packed), f"{number(stats.mean_padding)} tokens per row"],
         ["lower bound", f"{stats.lower_bound:,}", f"rows that any packing needs; here {stats.packs:,}"],
         ["attention", percent(stats.attention_share), "of the work if a row were one document"],
@@ -55,6 +58,11 @@ def render_packed_stats(stats: PackedStats, *, unicode: bool = True) -> str:
             render_padding(stats.padding, max_len=stats.max_len),
         ]
     )
+
+
+def _of_limit(use: LimitUse) -> str:
+    share = percent(use.mean / use.limit)
+    return f"per row, {share} of the limit {use.limit:,}; the fullest row has {use.largest:,}"
 
 
 def mixing_facts(mixing: Mixing, shuffled_share: float) -> list[list[str]]:

@@ -5,6 +5,7 @@
 - `dataset_figures`: figures of a dataset before packing
 - `packed_figures`: figures of a packed dataset
 - `row_mixing`: how mixed rows are, and how evenly attention is divided among them
+- `row_limits`: how full rows are of what `--limit` limits
 - `row_lengths`: figures of the same documents in rows of several lengths, to choose max_len by
 - `report_figures`: everything that a report in HTML shows
 - `model_work`: work of a 7B model on rows, of which attention is a share

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from packer.facts import MixturePart
 from packer.stats.distribution import Distribution, Tally, distribution, tally
 from packer.stats.padding import Padding, padding_ratios, tokens_of
+from packer.stats.row_limits import LimitUse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +91,9 @@ class DatasetStats:
     mixture: tuple[MixturePart, ...] = ()
     """Sources of a mixture and what is taken of each; empty for a single source."""
 
+    limits: tuple[LimitUse, ...] = ()
+    """What the packed rows hold of each column that is limited."""
+
     @property
     def efficiency(self) -> float:
         """Real tokens divided by all tokens of the rows."""
@@ -141,6 +145,7 @@ def dataset_stats(
     max_segments: int | None = None,
     documents_per_step: int = 64,
     mixture: Sequence[MixturePart] = (),
+    limits: Sequence[LimitUse] = (),
 ) -> DatasetStats:
     """Return the figures of a dataset and of its packed rows.
 
@@ -155,6 +160,7 @@ def dataset_stats(
         max_segments: largest number of segments in a row; None for no limit.
         documents_per_step: documents per optimizer step in unpacked training, at least 1.
         mixture: sources of a mixture and what is taken of each.
+        limits: what the packed rows hold of each column that is limited.
     """
     values, counts = tally(lengths)
     max_len = len(histogram) - 1
@@ -180,6 +186,7 @@ def dataset_stats(
             documents=documents_packed, segments=segments, packs=packs, documents_per_step=documents_per_step
         ),
         mixture=tuple(mixture),
+        limits=tuple(limits),
     )
 
 

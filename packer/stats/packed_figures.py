@@ -1,7 +1,7 @@
 """Figures of a packed dataset: efficiency and mixing of its rows, and the padding of its segments without packing."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from packer.stats.distribution import Distribution, distribution
 from packer.stats.padding import Padding, padding_ratios, tokens_of
+from packer.stats.row_limits import LimitSums, LimitUse
 from packer.stats.row_mixing import Mixing, MixingSample, RowSums, shuffled_share
 
 
@@ -32,6 +33,9 @@ class RowArrays:
 
     seq_tokens: NDArray[np.int32] | None = None
     """Shape (segments,): real tokens in each extent; None without alignment."""
+
+    limited: Mapping[str, NDArray[np.integer[Any]]] = field(default_factory=dict)
+    """Shape (segments,): values of each column that is limited, by column."""
 
     def without_padding(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return (lengths, row_starts): real tokens of the segments, and row r has row_starts[r]:row_starts[r + 1]."""
@@ -82,6 +86,9 @@ class PackedStats:
     padding: Padding
     """Padding ratios of the segments, unpacked and packed."""
 
+    limits: tuple[LimitUse, ...] = ()
+    """What the rows hold of each column that is limited."""
+
     @property
     def efficiency(self) -> float:
         """Real tokens divided by all tokens of the rows."""
@@ -129,7 +136,9 @@ class PackedStats:
         return content
 
 
-def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterable[RowArrays]) -> PackedStats:
+def packed_stats(
+    *, documents: int, lower_bound: int, max_len: int, rows: Iterable[RowArrays], limits: Mapping[str, int] = {}
+) -> PackedStats:
     """Return the figures of a packed dataset.
 
     Args:
@@ -137,11 +146,12 @@ def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterab
         lower_bound: rows that no packing can go below.
         max_len: tokens per row.
         rows: all rows, at least one, in parts that are read one at a time.
+        limits: most that a row may hold, by column.
     """
     histogram = np.zeros(max_len + 1, np.int64)  # segments by real tokens
     depths = np.zeros(max_len + 1, np.int64)  # rows by segments
     attention = 0
-    sums = RowSums()
+    sums, limited = RowSums(), LimitSums(limits)
     for part in rows:
         used = slice(part.row_offsets[0], part.row_offsets[-1])
         lengths, row_starts = part.without_padding()
@@ -149,6 +159,7 @@ def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterab
         np.add.at(depths, np.diff(row_starts), 1)
         attention += int(np.square(part.seq_lengths[used], dtype=np.int64).sum())
         sums.add(lengths, row_starts)
+        limited.add(part.limited, part.row_offsets)
     packs = int(depths.sum())
     return PackedStats(
         documents=documents,
@@ -162,6 +173,7 @@ def packed_stats(*, documents: int, lower_bound: int, max_len: int, rows: Iterab
         mixing=sums.finish(),
         shuffled_share=shuffled_share(histogram),
         padding=padding_ratios(histogram, packs),
+        limits=limited.finish(),
     )
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,9 +58,14 @@ class Planned:
     """Totals for the manifest."""
 
 
+def is_planned_whole(options: PackOptions) -> bool:
+    """Whether the whole plan is made at once, from a value of each document: its group, or what it takes of a limit."""
+    return options.group_by is not None or bool(options.limit)
+
+
 def makes_own_rows(options: PackOptions) -> bool:
     """Whether partitions pack their own documents: neither in source order nor in groups."""
-    return not options.limit and options.group_by is None and not _is_in_order(options)
+    return not is_planned_whole(options) and not _is_in_order(options)
 
 
 def needs_documents(algorithm: AnyAlgorithm, options: PackOptions) -> bool:
@@ -91,7 +97,7 @@ def plan_documents(
     row_format = row_format_of(options, mapped.table.extra)
     rows_per_shard = _rows_per_shard(options, row_format)
     shards: Shards
-    if options.group_by is not None or options.limit:
+    if is_planned_whole(options):
         shards, totals = _plan_whole(mapped, options, rows_per_shard, notes, engine)
     else:
         reader = SourceReader(mapped=mapped, options=options)
@@ -133,6 +139,7 @@ def plan_lengths(
     options: PackOptions,
     *,
     groups: NDArray[np.int32] | None = None,
+    limits: Mapping[str, NDArray[np.int32]] = {},
     threads: int = 1,
     progress: Progress = silent,
 ) -> PlannedLengths:
@@ -142,6 +149,7 @@ def plan_lengths(
         lengths: (documents,) tokens of each document.
         options: options of the pack.
         groups: (documents,) group of each document; None if `options.group_by` is.
+        limits: (documents,) what each document takes of each of `options.limits`, by column.
         threads: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
@@ -151,7 +159,12 @@ def plan_lengths(
     rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
-    if groups is not None:
+    if options.limit:
+        from packer.pipeline.planning.limit_plan import plan_under_limits
+
+        plan, totals = plan_under_limits(segments, limits, options, rows_per_shard=rows_per_shard)
+        shards = PlannedShards(plan=plan, segments=segments)
+    elif groups is not None:
         from packer.pipeline.planning.group_plan import plan_groups
 
         plan, totals = plan_groups(segments, groups, options, rows_per_shard=rows_per_shard)
