@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 from packer.engine import Engine, Threads
 from packer.errors import PackerError, SourceError
@@ -11,7 +12,7 @@ from packer.executors import available_workers
 from packer.facts import MixturePart, SourceIdentity
 from packer.facts.rejection import REMEDY
 from packer.options.choices import EngineName
-from packer.paths import expanded
+from packer.paths import PathList, expanded
 from packer.pipeline.open_inputs import with_texts
 from packer.pipeline.packed_source import open_packed_source, with_sources
 from packer.pipeline.read_documents import SourceLike
@@ -27,6 +28,8 @@ from packer.shards.reader import read_manifest
 from packer.sources import OpenDocuments, Source
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
+
+_PATHS = (str, Path, PathList)
 
 
 def verify(
@@ -74,7 +77,7 @@ def verify(
         opened = open_packed_source(folder, part, of_part, tokenizer)
         try:
             for fault in compare_opened(folder, part, opened, progress):
-                yield in_generation(part, fault)
+                yield in_generation(part, fault, source=of_part if isinstance(of_part, _PATHS) else None)
         except SourceError as error:  # what was packed does not depend on how it is verified
             raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 

@@ -58,12 +58,18 @@ def keys_of(manifest: Manifest) -> list[str]:
     return keys
 
 
-def in_generation(part: Manifest, sentence: str) -> str:
-    """Return a sentence about a part of a dataset with the generation that it is about, if there are several."""
+def in_generation(part: Manifest, sentence: str, *, source: object = None) -> str:
+    """Return a sentence about a part of a dataset with the generation that it is about, if there are several.
+
+    Args:
+        part: the part.
+        sentence: the sentence.
+        source: path or paths that the generation was compared with, if it was.
+    """
     if part.part is None:
         return sentence
-    at = part.part
-    return f"generation {at.generation}, counted from row {at.row:,} and document {at.document:,}: {sentence}"
+    at, compared = part.part, "" if source is None else f", compared with {source}"
+    return f"generation {at.generation}, counted from row {at.row:,} and document {at.document:,}{compared}: {sentence}"
 
 
 def documents_of_shard(manifest: Manifest, shard: int) -> range | None:
