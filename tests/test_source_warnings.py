@@ -11,6 +11,7 @@ import pytest
 
 import packer
 from packer.options import PackOptions
+from packer.pipeline import tokenize
 from packer.pipeline.name_output import default_output
 from tests.chat_templates import EXACT, save_tokenizer
 from tests.test_cli import run
@@ -77,6 +78,21 @@ def test_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
         warning == "3 documents longer than a row are split inside a message: choose --split-at turns, or --long drop"
     )
     assert not warnings_of(caplog, tmp_path / "chats.parquet", tmp_path / "out", **{**options, "max_len": 4096})
+
+
+def test_tokenized_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", template=EXACT["chatml"])
+    pq.write_table(pa.table({"messages": [CHAT] * 3}), tmp_path / "chats.parquet")
+    pq.write_table(pa.table({"text": ["a few words " * 9] * 3}), tmp_path / "texts.parquet")
+    for name in ("chats", "texts"):
+        options = PackOptions(max_len=2, tokenizer=tokenizer)
+        tokenize(tmp_path / f"{name}.parquet", tmp_path / name, options=options, sync=False)
+    (warning,) = warnings_of(caplog, tmp_path / "chats", tmp_path / "out", max_len=64)
+    assert "3 documents longer than a row are split inside a message" in warning
+    assert not warnings_of(caplog, tmp_path / "chats", tmp_path / "out", max_len=128, split_at="turns")
+    assert not warnings_of(caplog, tmp_path / "texts", tmp_path / "out", max_len=16)
+    (tmp_path / "lines.jsonl").write_text('{"input_ids": [1, 2, 3, 4]}\n' * 9)
+    assert not warnings_of(caplog, tmp_path / "lines.jsonl", tmp_path / "out", max_len=3)
 
 
 def test_a_source_of_which_nothing_is_trained_is_an_error_unless_allowed(tmp_path, monkeypatch):

@@ -243,7 +243,7 @@ def pack_into(
     prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
     planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
     watch.check()
-    warn_of_split_chats(documents.identity, planned.totals, options)
+    warn_of_split_chats(opened, planned.totals, options)
     if growing is not None:
         growing.check_columns(planned.row_format)
 
