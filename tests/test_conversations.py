@@ -224,6 +224,24 @@ def test_a_wrong_weight_is_named(encode, said, train_on, words):
     assert "\n" not in str(raised.value)
 
 
+EMPTY = {"role": "assistant", "content": None}
+
+
+@pytest.mark.parametrize("said", [{}, {"name": "me"}, {"tool_calls": None}, {"tool_calls": []}, {"weight": 1}])
+def test_an_answer_without_content_is_not_trained_as_an_empty_one(encode, said):
+    for train_on in (None, "all"):
+        with pytest.raises(TextError, match="document 0: 'messages' message 3 is an answer without content: null"):
+            encode({"messages": [*CHAT[:3], {**EMPTY, **said}]}, CHATML, train_on)
+
+
+def test_answers_without_content_are_context_or_say_something_else(encode):
+    call = {"type": "function", "function": {"name": "look", "arguments": {}}}
+    for said in ({"content": ""}, {"tool_calls": [call]}, {"reasoning_content": "hm"}, {"weight": 0}):
+        encode({"messages": [*CHAT[:3], {**EMPTY, **said}]}, CHATML)
+    encode({"prompt": [CHAT[0], EMPTY, CHAT[2]], "completion": CHAT[3:]}, CHATML)
+    encode({"messages": [{"role": "user", "content": None}, CHAT[1]]}, CHATML)
+
+
 def test_a_prompt_is_not_trained_because_it_says_so(encode):
     record = {"prompt": saying(CHAT[:3], m1={"weight": 1}), "completion": CHAT[3:]}
     for train_on in ("completion", "assistant"):

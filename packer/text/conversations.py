@@ -15,6 +15,9 @@ from packer.text.messages import Message, TextError, messages_of, plain, text_of
 from packer.text.rendering import Chat
 from packer.text.text_columns import SYSTEM, TEMPLATE_KWARGS, TOOLS
 
+_NO_TEXT = {"role", "name", "weight", "train"}
+"""Fields of a message that are no part of what it says."""
+
 
 def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, row: int) -> Chat:
     """Make a conversation of a record.
@@ -75,20 +78,33 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
         row: number of the document, for errors.
 
     Raises:
-        TextError: a weight is neither 0 nor 1, or contradicts `train_on`.
+        TextError: a weight is neither 0 nor 1, or contradicts `train_on`; or an answer that is trained says nothing.
     """
     masked, number = [], 0
     for column, messages in parts:
+        in_prompt = len(parts) > 1 and column == parts[0][0]
         for at, message in enumerate(messages):
+            trained = None
             if "weight" in message or "train" in message:
                 where = f"'{column}' message {at}"
                 trained = _is_trained(message, where, row)
-                in_prompt = len(parts) > 1 and column == parts[0][0]
                 _check(message, where, row, trained, train_on, in_prompt=in_prompt)
                 if trained is False:
                     masked.append(number)
+            if "content" not in message and not in_prompt and trained is not False and _is_empty_answer(message):
+                raise TextError(
+                    row,
+                    f"'{column}' message {at} is an answer without content: null would be trained as an empty answer; "
+                    "remove it, write '', or set its weight to 0",
+                    "missing_value",
+                )
             number += 1
     return frozenset(masked)
+
+
+def _is_empty_answer(message: Message) -> bool:
+    """Whether a message is of the assistant, and has nothing that a template could write, such as tool calls."""
+    return message["role"] == "assistant" and not any(message[name] for name in message.keys() - _NO_TEXT)
 
 
 def _is_trained(message: Message, where: str, row: int) -> bool | None:
