@@ -80,11 +80,38 @@ def as_scalar(value: int, arrow_type: pa.DataType) -> pa.Scalar:
     return as_arrow(np.array([value], np.int64)).cast(arrow_type)[0]
 
 
-def strings(values: Sequence[str]) -> pa.StringArray:
-    """An Arrow array of texts."""
-    encoded = [value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
+def strings(values: Sequence[str | None]) -> pa.StringArray:
+    """An Arrow array of texts and nulls, of at most 2 GB in all."""
+    encoded = [b"" if value is None else value.encode() for value in values]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    if offsets[-1] >= 2**31:
+        raise OverflowError("texts of more than 2 GB in one array")
+    bits = None if None not in values else _bits(np.array([value is not None for value in values]))
+    data = pa.py_buffer(b"".join(encoded))
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets.astype(np.int32)), data, bits)
+
+
+def of_one_type(values: Sequence[Any]) -> pa.Array | None:
+    """Values of Python as `pa.array` makes them, if all are texts, numbers of one type or booleans; nulls may be.
+
+    Returns:
+        The array; None if there are other values, or numbers or texts that are too large.
+    """
+    kinds = {*map(type, values)} - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values))
+    kind = kinds.pop()
+    if kinds or kind not in (str, int, float, bool):
+        return None
+    try:
+        if kind is str:
+            return strings(values)
+        is_valid = np.array([value is not None for value in values])
+        numbers = [0 if value is None else value for value in values]
+        dtype = {int: np.int64, float: np.float64, bool: np.bool_}[kind]
+        return as_arrow(np.array(numbers, dtype), None if is_valid.all() else is_valid)
+    except (OverflowError, UnicodeError):
+        return None
 
 
 def written(value: pa.Scalar) -> str:

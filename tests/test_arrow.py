@@ -1,7 +1,9 @@
 """Arrow and NumPy share values: slices, every type, and no pandas."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +11,7 @@ import pytest
 from test_pack import made_documents
 from test_sources import write
 
-from packer.arrow import as_arrow, as_numpy, as_scalar, strings
+from packer.arrow import as_arrow, as_numpy, as_scalar, of_one_type, strings
 
 TYPES = [pa.int8(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64(), pa.float32()]
 
@@ -49,8 +51,27 @@ def test_a_number_is_a_value_of_its_type(kind):
 
 
 def test_strings_are_those_given():
-    assert strings(["é", "", "ab"]).equals(pa.array(["é", "", "ab"]))
-    assert strings([]).equals(pa.array([], pa.string()))
+    for values in (["é", "", "ab"], ["é", None, "", None, "ab"], [None], []):
+        array = strings(values)
+        array.validate(full=True)
+        assert array.equals(pa.array(values, pa.string()))
+
+
+@pytest.mark.parametrize("kind", [str, int, float, bool, type(None)])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_values_of_one_type_are_those_that_pyarrow_makes(kind, nulls):
+    values = [None if (nulls and at % 3 == 1) or kind is type(None) else kind(at - 4) for at in range(20)]
+    array = of_one_type(values)
+    array.validate(full=True)
+    assert array.equals(pa.array(values))
+    assert array.type == pa.array(values).type
+
+
+def test_values_of_several_types_or_too_large_are_left_to_pyarrow():
+    for values in ([1, 2.5], [1, True], ["a", 1], [[1]], [{"a": 1}], [2**63], [-(2**63) - 1], ["\ud800"]):
+        assert of_one_type(values) is None
+    assert of_one_type([2**63 - 1, -(2**63)]).to_pylist() == [2**63 - 1, -(2**63)]
+    assert str(of_one_type([float("nan"), float("inf"), None]).to_pylist()) == "[nan, inf, None]"
 
 
 def test_nothing_is_copied():
@@ -94,8 +115,16 @@ def test_columns_beside_the_tokens_do_not_wait_for_pandas(tmp_path, monkeypatch)
         table = pa.table(columns)
         with pa.OSFile(name + ".arrow", "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
+    names = [name for name in kept if name != "day"]
+    lines = [
+        {"input_ids": ids, **{name: kept[name][at] if at % 5 else None for name in names}}
+        for at, ids in enumerate(documents)
+    ]
+    Path("lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert_no_pandas(
         [
+            f"packer.pack('lines.jsonl', 'lines', max_len=64, keep={names}, group_by='name')",
+            "assert not [*packer.verify('lines', source='lines.jsonl')]",
             "packer.pack('masked.arrow', 'masked', max_len=64)",
             f"packer.pack('kept.arrow', 'kept', max_len=64, keep={[*kept]})",
             f"packer.pack('kept', 'again', max_len=80, keep={[*kept]})",

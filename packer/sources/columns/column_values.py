@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from packer.arrow import of_one_type
 from packer.sources.columns.column_checks import holds_numbers
 from packer.sources.columns.column_types import cast, join
 from packer.sources.documents import DocumentError
@@ -29,6 +30,9 @@ def infer(values: Sequence[Any], column: str) -> pa.Array:
     Raises:
         DocumentError: there is no such type; the error has the index of the first value that does not fit.
     """
+    plain = of_one_type(values)
+    if plain is not None:
+        return plain
     try:
         array = pa.array(values)
         if not _is_deep(array.type) and not any(_has_odd_bool(value, array.type) for value in values):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.json
 from numpy.typing import NDArray
 
+from packer.arrow import as_scalar
 from packer.arrow import compute as pc
 from packer.sources.columns.column_values import infer, require_lists
 from packer.sources.documents import LONGEST, Columns
@@ -98,7 +99,9 @@ def _is_exact(array: pa.Array) -> bool:
     """Whether no double was parsed from an integer that it cannot represent."""
     if pa.types.is_list(array.type):
         return _is_exact(array.flatten())
-    return not pa.types.is_floating(array.type) or not pc.any(pc.greater_equal(pc.abs(array), _EXACT)).as_py()
+    if not pa.types.is_floating(array.type):
+        return True
+    return not pc.any(pc.greater_equal(pc.abs(array), as_scalar(_EXACT, array.type))).as_py()
 
 
 def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
