@@ -237,6 +237,31 @@ def test_tokens_are_read_once_and_nothing_stays_in_memory(bucket, tmp_path):
     assert kept < size / 2  # headers and offsets
 
 
+def test_the_headers_of_an_arrow_file_are_fetched_together(bucket, tmp_path, monkeypatch):
+    """Words in dictionaries and 60 batches of 66 kB, more than is read at once around a header."""
+    columns = {"input_ids": [[number] * 8000 for number in range(120)], "word": ["a", "b"] * 60}
+    made = pa.table({**columns, "word": pa.array(columns["word"]).dictionary_encode()})
+    with pa.ipc.new_file(tmp_path / "a.arrow", made.schema) as writer:
+        writer.write_table(made, max_chunksize=2)
+    remote = upload(tmp_path, bucket / "data") / "a.arrow"
+    reads, read = [], mirror._mirrors._read
+
+    def counted(chunks):
+        if chunks:
+            reads.append(len(chunks))
+        read(chunks)
+
+    monkeypatch.setattr(mirror._mirrors, "_read", counted)
+    fetched = file_access.headers_of(remote)
+    assert fetched == (120, False)
+    assert sum(reads) >= 60
+    assert len(reads) <= 5
+    pack(str(remote), tmp_path / "out", keep=("word",))
+    monkeypatch.undo()
+    pack(tmp_path / "a.arrow", tmp_path / "local", keep=("word",))
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "local")
+
+
 def test_an_object_that_changes_is_an_error(streams, tmp_path, monkeypatch):
     local, remote = streams
     read = packing.read_documents
@@ -252,16 +277,18 @@ def test_an_object_that_changes_is_an_error(streams, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_damaged_objects_are_told_as_files_are(bucket, tmp_path):
-    write_stream(tmp_path / "a.arrow", 1)
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_damaged_objects_are_told_as_files_are(bucket, tmp_path, kind):
+    (write_stream if kind == "stream" else write_file)(tmp_path / "a.arrow", 1)
     content = (tmp_path / "a.arrow").read_bytes()
     chance = random.Random(4)
-    for number in range(12):
+    for number in range(12 if kind == "stream" else 18):
         damaged = bytearray(content)
+        first = len(content) - 1200 if number >= 12 else 0  # in the footer
         if number % 2:
-            del damaged[chance.randrange(len(content)) :]
+            del damaged[chance.randrange(first, len(content)) :]
         else:
-            damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            damaged[chance.randrange(first, len(content))] ^= 1 << chance.randrange(8)
         (tmp_path / "b.arrow").write_bytes(damaged)
         (bucket / "b.arrow").write_bytes(bytes(damaged))
         outcomes = []

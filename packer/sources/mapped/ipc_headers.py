@@ -2,14 +2,19 @@
 
 pyarrow then reads record batches from memory of the size of the object, of which only the headers are there. It reads
 the bodies of compressed record batches at once, so that these must be known first. For that, a few fields of the
-headers are parsed here, as Arrow's `Message.fbs` and the layout of FlatBuffers define them.
+headers are parsed here, as Arrow's `Message.fbs`, `File.fbs` and the layout of FlatBuffers define them.
+
+The footer of a file says where its headers are, so that they are fetched together. The headers of a stream are fetched
+one after the other.
 """
 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from packer.stores.mirror import fetch
@@ -19,6 +24,8 @@ _TAIL = 1 << 12  # bytes at the end of an Arrow file, where its footer is
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)  # fields of a Message
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)  # fields of a RecordBatch
+_DICTIONARIES, _RECORD_BATCHES = 2, 3  # fields of a Footer
+_BLOCK = np.dtype([("start", "<i8"), ("header", "<i4"), ("unused", "<i4"), ("body", "<i8")])  # of a message
 
 
 class Headers(NamedTuple):
@@ -48,6 +55,8 @@ def fetch_headers(buffer: pa.Buffer) -> Headers:
         footer = int.from_bytes(view[size - 10 : size - 6], "little")
         if 0 < footer < size:
             fetch([base + size - 10 - footer], [footer])
+            with suppress(struct.error, ValueError):
+                _fetch_listed(base, size, view[size - 10 - footer : size - 10])
     rows, is_compressed = 0, False
     while at + 8 <= size:
         fetch([base + at], [8])
@@ -70,6 +79,30 @@ def fetch_headers(buffer: pa.Buffer) -> Headers:
     return Headers(rows, is_compressed)
 
 
+def _fetch_listed(base: int, size: int, footer: memoryview) -> None:
+    """Fetch the headers that a footer lists all at once, and the dictionaries: one by one, each would be waited for.
+
+    Args:
+        base: address of the object.
+        size: bytes of the object.
+        footer: the FlatBuffer at its end, which may be damaged; what lies outside the object is passed over.
+    """
+    (table,) = struct.unpack_from("<I", footer)
+    for field in (_DICTIONARIES, _RECORD_BATCHES):
+        place = _place(footer, table, field)
+        vector = place + int(struct.unpack_from("<I", footer, place)[0]) if place else 0
+        count = int(struct.unpack_from("<I", footer, vector)[0]) if place else 0
+        if not count:
+            continue
+        blocks = np.frombuffer(footer, _BLOCK, count, vector + 4)
+        starts = blocks["start"]
+        lengths = blocks["header"].astype(np.int64)
+        if field == _DICTIONARIES:
+            lengths += np.clip(blocks["body"], 0, size)
+        inside = (starts >= 0) & (starts < size) & (lengths > 0) & (lengths <= size - starts)
+        fetch(base + starts[inside], lengths[inside])
+
+
 class _Message:
     """The fields of a message that are needed.
 
@@ -81,29 +114,30 @@ class _Message:
     """
 
     def __init__(self, content: memoryview) -> None:
-        self._content = content
         (table,) = struct.unpack_from("<I", content)
-        self.kind = self._number(table, _HEADER_TYPE, "<B")
-        self.body = max(self._number(table, _BODY_LENGTH, "<q"), 0)
+        self.kind = _number(content, table, _HEADER_TYPE, "<B")
+        self.body = max(_number(content, table, _BODY_LENGTH, "<q"), 0)
         self.rows, self.is_compressed = 0, False
-        header = self._place(table, _HEADER)
+        header = _place(content, table, _HEADER)
         if self.kind == _RECORD_BATCH and header:
             header += int(struct.unpack_from("<I", content, header)[0])
-            self.rows = max(self._number(header, _LENGTH, "<q"), 0)
-            self.is_compressed = bool(self._place(header, _COMPRESSION))
+            self.rows = max(_number(content, header, _LENGTH, "<q"), 0)
+            self.is_compressed = bool(_place(content, header, _COMPRESSION))
 
-    def _place(self, table: int, field: int) -> int:
-        """Return the offset of a field of a table; 0 if it is left out."""
-        (back,) = struct.unpack_from("<i", self._content, table)
-        slots = table - back
-        if slots < 0:
-            raise struct.error("a table without fields")
-        (size,) = struct.unpack_from("<H", self._content, slots)
-        if 4 + 2 * field >= size:
-            return 0
-        (offset,) = struct.unpack_from("<H", self._content, slots + 4 + 2 * field)
-        return table + offset if offset else 0
 
-    def _number(self, table: int, field: int, form: str) -> int:
-        place = self._place(table, field)
-        return int(struct.unpack_from(form, self._content, place)[0]) if place else 0
+def _place(content: memoryview, table: int, field: int) -> int:
+    """Return the offset of a field of a table; 0 if it is left out."""
+    (back,) = struct.unpack_from("<i", content, table)
+    slots = table - back
+    if slots < 0:
+        raise struct.error("a table without fields")
+    (size,) = struct.unpack_from("<H", content, slots)
+    if 4 + 2 * field >= size:
+        return 0
+    (offset,) = struct.unpack_from("<H", content, slots + 4 + 2 * field)
+    return table + offset if offset else 0
+
+
+def _number(content: memoryview, table: int, field: int, form: str) -> int:
+    place = _place(content, table, field)
+    return int(struct.unpack_from(form, content, place)[0]) if place else 0
