@@ -19,8 +19,6 @@ from packer.cli import cli
 from packer.options.choices import ReportPlot
 
 webdriver = pytest.importorskip("selenium.webdriver")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium, or no chromedriver")
 
 PLOTS = list(ReportPlot.__args__)
 HEADERS: dict[str, str] = {}
@@ -116,12 +114,15 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and chromedriver):
+        pytest.skip("there is no chromium, or no chromedriver")
     options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
+    options.binary_location = chromium
     for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
     yield made
     made.quit()
 
