@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -60,15 +61,11 @@ def another_process():
         yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
-@pytest.fixture(scope="module")
-def one_thread():
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
     """Torch on one thread: for models as small as ours, threads only wait for each other."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    if torch := sys.modules.get("torch"):  # imported with the modules of tests, by now
+        torch.set_num_threads(1)
 
 
 @pytest.fixture

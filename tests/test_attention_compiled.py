@@ -19,7 +19,7 @@ from tests.models import recorded_gradients, tiny_llama, train_alone  # noqa: E4
 from tests.test_attention import alone, batch_of  # noqa: E402
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "no_gpu"),
+    pytest.mark.usefixtures("no_gpu"),
     pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning"),
 ]

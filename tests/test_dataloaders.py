@@ -11,8 +11,6 @@ from tests.packed_rows import heads
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402  needs torch
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 WORKERS = [0, 2]
 
 

@@ -26,8 +26,6 @@ datasets = pytest.importorskip("datasets")
 from tests.families import VOCABULARY, tiny_model  # noqa: E402  needs torch, as all that follows
 from tests.models import gradients  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 MAX_LEN, MAX_SEGMENTS = 24, 3
 LENGTHS = [5, 20, 1, 40, 7, 3, 24, 2, 17, 13, 4, 4, 6, 9]
 MASK = 3

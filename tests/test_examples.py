@@ -23,7 +23,7 @@ from tests.models import tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.usefixtures("one_thread", "no_gpu"),
+    pytest.mark.usefixtures("no_gpu"),
     pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning"),
 ]
 

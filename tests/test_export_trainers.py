@@ -18,7 +18,7 @@ from tests import naive  # noqa: E402
 from tests.documents import MAX_LEN, SOURCES, make_example, make_source  # noqa: E402  these need torch
 from tests.models import VOCABULARY, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_gpu")
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 @pytest.fixture(scope="module", params=SOURCES)

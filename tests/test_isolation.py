@@ -20,12 +20,9 @@ from tests.naive_attention import flash_attn_installed  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    """For models this small, threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _warnings():
+    """Verbosity of transformers as it was, because ``packer check`` changes it."""
     yield
-    torch.set_num_threads(threads)
     transformers.logging.set_verbosity_warning()
 
 

@@ -24,8 +24,6 @@ pytest.importorskip("transformers")
 
 from tests.models import VOCABULARY, gradients, loss_sum, tiny_llama  # noqa: E402  needs torch
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 MAX_LEN = 32
 LENGTHS = [5, 20, 1, 70, 7, 3, 32, 9, 1, 2, 17, 28, 3, 13, 10]
 MASKED = 7  # a document without a trained token

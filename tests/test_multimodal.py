@@ -133,7 +133,7 @@ def rows(tmp_path_factory):
     return rows_of
 
 
-@pytest.mark.usefixtures("one_thread", "no_gpu")
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_gradients_are_those_of_documents_alone(family, rows):
     documents, model = documents_of(family), model_of(family)
@@ -157,7 +157,7 @@ def test_loss_and_gradients_are_those_of_documents_alone(family, rows):
         torch.testing.assert_close(gradients(model), expected)
 
 
-@pytest.mark.usefixtures("one_thread", "no_gpu")
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("family", MROPE_FAMILIES)
 def test_positions_of_images_alone_say_nothing_of_documents(family):
     """The three rows of M-RoPE need the places of tokens in their documents before them."""

@@ -64,7 +64,7 @@ def with_blocks() -> list[str]:
     return [name for name in found if name not in CONTINUED]
 
 
-@pytest.mark.usefixtures("one_thread", "no_gpu")
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", with_blocks())
 def test_the_blocks_of_a_page_run(name, page_data, tmp_path, monkeypatch):
     shutil.copytree(page_data, tmp_path, dirs_exist_ok=True)

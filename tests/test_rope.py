@@ -10,8 +10,6 @@ transformers = pytest.importorskip("transformers")
 from packer.attention.rope import document_frequencies, document_lengths  # noqa: E402  needs torch
 from tests.families import VOCABULARY, tiny_model  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LIMIT = 64
 LONG = {
     "rope_type": "longrope",

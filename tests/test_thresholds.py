@@ -34,8 +34,6 @@ from packer.report.verdict_table import render_verdicts  # noqa: E402
 from tests.families import tiny_model  # noqa: E402
 from tests.test_isolation import NARROW, answers, save_config  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LONGROPE = {
     "max_position_embeddings": 131072,
     "original_max_position_embeddings": 4096,

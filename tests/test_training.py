@@ -16,7 +16,7 @@ from tests.documents import SOURCES, Example, assert_same_gradients, make_exampl
 from tests.models import VOCABULARY, recorded_gradients, tiny_llama, tiny_tokenizer, train_alone  # noqa: E402
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread", "no_gpu"),
+    pytest.mark.usefixtures("no_gpu"),
     # what SFTConfig sets by default
     pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning"),
 ]
