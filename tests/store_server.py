@@ -168,7 +168,7 @@ def _dated(start_response: Any, ahead: timedelta) -> Any:
 
 def main() -> None:
     """Serve on a free port, printed as the only line."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
@@ -181,8 +181,7 @@ def main() -> None:
             super().setup()
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    application = DomainDispatcherApplication(create_backend_app)
-    server = make_server("127.0.0.1", 0, Faults(application), threaded=True, request_handler=Quiet)
+    server = make_server("127.0.0.1", 0, Faults(create_backend_app("s3")), threaded=True, request_handler=Quiet)
     print(server.server_port, flush=True)
     threading.Thread(target=lambda: (sys.stdin.read(), server.shutdown()), daemon=True).start()
     server.serve_forever()
