@@ -39,14 +39,11 @@ FLASH = "flash_attention_2"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """For models this small, threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _errors_only():
+    """Transformers without its warnings."""
     transformers.logging.set_verbosity_error()
     yield
     transformers.logging.set_verbosity_warning()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +78,12 @@ def dataset(pieces, tmp_path_factory):
 def alone(pieces):
     """What a family makes of the documents alone, by (family, dtype); the models are thrown away."""
     return functools.cache(lambda family, dtype: train_alone(tiny_model(family, dtype=dtype), pieces))
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    """What the probe says of a family; several tests ask."""
+    return functools.cache(lambda family: probe(tiny_model(family)))
 
 
 def batches_of(dataset, rows):
@@ -166,8 +169,9 @@ def test_the_families_of_the_post_and_as_many_newer_ones_as_promised_are_covered
 
 @pytest.mark.parametrize(("family", "name"), SAFE)
 def test_packed_documents_train_as_alone(family, name, dataset, alone):
+    """Row by row; several rows in a batch are compared where the probe is, but flash_attn's, which it does not run."""
     expected = alone(family, torch.float32)
-    for rows in (1, 3):
+    for rows in (1, 3) if name == FLASH else (1,):
         with implementation(name) as calls:
             found = distance_to_alone(made(family, name), dataset, expected, rows=rows)
         assert found < 1e-5, rows
@@ -200,9 +204,11 @@ def test_packed_documents_train_as_alone_in_float64(family, name, dataset, alone
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_probe_says_safe_where_packed_is_as_alone_and_only_there(family, dataset, alone):
+def test_the_probe_says_safe_where_packed_is_as_alone_and_only_there(family, dataset, alone, verdicts):
     """Against a measurement of its own: rows of a packed dataset, another loss, other lengths."""
-    for verdict in probe(tiny_model(family)):
+    safe = {verdict.implementation for verdict in verdicts(family) if verdict.safe}
+    assert {name for each, name in SAFE if each == family and name != FLASH} <= safe
+    for verdict in verdicts(family):
         if verdict.answer == "refuses":
             with pytest.raises(Exception, match=r".") as raised:
                 train_packed(made(family, verdict.implementation), dataset, rows=3)
@@ -245,16 +251,15 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("family", KNOWN)
-def test_known_leaks_are_named(family):
-    found = {verdict.implementation: verdict.answer for verdict in probe(tiny_model(family))}
+def test_known_leaks_are_named(family, verdicts):
+    found = {verdict.implementation: verdict.answer for verdict in verdicts(family)}
     assert {name: found[name] for name in KNOWN[family]} == KNOWN[family]
 
 
 @pytest.mark.parametrize("family", RECURRENT)
-def test_layers_that_carry_state_are_never_called_safe_without_their_kernels(family):
-    verdicts = probe(tiny_model(family))
-    assert not any(verdict.safe for verdict in verdicts)
-    assert all("--max-segments 1" in verdict.remedy for verdict in verdicts)
+def test_layers_that_carry_state_are_never_called_safe_without_their_kernels(family, verdicts):
+    assert not any(verdict.safe for verdict in verdicts(family))
+    assert all("--max-segments 1" in verdict.remedy for verdict in verdicts(family))
 
 
 def test_attention_that_is_not_ours_is_refused_or_not_in_the_table_of_others():
