@@ -616,88 +616,42 @@ def test_after_an_error_tasks_that_have_begun_are_stopped():
     assert stopped.is_set()
 
 
-# processes that are really killed
+# a process that is really killed
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory) -> Path:
-    """A source that takes long enough to pack to be interrupted halfway."""
-    folder = tmp_path_factory.mktemp("large")
-    return save_arrow(folder / "source.arrow", made_documents(40_000, longest=400))
+def kill_halfway(source: Path, out: Path) -> tuple[int, str]:
+    """Run the command in another process and kill it after its first shards; return (exit code, stderr).
 
-
-def strike(source: Path, out: Path, number: int, *, at: Path, more: tuple[str, ...] = ()) -> tuple[int, str]:
-    """Run the command in another process, send it a signal after its first shards in `at`; return (exit code, stderr).
-
-    If the process finishes before the signal because the machine is busy, it is run again.
+    If the process finishes before it is killed because the machine is busy, it is run again.
     """
     command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "512"]
-    command += ["--shard-size", "400KB", "--workers", "2", *more]
+    command += ["--shard-size", "400KB", "--workers", "2"]
     for _ in range(5):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
-        while len(list(at.glob("data-*.arrow"))) < 3 and process.poll() is None:
+        while len(list(out.glob("data-*.arrow"))) < 3 and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        process.send_signal(number)
+        process.kill()
         error = process.communicate(timeout=60)[1]
         if process.returncode:
             break
-        if at == out:
-            shutil.rmtree(out)
+        shutil.rmtree(out)
     return process.returncode, error
 
 
-@pytest.fixture(scope="module")
-def large_hashes(large: Path) -> dict[str, str]:
-    packer.pack(large, large.parent / "undisturbed", max_len=512, shard_size="400KB")
-    return hashes(large.parent / "undisturbed")
-
-
-def finish(source: Path, out: Path) -> None:
-    packer.pack(source, out, max_len=512, shard_size="400KB")
-
-
-def test_the_same_command_finishes_what_a_killed_process_left(large, large_hashes, tmp_path):
-    out = tmp_path / "out"
-    code, error = strike(large, out, signal.SIGKILL, at=out)
+def test_the_same_command_finishes_what_a_killed_process_left(tmp_path):
+    """A source that takes long enough to pack to be interrupted halfway."""
+    source, out, whole = tmp_path / "source.arrow", tmp_path / "out", tmp_path / "whole"
+    save_arrow(source, made_documents(40_000, longest=400))
+    packer.pack(source, whole, max_len=512, shard_size="400KB")
+    code, error = kill_halfway(source, out)
     assert code == -signal.SIGKILL
     assert "packer: " not in error
-    there, all_shards = shards_in(out), [name for name in large_hashes if name.startswith("data-")]
-    assert 3 <= len(there) < len(all_shards)  # it was killed halfway
+    there = shards_in(out)
+    assert 3 <= len(there) < len(shards_in(whole))  # it was killed halfway
     with pytest.raises(packer.PackerError, match="unfinished"):
         packer.load(out)
-    finish(large, out)
-    assert hashes(out) == large_hashes
+    packer.pack(source, out, max_len=512, shard_size="400KB")
+    assert hashes(out) == hashes(whole)
     assert there.items() <= shards_in(out).items()
-
-
-def test_an_interrupted_process_prints_one_line_and_can_be_resumed(large, large_hashes, tmp_path):
-    out = tmp_path / "out"
-    code, error = strike(large, out, signal.SIGINT, at=out)
-    assert code == 130
-    assert error.endswith(
-        "packer: interrupted; the same command goes on where it stopped\n"
-    )  # after progress bars, if slow
-    assert error.count("packer: ") == 1
-    there = shards_in(out)
-    assert 3 <= len(there) < len(large_hashes) - 3
-    assert not list((out / ".packer").glob("data-*"))  # shards being written were finished or removed
-    finish(large, out)
-    assert hashes(out) == large_hashes
-    assert there.items() <= shards_in(out).items()
-
-
-def test_a_complete_dataset_survives_a_process_killed_while_replacing_it(large, large_hashes, tmp_path):
-    out = tmp_path / "out"
-    finish(large, out)
-    code, _ = strike(large, out, signal.SIGKILL, at=tmp_path / ".out.packer-new", more=("--seed", "3", "--overwrite"))
-    assert code == -signal.SIGKILL
-    assert hashes(out) == large_hashes
-    assert len(packer.load(out)) > 0
-    there = shards_in(tmp_path / ".out.packer-new")
-    assert there
-    packer.pack(large, out, max_len=512, shard_size="400KB", seed=3, overwrite=True)
-    assert there.items() <= shards_in(out).items()
-    assert list(packer.verify(out, large)) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -58,11 +58,10 @@ def segments_in(dataset: packer.PackedDataset):
         assert place == dataset.max_len
 
 
-REAL = [("t0_train_50k.parquet", 55_185), ("gsm8k", 8_792), ("python_peps.arrow", 740)]
-
-
-@pytest.mark.parametrize("max_len", [2048, 4096])
-@pytest.mark.parametrize(("name", "documents"), REAL)
+@pytest.mark.parametrize(
+    ("name", "documents", "max_len"),
+    [("t0_train_50k.parquet", 55_185, 4096), ("gsm8k", 8_792, 2048), ("python_peps.arrow", 740, 2048)],
+)
 def test_real_corpora_pack_like_naive_best_fit_and_verify(shared_data, tmp_path, name, documents, max_len):
     source = shared_data / "tokenized" / name
     out = tmp_path / "packed"

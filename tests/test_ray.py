@@ -137,16 +137,6 @@ def replaces_killed_workers(cluster, tmp_path):
     assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
 
 
-def replaces_a_killed_node(cluster, tmp_path):
-    source, options = as_arrow(tmp_path), options_of({"algorithm": "mixed"})
-    packer.pack(source, tmp_path / "expected", **options)
-    extra = cluster.add_node(num_cpus=1)
-    thread = kill_when(tmp_path, "out/data-*.arrow", lambda: cluster.remove_node(extra, allow_graceful=False))
-    packer.pack(source, tmp_path / "out", engine="ray", **options)
-    thread.join()
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "expected")
-
-
 def goes_on_after_the_driver_was_killed(cluster, tmp_path):
     source = as_arrow(tmp_path)
     command = [sys.executable, "-m", "packer", "pack", str(source), "-o", str(tmp_path / "out"), "--max-len", "64"]
@@ -229,7 +219,6 @@ SCENARIOS = {
     "relative paths": takes_relative_paths_as_the_driver_does,
     "error": raises_an_error_of_a_task_in_one_line,
     "workers": replaces_killed_workers,
-    "node": replaces_a_killed_node,
     "driver": goes_on_after_the_driver_was_killed,
 }
 
