@@ -102,6 +102,9 @@ def test_a_file_or_dataset_that_is_not_there_is_named(source):  # noqa: F811
         result = run("pack", source, f"--{name}", "nowhere")
         assert result.exit_code == 2
         assert "nowhere" in result.stderr.splitlines()[-1]
+    assert run("pack", source, "--config", "nowhere").stderr.endswith(
+        "nowhere cannot be read: No such file or directory\n"
+    )
 
 
 def test_the_doctor_names_versions_machine_and_cache(tmp_path):

@@ -95,5 +95,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"{path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise click.UsageError(f"{path} cannot be read: {reason}") from error
     return content
