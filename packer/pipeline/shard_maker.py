@@ -29,8 +29,8 @@ from packer.sources.documents import reading
 from packer.sources.mixtures.origins import Origins
 from packer.stores.mirror import in_use
 
-Batches: TypeAlias = Iterator[tuple[pa.RecordBatch, Counts]]
-"""Record batches and their counts."""
+Batches: TypeAlias = Iterator[tuple[list[pa.RecordBatch], Counts]]
+"""Record batches of each block of rows, and their counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class ShardMaker:
         return self.mapped.documents.origins
 
     def batches(self, shard: int) -> Batches:
-        """Yield (record batch, its counts) of a shard, in order.
+        """Yield (record batches, their counts) of each block of rows of a shard, in order.
 
         Raises:
             SourceError: a token or label of the source is out of range.
@@ -82,7 +82,7 @@ class ShardMaker:
                     block = replace(block, lists=np.arange(segments, segments + len(block.lists)))
                 segments += len(block.lists)
                 try:
-                    yield from build_batches(block, columns, kept, self.row_format, schema)
+                    yield build_batches(block, columns, kept, self.row_format, schema)
                 except BadTokenError as bad:
                     raise SourceError(self._explain(bad, block)) from bad
 

@@ -85,11 +85,11 @@ def write_shards(
 
     def counted(batches: Batches, go_on: Callable[[], None]) -> Batches:
         nonlocal done
-        for batch, counts in batches:
+        for built, counts in batches:
             go_on()
-            yield batch, counts
+            yield built, counts
             with counting:
-                done += batch.num_rows
+                done += sum(batch.num_rows for batch in built)
                 progress("write", done * max_len, total * max_len)
 
     def write(shard: int, go_on: Callable[[], None]) -> ShardEntry:

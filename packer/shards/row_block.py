@@ -60,23 +60,6 @@ class RowBlock:
         ends: NDArray[np.int64] = np.add.reduceat(self.extents, self.row_starts[:-1])
         return ends
 
-    def of_rows(self, first: int, last: int) -> RowBlock:
-        """Return the segments of rows first..last - 1."""
-        starts = self.row_starts[first : last + 1]
-        part = slice(starts[0], starts[-1])
-        return RowBlock(
-            lists=self.lists[part],
-            kept_lists=self.kept_lists[part],
-            documents=self.documents[part],
-            source_ids=None if self.source_ids is None else self.source_ids[part],
-            copies=None if self.copies is None else self.copies[part],
-            starts=self.starts[part],
-            lengths=self.lengths[part],
-            extents=self.extents[part],
-            context=self.context[part],
-            row_starts=starts - starts[0],
-        )
-
 
 class SegmentColumns(NamedTuple):
     """Columns with a value per segment of a block of rows, padding tails included."""
@@ -86,6 +69,9 @@ class SegmentColumns(NamedTuple):
 
     is_padding: NDArray[np.bool_]
     """Shape (values,): whether a value is that of a padding tail."""
+
+    kept_lists: NDArray[np.int64]
+    """Shape (values,): list of the kept columns that a value comes from; 0 for a padding tail."""
 
     columns: dict[str, NDArray[Any]]
     """Shape (values,) each, by name, in the order of the schema."""
@@ -116,15 +102,16 @@ class SegmentColumns(NamedTuple):
             assert values is not None
             column = columns[name] = np.empty(len(is_padding), SEGMENT_COLUMNS[name])
             column[segments], column[pads] = values, padding
-        return cls(offsets, is_padding, columns)
+        kept_lists = np.zeros(len(is_padding), np.int64)
+        kept_lists[segments] = block.kept_lists
+        return cls(offsets, is_padding, kept_lists, columns)
 
-    def arrays(self, first: int, last: int, rows: RowBlock, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
+    def arrays(self, first: int, last: int, kept: KeptValues, row_format: RowFormat) -> list[pa.Array]:
         """Return rows first..last - 1 of every column, in the order of the schema, kept columns last.
 
         Args:
             first: first row.
             last: row after the last.
-            rows: segments of these rows.
             kept: values of the kept columns.
             row_format: format of the rows.
         """
@@ -132,9 +119,7 @@ class SegmentColumns(NamedTuple):
         offsets = as_arrow(self.offsets[first : last + 1] - begin)
         arrays = [pa.ListArray.from_arrays(offsets, as_arrow(column[begin:end])) for column in self.columns.values()]
         if row_format.kept:
-            is_padding = self.is_padding[begin:end]
-            lists = np.zeros(len(is_padding), np.int64)
-            lists[~is_padding] = rows.kept_lists
+            lists, is_padding = self.kept_lists[begin:end], self.is_padding[begin:end]
             for name in row_format.kept:
                 arrays.append(pa.ListArray.from_arrays(offsets, kept.column(name, lists, is_padding)))
         return arrays

@@ -15,7 +15,7 @@ PADDING = -1
 """doc_id of a padding tail."""
 
 _BATCH_BYTES = 2 << 20  # record batches of 1-4 MB write fastest
-_BLOCK_BATCHES = 16  # in a block of rows, whose segments are located together
+_BLOCK_BATCHES = 8  # in a block of rows, whose tokens are copied together: more take memory, fewer take time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

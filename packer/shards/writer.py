@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer.arrow import as_arrow
 from packer.gather import (
     RowLayout,
     Spans,
@@ -68,7 +67,7 @@ class SourceColumns:
 
 def build_batches(
     block: RowBlock, source: SourceColumns, kept: KeptValues, row_format: RowFormat, schema: pa.Schema
-) -> Iterator[tuple[pa.RecordBatch, Counts]]:
+) -> tuple[list[pa.RecordBatch], Counts]:
     """Build the record batches of a block of rows, and count their tokens and labels.
 
     If the source has no labels, the tokens are the labels. The first label of every segment is NO_LOSS either way.
@@ -80,36 +79,38 @@ def build_batches(
         row_format: format of the rows.
         schema: `row_format.schema`, built once per shard.
 
+    Returns:
+        Record batches, and the counts of all.
+
     Raises:
         BadTokenError: a token is negative or above int32, or a label is neither a token id nor NO_LOSS.
     """
-    segments = SegmentColumns.of(block, row_format)  # for all at once: Python's work is most of it
+    tokens: list[pa.Buffer] = []
+    if row_format.index_only:
+        trained = _count_labels(block, source, row_format)
+    else:
+        tokens, trained = token_buffers(block, source, row_format)
+    segments = SegmentColumns.of(block, row_format)
+    batches = []
     for first, last in row_format.batches(block.rows):
-        rows = block.of_rows(first, last)
-        arrays: list[pa.Array] = []
-        try:
-            if row_format.index_only:
-                trained = _count_labels(rows, source, row_format)
-            else:
-                arrays, trained = token_arrays(rows, source, row_format)
-        except BadTokenError as bad:
-            raise BadTokenError(bad.column, bad.segment + int(block.row_starts[first])) from None
-        arrays += segments.arrays(first, last, rows, kept, row_format)
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        yield batch, Counts(int(rows.lengths.sum()), *trained)
+        # Slices of arrays would be written with what follows them as padding, which slices of buffers are not.
+        arrays = [_rows(values, field.type, first, last) for values, field in zip(tokens, schema, strict=False)]
+        arrays += segments.arrays(first, last, kept, row_format)
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return batches, Counts(int(block.lengths.sum()), *trained)
 
 
-def token_arrays(
+def token_buffers(
     block: RowBlock, source: SourceColumns, row_format: RowFormat
-) -> tuple[list[pa.Array], tuple[int, int]]:
+) -> tuple[list[pa.Buffer], tuple[int, int]]:
     """Copy the tokens of a block of rows.
 
     Returns:
-        An array for each column with a value per token, in the order of the schema; and the number of trained tokens
+        The values of each column with a value per token, in the order of the schema; and the number of trained tokens
         and of segments without any.
 
     Raises:
-        BadTokenError: as in `build_batch`.
+        BadTokenError: as in `build_batches`.
     """
     max_len = row_format.max_len
     layout, spans = _placed(block, max_len)
@@ -129,11 +130,18 @@ def token_arrays(
     if "position_ids" in row_format.token_columns:
         columns["position_ids"] = np.empty(size, np.int32)
         restart_positions(layout.places, layout.ends, max_len, columns["position_ids"])
-    arrays = [pa.FixedSizeListArray.from_arrays(as_arrow(columns[name]), max_len) for name in row_format.token_columns]
+    buffers = [pa.py_buffer(columns[name]) for name in row_format.token_columns]
     for name, value_type in row_format.kept_tokens.items():
-        values = tokens_at(source.kept_tokens[name], value_type, spans, size)
-        arrays.append(pa.FixedSizeListArray.from_arrays(values, max_len))
-    return arrays, (int(trained[0]), int(trained[1]))
+        buffers.append(tokens_at(source.kept_tokens[name], value_type, spans, size).buffers()[1])
+    return buffers, (int(trained[0]), int(trained[1]))
+
+
+def _rows(values: pa.Buffer, kind: pa.FixedSizeListType, first: int, last: int) -> pa.Array:
+    """Return rows first..last - 1 of a column with a value per token."""
+    size = kind.list_size * (last - first)
+    width = kind.value_type.bit_width // 8
+    part = values.slice(kind.list_size * first * width, size * width)
+    return pa.FixedSizeListArray.from_arrays(pa.Array.from_buffers(kind.value_type, size, [None, part]), type=kind)
 
 
 def _placed(block: RowBlock, max_len: int) -> tuple[RowLayout, Spans]:
@@ -170,13 +178,13 @@ def _count_labels(block: RowBlock, source: SourceColumns, row_format: RowFormat)
 
 
 def write_shard(
-    path: Path, *, batches: Iterator[tuple[pa.RecordBatch, Counts]], schema: pa.Schema, name: str, sync: bool
+    path: Path, *, batches: Iterator[tuple[list[pa.RecordBatch], Counts]], schema: pa.Schema, name: str, sync: bool
 ) -> ShardEntry:
     """Write record batches as an Arrow stream, and return the entry of the shard.
 
     Args:
         path: temporary name of the shard; the caller renames or removes the file.
-        batches: (record batch, its counts) in order, built while they are written.
+        batches: (record batches, their counts) of each block of rows in order, built while they are written.
         schema: schema of the record batches.
         name: final name of the shard, for the entry.
         sync: fsync the file.
@@ -188,9 +196,10 @@ def write_shard(
     sink = HashingFile(path)
     try:
         with pa.ipc.new_stream(sink, schema) as stream:
-            for batch, counts in batches:
-                stream.write_batch(batch)
-                rows += batch.num_rows
+            for built, counts in batches:
+                for batch in built:
+                    stream.write_batch(batch)
+                    rows += batch.num_rows
                 total = Counts(*map(sum, zip(total, counts, strict=True)))
         if sync:
             sink.sync()
