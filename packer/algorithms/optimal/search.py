@@ -16,6 +16,7 @@ from packer.algorithms.optimal.pricing import pricing_work
 from packer.algorithms.optimal.round_patterns import follow_rounded, joined, round_packs
 from packer.algorithms.optimal.start import stages
 from packer.algorithms.patterns import Patterns
+from packer.algorithms.prepare_numba import compile_seconds
 from packer.algorithms.spread import deepest, spread
 
 ATTEMPTS, COARSE_ATTEMPTS = 64, 12
@@ -89,7 +90,7 @@ class Search:
         self, histogram: NDArray[np.int64], max_segments: int | None, limits: Limits, *, part_of: int | None = None
     ) -> None:
         """Start with the heuristics. For a part of a histogram, `part_of` packs are enough; None for a whole one."""
-        self._began = time.monotonic()
+        self._began = _clock()
         self._histogram = histogram
         self._max_segments = max_segments
         self._limits = limits
@@ -137,7 +138,7 @@ class Search:
         """Return the seconds left of a share of the time."""
         if self._limits.seconds is None:
             return math.inf
-        return share * self._limits.seconds - (time.monotonic() - self._began)
+        return share * self._limits.seconds - (_clock() - self._began)
 
     def _allows(self, work: int, share: float) -> bool:
         """Whether so much work fits within the work limit and a share of the time."""
@@ -227,6 +228,11 @@ class Search:
             part.run()
             self._work -= work - part._work
             self.best = min(self.best, joined(kept, part.best), key=_packs)
+
+
+def _clock() -> float:
+    """Return seconds that stand still while kernels are compiled."""
+    return time.perf_counter() - compile_seconds()
 
 
 def _some(patterns: Patterns, count: int) -> Patterns:
