@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -14,7 +15,7 @@ from packer.algorithms.auto import auto
 from packer.algorithms.best_fit import best_fit_decreasing
 from packer.algorithms.bounds import lower_bound, segments_bound, token_bound
 from packer.algorithms.exact_fill import exact_fill
-from packer.algorithms.optimal import Limits, solve, solve_optimal
+from packer.algorithms.optimal import Limits, search, solve, solve_optimal
 from packer.algorithms.optimal.pricing import certified_bound, patterns_with, price
 from packer.algorithms.optimal.round_patterns import follow_rounded, round_packs
 from packer.algorithms.optimal.start import KNOTS, first_values, stages
@@ -249,6 +250,15 @@ def test_it_stops_at_each_limit_with_the_best_so_far():
         assert whole.patterns.packs <= solution.patterns.packs
         assert solution.lower_bound <= whole.lower_bound
         assert_valid(solution.patterns, histogram, 7)
+
+
+@jit_only
+def test_compiling_takes_no_time_from_the_limit(monkeypatch):
+    histogram, limits = hard_histogram(), Limits(seconds=0.001)
+    whole = solve_optimal(histogram, 7, limits=Limits())
+    assert solve_optimal(histogram, 7, limits=limits).rounds == 0
+    monkeypatch.setattr(search, "compile_seconds", time.perf_counter)  # as if all time were spent on compiling
+    assert solve_optimal(histogram, 7, limits=limits).lower_bound == whole.lower_bound > 0
 
 
 @jit_only
