@@ -380,6 +380,20 @@ def test_a_large_pack_compiles_each_kernel_that_it_calls_once_and_no_other(tmp_p
     assert hashes(tmp_path / "plain") == hashes(tmp_path / "compiled")
 
 
+@pytest.mark.parametrize("command", ["pack rows.arrow --max-len 256 -o", "stats rows.arrow --max-len 256 --json"])
+def test_kernels_in_the_cache_do_not_run_as_plain_python_in_a_large_set(tmp_path, command):
+    save_arrow(tmp_path / "rows.arrow", [[1, 2, 3]] * (jit.SMALL + 1))
+    script = "import sys; from packer.algorithms import jit; from packer.cli import cli; jit.PLAIN_SECONDS = {}\n"
+    script += "cli(sys.argv[1:], standalone_mode=False); print(jit._plain_seconds, file=sys.stderr)"
+    for limit in (0, 10):  # all are compiled, or loaded from the cache of the tests
+        words = [*command.split(), *([f"out-{limit}"] if command.endswith("-o") else [])]
+        done = subprocess.run(
+            [sys.executable, "-c", script.format(limit), *words], env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+            cwd=tmp_path, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    assert done.stderr.split()[-1] == "0.0"
+
+
 def test_processes_that_compile_at_once_leave_a_cache_that_others_read(tmp_path):
     environment = os.environ | {"PACKER_CACHE_DIR": str(tmp_path), "NUMBA_CACHE_DIR": os.devnull}
     command = [sys.executable, "-c", GATHERED]

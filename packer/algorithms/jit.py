@@ -99,7 +99,7 @@ def compile_from_now_on() -> None:
     _plain_seconds = math.inf
 
 
-def prepare_for(*, documents: int, tokens: int) -> None:
+def prepare_for(*, documents: int, tokens: int = 0) -> None:
     """Import Numba now if there is so much to do that it will be imported anyway.
 
     Kernels in the cache are then loaded instead of run as plain Python, which takes most of PLAIN_SECONDS, and more if

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from packer.algorithms.jit import prepare_for
 from packer.engine import Engine
 from packer.errors import PackerError, SourceError
 from packer.executors import available_workers
@@ -239,8 +238,6 @@ def pack_into(
     warn_of_padding(mapped)
 
     # Plan the rows.
-    identity = documents.identity
-    prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
     planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)
     watch.check()
     warn_of_split_chats(opened, planned.totals, options)

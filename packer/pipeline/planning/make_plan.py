@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.algorithms import AnyAlgorithm, OrderAlgorithm, get_algorithm
+from packer.algorithms.jit import prepare_for
 from packer.engine import Engine, Threads
 from packer.facts import PlanTotals
 from packer.notes import Note, Notes, NotesInMemory, make_note
@@ -93,6 +94,8 @@ def plan_documents(
     Raises:
         SourceError: the options do not allow a document to be packed, or there is nothing to pack.
     """
+    identity = documents.identity
+    prepare_for(documents=identity.documents, tokens=0 if options.index_only else identity.tokens)
     mapped = MappedDocuments(documents=documents)
     row_format = row_format_of(options, mapped.table.extra)
     rows_per_shard = _rows_per_shard(options, row_format)
@@ -156,6 +159,7 @@ def plan_lengths(
     Raises:
         SourceError: there is nothing to pack, or `long` is "error" and a document is longer than max_len.
     """
+    prepare_for(documents=len(lengths))
     rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
     segments = cut_by_policy(lengths, options, threads=threads)
     shards: Shards
