@@ -269,7 +269,7 @@ COMMANDS = """
 import json, sys
 from packer.algorithms import jit
 from packer.cli import cli
-jit.PLAIN_SECONDS = 10  # three commands on a busy machine
+jit.PLAIN_SECONDS = jit.NUMPY_SECONDS = 10  # three commands on a busy machine
 for command in json.loads(sys.argv[1]):
     cli(command, standalone_mode=False)
 print(json.dumps(sorted(sys.modules)))
