@@ -37,7 +37,7 @@ def rewrite(out, change):
         batch = pa.RecordBatch.from_pylist(here, schema=table.schema)
         counts = Counts(entry.tokens, entry.trained, entry.untrained_segments)
         path = out / "rewritten"
-        entry = write_shard(path, batches=iter([(batch, counts)]), schema=table.schema, name=entry.file, sync=False)
+        entry = write_shard(path, batches=iter([([batch], counts)]), schema=table.schema, name=entry.file, sync=False)
         path.rename(out / entry.file)
         shards.append(entry)
     (out / "manifest.json").write_bytes(replace(manifest, shards=tuple(shards)).to_bytes())
