@@ -256,9 +256,9 @@ def test_the_headers_of_an_arrow_file_are_fetched_together(bucket, tmp_path, mon
     assert fetched == (120, False)
     assert sum(reads) >= 60
     assert len(reads) <= 5
-    pack(str(remote), tmp_path / "out", keep=("word",))
+    pack(str(remote), tmp_path / "out", keep=("word",), shard_size="1MB")
     monkeypatch.undo()
-    pack(tmp_path / "a.arrow", tmp_path / "local", keep=("word",))
+    pack(tmp_path / "a.arrow", tmp_path / "local", keep=("word",), shard_size="1MB")
     assert hashes(tmp_path / "out") == hashes(tmp_path / "local")
 
 
