@@ -281,13 +281,24 @@ def run_struck(job: Job, files: Mapping[str, Path]) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
-    left = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
-    for thread in left:  # one that an interrupt hid from its pool has nothing to do, and ends
-        thread.join(timeout=1)
-    report({"instants": instants.seen, "threads": sum(thread.is_alive() for thread in left)})
+    report({"instants": instants.seen, "threads": threads_left(seconds=1)})
     sys.stdout.flush()
     sys.stderr.flush()
     return code
+
+
+def threads_left(seconds: float) -> int:
+    """Return the number of threads that still run after this time, daemons and the main thread left out.
+
+    A thread that an interrupt hid from its pool has nothing to do, and ends. One that an interrupt met while it was
+    being started is listed but cannot be joined; if it never began, it is not alive.
+    """
+    end = time.monotonic() + seconds
+    while left := [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    return sum(thread.is_alive() for thread in left)
 
 
 # In the process that is forked
