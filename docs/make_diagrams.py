@@ -101,14 +101,14 @@ def attention() -> Plot:
                 parts.append(element("rect", square | fill(color)))
         parts.append(words("keys", left + 6 * cell, 24 + 12 * cell + 14, "muted", size=11))
     parts.append(words("A row of three documents.", 230, 90, "muted", anchor="start", size=11))
-    parts.append(words("Every line is a token, and colors", 230, 106, "muted", anchor="start", size=11))
+    parts.append(words("Each line is a token; colored squares", 230, 106, "muted", anchor="start", size=11))
     parts.append(words("are the keys that it attends to.", 230, 122, "muted", anchor="start", size=11))
-    parts.append(words("Orange ones are of other documents.", 230, 138, "muted", anchor="start", size=11))
+    parts.append(words("Orange: keys in other documents.", 230, 138, "muted", anchor="start", size=11))
     return Plot(title="What a token attends to", height=24 + 12 * cell + 20, body="".join(parts))
 
 
 def stages() -> Plot:
-    """Show the way from the source to shards."""
+    """Show the stages from the source to shards."""
     titles = ("source", "partitions", "own rows", "region", "solved", "shards")
     parts = [words(title, 52 + 116 * at, 12, "muted") for at, title in enumerate(titles)]
     colors = ("blue", "orange", "green")
@@ -125,12 +125,12 @@ def stages() -> Plot:
         parts.append(arrow(328, y + 50, 356, y + 50))
         parts.append(box(592, 26 + 48 * number, 80, 40, colors[number], f"shard {number}"))
     parts.append(arrow(96, 110, 124, 110))
-    parts.append(box(360, 26, 80, 184, "purple", "rows again"))
+    parts.append(box(360, 26, 80, 184, "purple", "more rows"))
     parts.append(arrow(444, 190, 472, 190))
-    parts.append(box(476, 170, 80, 40, "purple", "the last rest"))
+    parts.append(box(476, 170, 80, 40, "purple", "last rows"))
     parts.append(arrow(560, 190, 588, 190))
     parts.append(box(592, 170, 80, 40, "purple", "the pool"))
-    for line, text in enumerate(("what has one color", "is in one shard")):
+    for line, text in enumerate(("Each color is", "one shard.")):
         parts.append(words(text, 516, 90 + 16 * line, "muted", size=11))
     return Plot(title="From the source to shards", height=222, body="".join(parts))
 

@@ -208,7 +208,7 @@ def test_many_partitions_have_several_levels_of_regions(monkeypatch, algorithm):
     plan, shards = planned(lengths, 512, rows_per_shard=120, algorithm=algorithm)
     assert len(plan.shards.job.partitions) > 3**3
     levels = {name.rpartition("-")[0] for name in plan.shards.pool}
-    assert len(levels) >= 4  # three levels of regions, and the last rest
+    assert len(levels) >= 4  # three levels of regions, and the last leftovers
     assert max(read.values()) <= 3
     assert sum(plan.shards.pool_rows) == plan.shards.pool_packs
     segments = [segment for shard in shards for row in rows_of(shard) for segment in row]
