@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 import packer
 from packer.cli import cli
 from packer.errors import PackerError
+from packer.options import PackOptions
+from packer.pipeline.statistics import dataset_statistics
 from packer.shards.manifest import checksum
 from tests.test_index_only import hashes
 
@@ -238,6 +241,19 @@ def test_a_limit_needs_no_policy_for_long_documents_if_there_are_none(tmp_path):
     assert shards[0] == shards[1]
 
 
+def test_limits_do_not_apply_to_documents_that_are_dropped(tmp_path):
+    lengths = np.array([3, 0, 100, 5, 7])
+    path = write(tmp_path / "l.parquet", lengths, images=[1, 50, 50, 2, 3])
+    options = PackOptions(max_len=64, lengths_column="num_tokens", limit=("images:3",), long="drop")
+    packer.pack(path, tmp_path / "packed", max_len=64, lengths_column="num_tokens", limit=["images:3"], long="drop")
+    assert documents_in(tmp_path / "packed") == [(0, 0, 3), (3, 0, 5), (4, 0, 7)]
+    assert not list(packer.verify(tmp_path / "packed", path))
+    figures = dataset_statistics(path, options=options)
+    assert (figures.packs, figures.limits[0].largest) == (2, 3)
+    with pytest.raises(PackerError, match=r"document 2 \(l.parquet row 2\) has images 50, .* with more: 1\)"):
+        dataset_statistics(path, options=replace(options, long="truncate"))
+
+
 def test_verify_finds_a_row_above_its_limit(tmp_path):
     path = write(tmp_path / "l.parquet", images=made_images(LENGTHS))
     options = {"max_len": 64, "long": "drop", "lengths_column": "num_tokens", "keep": ["images"]}
@@ -264,6 +280,10 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
         (
             {"limit": ["images:9"], "long": "split", "max_len": 30},
             r"has \d+ tokens and max_len is 30 \(\d+ documents are longer\); with limit none is split: choose",
+        ),
+        (
+            {"limit": ["images:9"], "long": "error", "max_len": 30},
+            r"\(\d+ documents are longer\); with limit none is split: choose long drop or truncate",
         ),
         ({"limit": ["images:9"], "long": "split", "overlap": 2}, "limit does not go with overlap"),
         ({"limit": ["images:9"], "group_by": "images"}, "limit does not go with group_by"),

@@ -53,7 +53,7 @@ def cut_lengths_of(
     Raises:
         SourceError: `long` is "error", or "split" with limits, and a document is longer than max_len.
     """
-    if options.limit and options.long == "split":
+    if options.limit and options.long in ("split", "error"):
         _refuse_long(options, lengths, first_document)
     if options.pairs:
         return cut_pairs(

@@ -60,7 +60,14 @@ def dataset_figures(
         options = replace(options, max_len=chosen.max_len)
     measured = reader.at(options)
     lengths = measured.lengths_for(options)
-    planned = plan_lengths(lengths, options, groups=measured.groups, limits=measured.limits, progress=progress)
+    planned = plan_lengths(
+        lengths,
+        options,
+        groups=measured.groups,
+        limits=measured.limits,
+        describe=measured.describe,
+        progress=progress,
+    )
     stats = planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
     histogram = tokens_of_segments(planned.segments)
     sums, parts = RowSums(), ProfileParts()

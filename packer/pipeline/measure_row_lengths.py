@@ -32,6 +32,9 @@ class DocumentLengths(NamedTuple):
     limits: Mapping[str, NDArray[np.int32]] = {}
     """(documents,) what each document takes of each limit, by column."""
 
+    describe: Callable[[int], str] = "document {:,}".format
+    """Function that names a document in messages."""
+
 
 class MeasuredLengths:
     """Lengths of a source as `pack` takes them at any max_len. The source is read once, if that is possible.
@@ -59,7 +62,7 @@ class MeasuredLengths:
     def in_order(self, options: PackOptions) -> DocumentLengths:
         """Return the documents at `options.max_len`, in the order in which they are packed."""
         measured = self.at(options)
-        return DocumentLengths(measured.lengths_for(options), measured.groups, measured.limits)
+        return DocumentLengths(measured.lengths_for(options), measured.groups, measured.limits, measured.describe)
 
 
 def row_length_statistics(
@@ -136,9 +139,16 @@ def describe_length(documents: DocumentLengths, options: PackOptions, *, documen
     Other arguments are those of `row_length_statistics`.
 
     Raises:
-        SourceError: there is nothing to pack, or a document is longer than max_len and that is an error.
+        SourceError: there is nothing to pack, a document is longer than max_len and that is an error, or a document
+            takes more than a limit.
     """
-    planned = plan_lengths(documents.lengths, options, groups=documents.groups, limits=documents.limits)
+    planned = plan_lengths(
+        documents.lengths,
+        options,
+        groups=documents.groups,
+        limits=documents.limits,
+        describe=documents.describe,
+    )
     work = RowWork()
     tokens_after_start = 0
     for rows in located_rows(planned.shards):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,9 @@ class Measured:
     limits: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
     """(documents,) what each document takes of each limit, by column."""
 
+    describe: Callable[[int], str] = "document {:,}".format
+    """Function that names a document in messages, if there are limits."""
+
     def lengths_for(self, options: PackOptions) -> NDArray[np.int32]:
         """Return the lengths in the order in which `pack` takes documents: order algorithms interleave a mixture."""
         if is_planned_whole(options) or makes_own_rows(options):
@@ -86,6 +89,7 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
         lengths=lengths,
         groups=document_groups(columns, lists, options),
         limits=limit_values(columns, lists, options, documents.describe),
+        describe=documents.describe,
         mixture=mixture,
         survey=survey,
         order=order,

@@ -58,7 +58,14 @@ def dataset_statistics(
     """
     measured = measure(source, options, progress)
     lengths = measured.lengths_for(options)
-    planned = plan_lengths(lengths, options, groups=measured.groups, limits=measured.limits, progress=progress)
+    planned = plan_lengths(
+        lengths,
+        options,
+        groups=measured.groups,
+        limits=measured.limits,
+        describe=measured.describe,
+        progress=progress,
+    )
     return planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
 
 

@@ -23,7 +23,12 @@ from packer.sources.whole_numbers import whole_numbers
 
 
 def plan_under_limits(
-    segments: Segments, values: Mapping[str, NDArray[np.int32]], options: PackOptions, *, rows_per_shard: int
+    segments: Segments,
+    values: Mapping[str, NDArray[np.int32]],
+    options: PackOptions,
+    *,
+    rows_per_shard: int,
+    describe: Callable[[int], str],
 ) -> tuple[Plan, PlanTotals]:
     """Plan rows in which tokens and further columns stay within their limits; the lower bound is the largest of all.
 
@@ -32,13 +37,19 @@ def plan_under_limits(
         values: what each document takes of each limit: (documents,), by column.
         options: options of the pack.
         rows_per_shard: largest number of rows of a shard.
+        describe: function that names a document.
+
+    Raises:
+        SourceError: a document that is packed takes more than a limit.
     """
     numbers = segments.numbers()
     documents, _, lengths = segments.locate(numbers)
-    demands = np.stack([segments.extents_of(lengths), *(values[name][documents] for name in options.limits)])
+    taken = {name: values[name][documents] for name in options.limits}
+    _refuse_above(taken, documents, options, describe)
+    demands = np.stack([segments.extents_of(lengths), *taken.values()])
     capacities = np.array([options.max_len, *options.limits.values()], np.int64)
     demands = demands.astype(np.int32, copy=False)
-    del documents, lengths
+    del documents, lengths, taken
     rows = pack_vectors(demands, capacities, max_segments=options.max_segments, seed=options.seed)
     plan = Plan(
         shard_rows=np.array(even_cuts(0, len(rows), rows_per_shard), np.int64),
@@ -75,10 +86,10 @@ def limit_values(
         describe: function that names a document.
 
     Raises:
-        SourceError: a value is missing, no whole number, negative, or above its limit.
+        SourceError: a value is missing, no whole number, or negative.
     """
     found = {}
-    for name, most in options.limits.items():
+    for name in options.limits:
         parts, first = [np.zeros(0, np.int32)], 0
         for chunk in extra[name].chunks:
             try:
@@ -89,15 +100,25 @@ def limit_values(
                 raise SourceError(f"{where}: {fault.message}{_remedy(chunk)}") from None
             first += len(chunk)
         values = np.concatenate(parts)
-        found[name] = values = values if lists is None else values[lists]
-        if len(values) and values.max() > most:
-            at = int((values > most).argmax())
-            count = int((values > most).sum())
-            raise SourceError(
-                f"{describe(at)} has {name} {values[at]:,}, and a row may have {most:,} (documents with more: "
-                f"{count:,}): raise --limit, or leave them out"
-            )
+        found[name] = values if lists is None else values[lists]
     return found
+
+
+def _refuse_above(
+    taken: Mapping[str, NDArray[np.int32]],
+    documents: NDArray[np.int64],
+    options: PackOptions,
+    describe: Callable[[int], str],
+) -> None:
+    """Raise a SourceError if a document takes more than a limit; `taken` has the values of `documents`, by column."""
+    for name, most in options.limits.items():
+        above = np.flatnonzero(taken[name] > most)
+        if len(above):
+            first = above[0]
+            raise SourceError(
+                f"{describe(int(documents[first]))} has {name} {taken[name][first]:,}, and a row may have {most:,} "
+                f"(documents with more: {len(above):,}): raise --limit, or leave them out"
+            )
 
 
 def _remedy(chunk: pa.Array) -> str:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -143,6 +143,7 @@ def plan_lengths(
     *,
     groups: NDArray[np.int32] | None = None,
     limits: Mapping[str, NDArray[np.int32]] = {},
+    describe: Callable[[int], str] = "document {:,}".format,
     threads: int = 1,
     progress: Progress = silent,
 ) -> PlannedLengths:
@@ -153,11 +154,13 @@ def plan_lengths(
         options: options of the pack.
         groups: (documents,) group of each document; None if `options.group_by` is.
         limits: (documents,) what each document takes of each of `options.limits`, by column.
+        describe: function that names a document in messages.
         threads: number of tasks at a time; the plan does not depend on it.
         progress: callback, called as `progress("plan", done, total)`, in tasks.
 
     Raises:
-        SourceError: there is nothing to pack, or `long` is "error" and a document is longer than max_len.
+        SourceError: there is nothing to pack, `long` is "error" and a document is longer than max_len, or a document
+            takes more than a limit.
     """
     prepare_for(documents=len(lengths))
     rows_per_shard = _rows_per_shard(options, RowFormat.of(options))
@@ -166,7 +169,7 @@ def plan_lengths(
     if options.limit:
         from packer.pipeline.planning.limit_plan import plan_under_limits
 
-        plan, totals = plan_under_limits(segments, limits, options, rows_per_shard=rows_per_shard)
+        plan, totals = plan_under_limits(segments, limits, options, rows_per_shard=rows_per_shard, describe=describe)
         shards = PlannedShards(plan=plan, segments=segments)
     elif groups is not None:
         from packer.pipeline.planning.group_plan import plan_groups
@@ -241,7 +244,9 @@ def _plan_whole(
         lists = None if table.lists is None else lists_of(table, np.arange(len(table.lengths)))
         if options.limit:
             values = limit_values(table.extra, lists, options, documents.describe)
-            plan, totals = plan_under_limits(segments, values, options, rows_per_shard=rows_per_shard)
+            plan, totals = plan_under_limits(
+                segments, values, options, rows_per_shard=rows_per_shard, describe=documents.describe
+            )
         else:
             groups = document_groups(table.extra, lists, options)
             assert groups is not None
