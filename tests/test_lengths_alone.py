@@ -289,7 +289,7 @@ def test_verify_finds_a_row_above_its_limit(tmp_path):
         ({"limit": ["images:9"], "group_by": "images"}, "limit does not go with group_by"),
         ({"limit": ["images:9"], "algorithm": "ffd"}, "limit does not go with algorithm ffd"),
         ({"limit": ["num_tokens:9"]}, "limit names a column of tokens or lengths"),
-        ({"limit": ["name:9"]}, r"document 0 \(l.parquet row 0\): 'name' holds string; .* convert it to Parquet"),
+        ({"limit": ["name:9"]}, "l.parquet: column 'name' holds string; .* convert it to Parquet"),
         ({"limit": ["gap:9"]}, r"document 7 \(l.parquet row 7\): 'gap' is missing"),
         ({"limit": ["below:9"]}, r"document 7 \(l.parquet row 7\): 'below' is -1; expected 0 to 2147483647"),
         ({"limit": ["nothing:9"]}, "no column 'nothing'"),

@@ -208,6 +208,34 @@ def test_chats_are_split_at_turns_where_others_are_left_out(tmp_path, tokenizer)
     assert_left_out(source, tmp_path / "out", {1: "missing_value", 3: "invalid_chat"}, **options)
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows.arrow", "texts.jsonl"])
+def test_what_is_no_number_for_a_limit_is_left_out(tmp_path, tokenizer, name):
+    wrong = {3: None, 4: -1, 5: 2**31, 6: 1.5} if name.endswith("jsonl") else {3: None, 4: -1, 5: 2**31}
+    images = [wrong.get(number, number % 4) for number in range(len(GOOD))]
+    options = {"tokenizer": tokenizer} if name == "texts.jsonl" else {}
+    records = [{"text": "a b"}] * len(GOOD) if options else GOOD
+    records = [{**record, "images": value} for record, value in zip(records, images, strict=True)]
+    source, table = tmp_path / name, pa.Table.from_pylist(records)
+    if name == "rows.parquet":
+        pq.write_table(table, source, row_group_size=11)
+    elif name == "rows.arrow":
+        with pa.ipc.new_stream(str(source), table.schema) as writer:
+            writer.write_table(table, max_chunksize=7)
+    else:
+        write_lines(source, [*records[:10], "nonsense", *records[10:]])
+        wrong |= {10: None}
+    reasons = {number: "unreadable" if number == 10 else "invalid_value" for number in wrong}
+    assert_left_out(source, tmp_path / "out", reasons, limit=["images:6"], **options)
+    assert listed(tmp_path / "out")[0]["message"] == "'images' is missing; give it a number"
+
+
+def test_a_wrong_number_for_a_limit_is_found_before_the_rest_is_decoded(tmp_path, small):
+    records = [{**record, "images": -1 if number == 1 else 1} for number, record in enumerate(GOOD)]
+    source = write_lines(tmp_path / "rows.jsonl", [*records, "nonsense"])
+    with pytest.raises(SourceError, match=r"document 1 \(rows.jsonl line 2\): 'images' is -1; .* on_error skip"):
+        pack(source, tmp_path / "out", limit=["images:6"], on_error="error", workers=1)
+
+
 def test_values_that_cannot_be_kept_are_left_out(tmp_path):
     bad = [{"input_ids": [1], "id": 2**80}, {"input_ids": [1], "id": [1, SECRET]}, {"input_ids": [1], "id": "\ud800"}]
     records, at = mixed_up(bad, [{"input_ids": [1, 2], "id": n} for n in range(9)])

@@ -37,7 +37,19 @@ def open_with(
 
     Raises:
         PackerError: as `open_source` and `open_text`; or the options split at turns, and the source has texts.
+        SourceError: the source declares that the column of a limit does not hold whole numbers.
     """
+    opened = _opened(source, options, turns_of_chats=turns_of_chats, mixed=mixed)
+    if not options.limit:
+        return opened
+    from packer.sources.usable_numbers import with_numbers
+
+    return with_numbers(opened, tuple(options.limits))
+
+
+def _opened(
+    source: str | Path | PathList | Dataset | DatasetDict, options: PackOptions, *, turns_of_chats: bool, mixed: bool
+) -> Source:
     if options.lengths_column is not None:
         from packer.sources.lengths_alone import open_lengths
 

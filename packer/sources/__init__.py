@@ -37,6 +37,7 @@ Checks of documents:
     masks.py             mask columns: padding is stripped, labels are set
     columns/             names, types and values of columns beside the tokens
     unusable_lists.py    finds lists that cannot be used (text/ and json_lines/ find the other records)
+    usable_numbers.py    columns of whole numbers
     rejections.py        keeps what was found
 """
 

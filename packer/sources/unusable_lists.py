@@ -92,11 +92,7 @@ class UsableLists(Input):
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents in order, one `Batch` per chunk, with an empty list in place of unusable ones."""
         for batch in read_whole(self.unchecked).batches(pool):
-            for number, tokens in enumerate(batch.input_ids):
-                labels = None if batch.labels is None else [batch.labels[number]]
-                extra = {name: [chunks[number]] for name, chunks in batch.extra.items()}
-                # lines and rejections are those of JSON lines, whose batches have one chunk
-                yield _usable(batch._replace(input_ids=[tokens], labels=labels, extra=extra), self.columns)
+            yield from (_usable(part, self.columns) for part in one_chunk_each(batch))
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
@@ -128,6 +124,14 @@ def reject_unusable(inputs: Sequence[Input], columns: Columns) -> list[Input]:
     return [each if is_clean(each) else UsableLists(unchecked=each, columns=columns) for each in inputs]
 
 
+def one_chunk_each(batch: Batch) -> Iterator[Batch]:
+    """Yield the chunks of a batch as batches; one with lines or rejections has a single chunk."""
+    for number, tokens in enumerate(batch.input_ids):
+        labels = None if batch.labels is None else [batch.labels[number]]
+        extra = {name: [chunks[number]] for name, chunks in batch.extra.items()}
+        yield batch._replace(input_ids=[tokens], labels=labels, extra=extra)
+
+
 def _is_usable(input_: MappedLists, columns: Columns) -> bool:
     """Whether a mapped input has no document that cannot be used."""
     needed = columns._replace(extra=columns.per_token)
@@ -142,7 +146,7 @@ def _usable(batch: Batch, columns: Columns) -> Batch:
     # Later checks rely on earlier ones: lists without nulls and of equal lengths, then values of 0 and 1 in masks.
     for faults_of in (_length_faults, _value_faults, _mask_faults, _hole_faults):
         faults = faults_of(batch, columns)
-        batch = _without(batch, columns, faults)
+        batch = without_lists(batch, columns, faults)
         found |= faults
     own = (rejection(row, fault) for row, fault in found.items())
     return batch._replace(rejected=tuple(sorted((*batch.rejected, *own)))) if found else batch
@@ -198,8 +202,8 @@ def _hole_faults(batch: Batch, columns: Columns) -> Faults:
     return {fault.row: fault for fault in hole_faults(mask_values(batch.extra[ATTENTION][0]), lengths)}
 
 
-def _without(batch: Batch, columns: Columns, faults: Faults) -> Batch:
-    """Empty the lists of documents, whatever they hold."""
+def without_lists(batch: Batch, columns: Columns, faults: Faults) -> Batch:
+    """Empty the lists of documents of a batch of one chunk, whatever they hold."""
     if not faults:
         return batch
     kept = np.ones(len(batch.input_ids[0]), np.bool_)

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer.algorithms.bounds import vector_bounds
+from packer.arrow import as_numpy
 from packer.errors import SourceError
 from packer.facts import PlanTotals
+from packer.facts.rejection import REMEDY
 from packer.options import PackOptions
 from packer.pipeline.segments.packable_segments import account_of
 from packer.plan import Plan, Segments
 from packer.plan.vector_packing import pack_vectors
 from packer.plan.whole_plan import even_cuts
 from packer.shards.sharing import Chunks
-from packer.sources.documents import DocumentError
-from packer.sources.whole_numbers import whole_numbers
+from packer.sources.whole_numbers import number_fault, wrong_numbers
 
 
 def plan_under_limits(
@@ -89,15 +89,16 @@ def limit_values(
         SourceError: a value is missing, no whole number, or negative.
     """
     found = {}
+    remedy = f"; {REMEDY}" if options.lengths_column is None else ""
     for name in options.limits:
         parts, first = [np.zeros(0, np.int32)], 0
         for chunk in extra[name].chunks:
-            try:
-                parts.append(whole_numbers(chunk, name, in_text=False))
-            except DocumentError as fault:
-                value = first + fault.row
+            wrong = wrong_numbers(chunk)
+            if len(wrong):
+                fault, value = number_fault(chunk, int(wrong[0]), name), first + int(wrong[0])
                 where = describe(value) if lists is None else f"value {value} of the column"
-                raise SourceError(f"{where}: {fault.message}{_remedy(chunk)}") from None
+                raise SourceError(f"{where}: {fault.message}{remedy}")
+            parts.append(as_numpy(chunk).astype(np.int32))
             first += len(chunk)
         values = np.concatenate(parts)
         found[name] = values if lists is None else values[lists]
@@ -119,8 +120,3 @@ def _refuse_above(
                 f"{describe(int(documents[first]))} has {name} {taken[name][first]:,}, and a row may have {most:,} "
                 f"(documents with more: {len(above):,}): raise --limit, or leave them out"
             )
-
-
-def _remedy(chunk: pa.Array) -> str:
-    is_text = pa.types.is_string(chunk.type) or pa.types.is_large_string(chunk.type)
-    return "; CSV has text only, so convert it to Parquet or JSON lines" if is_text else ""
