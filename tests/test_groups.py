@@ -502,7 +502,7 @@ def test_truncation_gives_each_side_of_a_pair_its_share():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "pairs are never split: choose --long truncate, drop or error"),
+        ({"overlap": 2}, "--overlap is 2, and pairs are never split: leave it out"),
         ({"long": "drop", "algorithm": "wrapped"}, "pairs are never cut, and wrapped cuts documents"),
         ({"long": "drop", "max_segments": 1}, "a pair is two segments, so allow at least 2"),
         ({"long": "drop", "align": 8}, "a pair takes at least 16"),
@@ -514,9 +514,23 @@ def test_options_that_would_separate_pairs_are_refused(options, message):
         PackOptions(max_len=8, pairs=True, **options)
 
 
-def test_long_pairs_are_refused_by_name():
-    with pytest.raises(PackerError, match=r"pair 1 takes 9 tokens and max_len is 8 \(1 pairs are longer\)"):
-        cut_pairs(int32s([4, 4, 5, 4]), 8, "error")
+@pytest.mark.parametrize("long", ["split", "error"])
+def test_long_pairs_are_refused_by_name(long):
+    message = r"pair 1 takes 9 tokens and max_len is 8 \(1 pairs are longer\), and pairs are never split: choose --long"
+    with pytest.raises(PackerError, match=message):
+        cut_pairs(int32s([4, 4, 5, 4]), 8, long)
+
+
+def test_pairs_need_no_policy_for_long_ones_if_there_are_none(tmp_path):
+    source = tmp_path / "pairs.jsonl"
+    source.write_text('{"chosen_input_ids": [1, 2], "rejected_input_ids": [3, 4, 5, 6, 7, 8]}\n' * 5)
+    rows = []
+    for number, options in enumerate(({}, {"long": "drop"})):
+        manifest = packer.pack(source, tmp_path / str(number), max_len=8, pairs=True, **options)
+        assert manifest.totals.documents_dropped == {"empty": 0, "too_long": 0, "unpaired": 0}
+        assert not list(packer.verify(tmp_path / str(number), source))
+        rows.append([shard.xxh3_128 for shard in manifest.shards])
+    assert rows[0] == rows[1]
 
 
 def paired_source(pairs=150, seed=0):

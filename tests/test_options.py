@@ -52,7 +52,7 @@ SAMPLES = {
 NEEDS = {
     "text_column": ("tokenizer",), "train_on": ("tokenizer",), "chat_template": ("tokenizer",), "eos": ("tokenizer",),
     "gap": ("algorithm",), "time_limit": ("algorithm",), "truncate_side": ("long",), "group_mode": ("group_by",),
-    "pairs": ("long",), "mix_unit": ("sources",), "mix_tokens": ("sources",),
+    "mix_unit": ("sources",), "mix_tokens": ("sources",),
 }  # fmt: skip
 """Options that others need."""
 

@@ -523,7 +523,7 @@ def test_options_and_columns_that_do_not_go_together_are_refused(tmp_path, token
     assert "no column 'prompt2'" in refused(source, tokenizer, text_column="prompt2,chosen,rejected")
     assert "a pair has two columns or three" in refused(source, tokenizer, text_column="chosen")
     assert "choose completion or all" in refused(source, tokenizer, train_on="assistant")
-    assert "pairs are never split" in refused(source, tokenizer, long="split")
+    assert "pairs are never split: choose long truncate or drop" in refused(source, tokenizer, long="split", max_len=4)
     assert "set pairs for preference pairs" in refused(source, tokenizer, pairs=False)
     assert "keep 'rejected_labels': tokenizing writes a column" in refused(source, tokenizer, keep=["rejected_labels"])
     assert "keep: pairs cannot keep columns of tokens, and 'role'" in refused(source, tokenizer, keep=["role"])

@@ -201,8 +201,8 @@ def _check_limits(options: PackOptions) -> None:
 
 
 def _check_pairs(options: PackOptions) -> None:
-    if options.long == "split":
-        raise PackerError("--long is split, and pairs are never split: choose --long truncate, drop or error")
+    if options.overlap:
+        raise PackerError(f"--overlap is {options.overlap}, and pairs are never split: leave it out")
     if options.keep_tokens or ROLE in options.keep:
         raise PackerError(
             f"--keep: pairs cannot keep columns of tokens, and {ROLE!r} is always written; leave these out"

@@ -51,7 +51,7 @@ def cut_lengths_of(
         first_document: number of the first of these documents in the source, for messages.
 
     Raises:
-        SourceError: `long` is "error", or "split" with limits, and a document is longer than max_len.
+        SourceError: `long` is "error", or "split" with limits or pairs, and a document or pair is longer than max_len.
     """
     if options.limit and options.long in ("split", "error"):
         _refuse_long(options, lengths, first_document)

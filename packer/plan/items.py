@@ -33,28 +33,28 @@ def cut_pairs(
     Args:
         lengths: (2 * pairs,) tokens of each document; documents 2i and 2i + 1 are a pair.
         max_len: length of a row, at least 2 * align.
-        long: truncate, drop or error; pairs are not split.
+        long: long-document policy; pairs are never split, so that "split" is "error".
         truncate_side: left or right, the side that is cut off.
         align: extents are rounded up to a multiple of this divisor of max_len.
         threads: number of threads that read the lengths.
         first_document: number of the first of these documents in the source, for the error message.
 
     Raises:
-        SourceError: `long` is "error" and a pair is longer than max_len.
+        SourceError: `long` is "split" or "error", and a pair is longer than max_len.
     """
     assert len(lengths) % 2 == 0
-    assert long != "split"
     assert max_len >= 2 * align
     pairs = lengths.reshape(-1, 2)
     extents = -(-pairs.astype(np.int64) // align) * align
     places = extents.sum(axis=1)
     is_whole = np.minimum(pairs[:, 0], pairs[:, 1]) > 0
     is_long = is_whole & (places > max_len)
-    if long == "error" and is_long.any():
+    if long in ("split", "error") and is_long.any():
         first = int(np.argmax(is_long))
         raise SourceError(
             f"pair {first_document // 2 + first} takes {places[first]:,} tokens and max_len is {max_len:,} "
-            f"({np.count_nonzero(is_long):,} pairs are longer); choose --long truncate or drop"
+            f"({np.count_nonzero(is_long):,} pairs are longer), and pairs are never split: "
+            "choose --long truncate or drop"
         )
     tails = np.where(is_whole[:, None], pairs, np.int32(0))
     if long == "truncate":
