@@ -1,5 +1,6 @@
 """Warnings and errors where a silent default would ruin a run, and where outputs go by default."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -91,6 +92,17 @@ def test_tokenized_chats_split_inside_a_message_are_warned_of(tmp_path, caplog):
     assert "3 documents longer than a row are split inside a message" in warning
     assert not warnings_of(caplog, tmp_path / "chats", tmp_path / "out", max_len=128, split_at="turns")
     assert not warnings_of(caplog, tmp_path / "texts", tmp_path / "out", max_len=16)
+
+
+def test_tokens_with_turn_starts_are_chats_in_every_format(tmp_path, caplog):
+    table = pa.table({"input_ids": [[*range(20)]] * 9, "turn_starts": [[0, 5]] * 9})
+    pq.write_table(table, tmp_path / "chats.parquet")
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    dataset = datasets.Dataset(table)
+    packer.pack(dataset, tmp_path / "packed", max_len=20, keep=["turn_starts"], sync=False)
+    for source in (tmp_path / "chats.parquet", tmp_path / "chats.jsonl", dataset, tmp_path / "packed"):
+        (warning,) = warnings_of(caplog, source, tmp_path / "out", max_len=16)
+        assert warning.startswith("9 documents longer than a row are split inside a message")
     (tmp_path / "lines.jsonl").write_text('{"input_ids": [1, 2, 3, 4]}\n' * 9)
     assert not warnings_of(caplog, tmp_path / "lines.jsonl", tmp_path / "out", max_len=3)
 

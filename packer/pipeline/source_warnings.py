@@ -14,8 +14,7 @@ from packer.gather import held_lists
 from packer.gather.token_column import NO_BYTES
 from packer.options import PackOptions
 from packer.sources import OpenDocuments, Source
-from packer.sources.documents import TURN_STARTS, reading
-from packer.sources.mapped.ipc import column_names
+from packer.sources.documents import reading
 from packer.sources.mapped.mapped_lists import MappedLists
 from packer.sources.rejections import count_rejected
 
@@ -56,7 +55,8 @@ def warn_of_split_chats(opened: OpenDocuments, totals: PlanTotals, options: Pack
         totals: totals of the plan.
         options: options of the pack.
     """
-    if totals.documents_split and options.split_at == "tokens" and any(map(_has_chats, opened.sources.values())):
+    has_chats = any(source.holds_chats for source in opened.sources.values())
+    if has_chats and totals.documents_split and options.split_at == "tokens":
         log.warning(
             "%s longer than a row are split inside a message: choose --split-at turns, or --long drop",
             "1 document" if totals.documents_split == 1 else f"{totals.documents_split:,} documents",
@@ -78,16 +78,6 @@ def warn_of_rejected(opened: OpenDocuments) -> None:
             "counts as an empty document" if count == 1 else "count as empty documents",
             reasons,
         )
-
-
-def _has_chats(source: Source) -> bool:
-    """Whether a source is chats: text with a chat template, or tokens as `packer tokenize` writes those of chats."""
-    if source.tokenized is not None:
-        return source.tokenized.identity.chat_template is not None
-    for first in source.inputs[:1]:
-        if first.path is not None and first.path.suffix == ".arrow":
-            return TURN_STARTS in column_names(first.path, first.file.name)
-    return False
 
 
 def _padding_of(source: Source) -> int | None:

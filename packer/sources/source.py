@@ -58,6 +58,7 @@ class Source:
         *,
         skips: bool = False,
         rejections: Rejections | None = None,
+        holds_chats: bool = False,
     ) -> None:
         self.name = name
         self.inputs = inputs
@@ -65,6 +66,7 @@ class Source:
         self.indices = indices
         self.tokenized = tokenized
         self.pad_id = pad_id  # padding or end-of-sequence token of the tokenizer; None if unknown
+        self.holds_chats = holds_chats  # text with a chat template, or tokens with the column "turn_starts"
         self.skips = skips  # whether documents that cannot be used are rejected, and empty
         self.rejections = rejections or Rejections()  # known once the source has been decoded or read
         self._rows = [input_.rows for input_ in inputs]  # None until the input has been read to its end
@@ -214,11 +216,9 @@ class Source:
         tokenized = self.tokenized
         if tokenized is not None:
             tokenized = replace(tokenized, straddling=counts["straddling"], untrained=counts["untrained"])
-        of_text = tokenized, self.pad_id
-        skips = self.skips
-        return Source(
-            self.name, inputs, self.stored_columns, self.indices, *of_text, skips=skips, rejections=rejections
-        )
+        same = self.stored_columns, self.indices, tokenized, self.pad_id
+        chats = self.holds_chats
+        return Source(self.name, inputs, *same, skips=self.skips, rejections=rejections, holds_chats=chats)
 
     def survey(
         self,

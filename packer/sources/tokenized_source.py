@@ -119,7 +119,8 @@ def _opened(
     inputs = apply_masks(opened, columns, read)
     if not found.saved:
         _check_labels(inputs, columns)
-    return Source(found.name, inputs, columns, found.indices, pad_id=found.pad_id, skips=skips)
+    chats = TURN_STARTS in names
+    return Source(found.name, inputs, columns, found.indices, pad_id=found.pad_id, skips=skips, holds_chats=chats)
 
 
 def column_names(

@@ -86,7 +86,8 @@ def open_packed(folder: Path, split: str | None, columns: Columns) -> Source:
     rows = _map_rows(folder, manifest, columns)
     documents = range(rows.documents) if side is None else range(side, rows.documents, len(ROLES))
     inputs = (PackedDocuments(rows_of=rows, columns=columns, documents=documents),)
-    return Source(str(folder), inputs, columns, pad_id=manifest.options.pad_id)
+    chats = TURN_STARTS in manifest.options.kept
+    return Source(str(folder), inputs, columns, pad_id=manifest.options.pad_id, holds_chats=chats)
 
 
 def _refuse_unrestorable(folder: Path, manifest: Manifest) -> None:

@@ -187,7 +187,8 @@ def open_text(
     if pairs:
         return open_text_pairs(name, inputs, tuple(keep), tokenized=tokenized, pad_id=pad_id, skips=skips)
     columns = COLUMNS._replace(extra=(*keep, TURN_STARTS) if turns else tuple(keep))
-    return Source(name, inputs, columns, tokenized=tokenized, pad_id=pad_id, skips=skips)
+    chats = identity.chat_template is not None
+    return Source(name, inputs, columns, tokenized=tokenized, pad_id=pad_id, skips=skips, holds_chats=chats)
 
 
 def _readers(found: Found) -> list[RecordReader]:
