@@ -296,6 +296,19 @@ def test_rows_that_do_not_tell_other_lengths_say_so(source, tmp_path, options) -
     assert words in run("stats", tmp_path / "out", "--plot", tmp_path / "p.svg", "--plot-of", "max-len", fails=True)
 
 
+def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tmp_path) -> None:
+    table = pa.table({"input_ids": [[1] * (9 + n % 40) for n in range(300)], "images": [n * 5 % 4 for n in range(300)]})
+    pq.write_table(table, tmp_path / "documents.parquet")
+    options = PackOptions(max_len=64, limit=("images:6",))
+    run("pack", tmp_path / "documents.parquet", "--max-len", 64, "--limit", "images:6", "-o", tmp_path / "out")
+    figures = packed_figures(tmp_path / "out")
+    found = figures.row_lengths
+    assert "Packed rows are full" not in render_page(figures)
+    assert found == dataset_figures(tmp_path / "documents.parquet", options=options).row_lengths
+    assert [length.max_len for length in found.lengths] == [64, 128]
+    assert found.lengths[1].packs * 6 >= sum(table["images"].to_pylist()) > found.lengths[1].packs * 5
+
+
 def test_trained_tokens_of_each_segment_are_those_of_its_labels(packed) -> None:
     for row in packed_figures(packed).rows:
         for length, start, trained in zip(row.lengths, row.starts, row.trained, strict=True):

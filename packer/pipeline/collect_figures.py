@@ -18,7 +18,7 @@ from packer.options import PackOptions
 from packer.options.pack_options import LONGEST_ROW
 from packer.paths import PathList, expanded
 from packer.pipeline.measure_row_lengths import DocumentLengths, MeasuredLengths, compare_lengths, located_rows
-from packer.pipeline.planning.make_plan import is_planned_whole, plan_lengths
+from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.sample_rows import packed_rows, planned_row, sample_numbers, within_limit
 from packer.pipeline.statistics import planned_statistics, row_arrays, row_batches, tokens_of_segments
@@ -135,8 +135,8 @@ def _packed_figures(
         sums.add(lengths, row_starts)
         parts.add(lengths, row_starts)
         np.add.at(histogram, lengths, 1)
-    documents = _document_lengths(folder, manifest)
-    values, counts = tally(documents[documents > 0])
+    documents = _documents_in_rows(folder, manifest)
+    values, counts = tally(documents.lengths[documents.lengths > 0])
     return ReportFigures(
         name=(folder.resolve() if isinstance(folder, Path) else folder).name,
         is_packed=True,
@@ -158,7 +158,7 @@ def _packed_figures(
         mixing=sums.finish(),
         shuffled_share=shuffled_share(histogram),
         profile=RowProfile.of(parts, histogram),
-        row_lengths=_compare_lengths(lambda _: DocumentLengths(documents), options, (), documents_per_step, progress)
+        row_lengths=_compare_lengths(lambda _: documents, options, (), documents_per_step, progress)
         if _has_whole_documents(manifest)
         else None,
         rows=packed_rows(dataset, decode),
@@ -166,44 +166,51 @@ def _packed_figures(
 
 
 def _has_whole_documents(manifest: Manifest) -> bool:
-    """Return whether other row lengths can be planned from the rows: nothing was lost, and only lengths count."""
+    """Return whether other row lengths can be planned from the rows: nothing was lost, grouped, or split at turns."""
     options = manifest.options
-    return not manifest.totals.tokens_lost and not is_planned_whole(options) and options.split_at == "tokens"
+    return not manifest.totals.tokens_lost and options.group_by is None and options.split_at == "tokens"
 
 
-def _document_lengths(folder: AnyPath, manifest: Manifest) -> NDArray[np.int32]:
-    """Return the tokens of each document in the rows, 0 for those that are not in them: shape (documents,).
+def _documents_in_rows(folder: AnyPath, manifest: Manifest) -> DocumentLengths:
+    """Return the documents in the rows, with 0 for those that are not in them: their lengths, and values under limits.
 
     A document ends where its last segment ends. Of a mixture, every copy of a document counts; the copies of one source
     follow each other.
 
     Raises:
-        PackerError: a segment is of a document that the source does not have.
+        PackerError: a segment is of a document that the source does not have, or takes more than a limit.
     """
     sizes = [part.documents for part in manifest.source.mixture] or [manifest.source.documents]
-    copies: dict[tuple[int, int], NDArray[np.int32]] = {}
+    limits = manifest.options.limits
+    copies: dict[tuple[int, int], NDArray[np.int32]] = {}  # (1 + limits, documents) each
     for batch in row_batches(folder, manifest):
-        columns = {name: as_numpy(batch[name].flatten()) for name in manifest.row_format.segment_columns}
+        columns = {name: as_numpy(batch[name].flatten()) for name in (*manifest.row_format.segment_columns, *limits)}
         is_segment = columns["doc_ids"] >= 0
         values = {name: column[is_segment].astype(np.int64) for name, column in columns.items()}
         ends = values["doc_starts"] + values.get("seq_tokens", values["seq_lengths"])
+        for name, most in limits.items():
+            if values[name].max() > most:
+                raise PackerError(f"{folder}: its rows hold more than --limit {name}:{most}: restore it, or pack again")
+        taken = np.stack([ends, *(values[name] for name in limits)])
         documents, none = values["doc_ids"], np.zeros(len(ends), np.int64)
         keys = values.get("source_ids", none) << 32 | values.get("copy", none)
         for key in np.unique(keys).tolist():
             source, copy = key >> 32, key & 0xFFFFFFFF
-            of_copy, ends_of_copy = documents[keys == key], ends[keys == key]
+            of_copy, taken_by_copy = documents[keys == key], taken[:, keys == key]
             last = int(of_copy.max())
-            if source >= len(sizes) or last >= sizes[source] or ends_of_copy.max() >= 2**31:
+            if source >= len(sizes) or last >= sizes[source] or taken_by_copy[0].max() >= 2**31:
                 raise PackerError(
                     f"{folder}: its rows hold document {last:,} of source {source}, which the manifest does not have: "
                     "restore it, or pack again"
                 )
-            lengths = copies.get((source, copy), np.zeros(0, np.int32))
-            if last >= len(lengths):
-                lengths = np.pad(lengths, (0, max(last + 1, 2 * len(lengths)) - len(lengths)))
-            np.maximum.at(lengths, of_copy, ends_of_copy.astype(np.int32))
-            copies[source, copy] = lengths
-    return np.concatenate([copies[key] for key in sorted(copies)])
+            held = copies.get((source, copy), np.zeros((len(taken), 0), np.int32))
+            if last >= held.shape[1]:
+                held = np.pad(held, ((0, 0), (0, max(last + 1, 2 * held.shape[1]) - held.shape[1])))
+            for largest, each in zip(held, taken_by_copy.astype(np.int32), strict=True):
+                np.maximum.at(largest, of_copy, each)
+            copies[source, copy] = held
+    lengths, *limited = np.concatenate([copies[key] for key in sorted(copies)], axis=1)
+    return DocumentLengths(lengths, limits=dict(zip(limits, limited, strict=True)))
 
 
 def _compare_lengths(

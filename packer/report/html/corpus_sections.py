@@ -17,6 +17,9 @@ from packer.stats.report_figures import binned, weighted_median
 BATCHES = (8, 64)
 """Batch sizes in the table of padding."""
 
+FULL = 0.95
+"""Share of the tokens of rows above which they count as full, which `--limit` may prevent."""
+
 _MOST_BINS = 24
 
 
@@ -148,9 +151,10 @@ def max_len_section(figures: ReportFigures) -> Section:
         "Split: documents in several segments. No context: their tokens in all segments but the first, which do not "
         "see the beginning. Keys: those that a token attends to on average. Attention: its share of the work of a 7B "
         "model. Largest row: its work, over the mean. Rows a step: those that keep "
-        f"{found.documents_per_step:,} documents in an optimizer step. Packed rows are full at every length, so that "
-        "padding does not decide."
+        f"{found.documents_per_step:,} documents in an optimizer step."
     ]
+    if all(length.tokens - length.tokens_lost > FULL * length.packs * length.max_len for length in found.lengths):
+        notes[0] += " Packed rows are full at every length, so that padding does not decide."
     plot = line_plot("Tokens cut and work of attention, by max_len", lines, ticks, shown=share, name="max-len")
     return Section(
         name="max-len", question=question, verdict=recommend_length(found), plot=plot, table=table, notes=notes
