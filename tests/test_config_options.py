@@ -79,6 +79,25 @@ def test_like_takes_every_option_that_shapes_the_bytes(tmp_path, monkeypatch, sh
     )
 
 
+def test_stats_like_a_dataset_predict_the_rows_of_an_append(source):  # noqa: F811
+    options = {"max_len": 100, "long": "drop", "max_segments": 3}
+    packer.pack(source, "first", **options)
+    save_arrow(Path("more.arrow"), made_documents(80, longest=150, seed=4))
+    found = json.loads(succeeded("stats", "more.arrow", "--like", "first", "--json"))
+    assert packer.append("first", "more.arrow").generations[-1].totals.packs == found["packs"]
+    assert json.loads(succeeded("stats", "more.arrow", "--like", "first", "--max-len", 50, "--json"))["max_len"] == 50
+
+
+def test_stats_like_a_dataset_name_the_options_that_they_cannot_predict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = pa.table({"input_ids": [[*range(20)]] * 9, "turn_starts": [[0, 5, 12]] * 9})
+    pq.write_table(table, "chats.parquet")
+    packer.pack("chats.parquet", "first", max_len=16, split_at="turns")
+    stderr = run("stats", "chats.parquet", "--like", "first").stderr
+    assert "first was packed with --split-at turns, which stats cannot predict" in stderr
+    assert not run("pack", "chats.parquet", "--like", "first", "-o", "second").stderr
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

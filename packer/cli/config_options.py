@@ -15,30 +15,38 @@ import click
 
 from packer.cli.declared_options import FileContent, UserPath
 from packer.errors import PackerError
+from packer.options import PackOptions, options_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NOT_IN_FILES = ("help", "as_json", "debug", "config", "like")
 _NOT_OF_DATASETS = ("weights", "chat_template")  # weights stand with the sources; a template is no file there
+_NEED_TOKENS = ("split_at", "untrained")  # change the number of rows, and are no options of commands without tokens
 
 
-def config_options(function: Function) -> Function:
-    """Add `--config` and `--like`; neither reaches the function."""
-    for name, callback, words in (
-        ("like", _use_dataset, "Packed dataset whose options are the defaults; its sources are not."),
-        ("config", _use_file, "TOML file of defaults: max_len = 4096, keep = ['topic'], source = ['web:0.7']."),
-    ):
-        add = click.option(
-            f"--{name}",
-            type=UserPath(),
-            metavar="PACKED" if name == "like" else "FILE",
-            is_eager=True,  # before the options whose defaults it sets
-            expose_value=False,
-            callback=callback,
-            help=words,
-        )
-        function = add(function)
-    return function
+def like_option(function: Function) -> Function:
+    """Add `--like`, which does not reach the function."""
+    words = "Packed dataset whose options are the defaults; its sources are not."
+    return _eager_option("like", "PACKED", _use_dataset, words)(function)
+
+
+def config_option(function: Function) -> Function:
+    """Add `--config`, which does not reach the function."""
+    words = "TOML file of defaults: max_len = 4096, keep = ['topic'], source = ['web:0.7']."
+    return _eager_option("config", "FILE", _use_file, words)(function)
+
+
+def _eager_option(name: str, metavar: str, callback: Callable[..., None], words: str) -> Callable[[Function], Function]:
+    """Make an option that is read before those whose defaults it sets."""
+    return click.option(
+        f"--{name}",
+        type=UserPath(),
+        metavar=metavar,
+        is_eager=True,
+        expose_value=False,
+        callback=callback,
+        help=words,
+    )
 
 
 def _use_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -79,6 +87,14 @@ def _use_dataset(context: click.Context, parameter: click.Parameter, folder: Pat
     }
     if options.chat_template is not None and "chat_template" in _names(context):
         defaults["chat_template"] = FileContent(options.chat_template)
+    for name in _NEED_TOKENS:
+        value, declared = getattr(options, name), options_of(PackOptions)[name]
+        if name not in _names(context) and value != declared.default:
+            click.echo(
+                f"packer: {folder} was packed with {declared.shown} {value}, which {context.info_name} cannot predict: "
+                f"its rows are those of {declared.shown} {declared.default}",
+                err=True,
+            )
     context.default_map = {**defaults, **(context.default_map or {})}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from packer.cli.command import command
-from packer.cli.config_options import config_options
+from packer.cli.config_options import config_option, like_option
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import check_report_files, text_decoder, write_report_files
@@ -32,7 +32,8 @@ from packer.stores import is_remote
     help="In place of DATASET, the number of tokens of each document: a .npy file, or a column of Arrow, Parquet, CSV "
     "or JSON lines. The result says which documents share a row, as with --index-only.",
 )
-@config_options
+@config_option
+@like_option
 @options(PackOptions)
 @options(
     OutputOptions,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from packer.cli.command import command
+from packer.cli.config_options import like_option
 from packer.cli.declared_options import options, values_of
 from packer.cli.progress_bars import progress_bars
 from packer.cli.report_files import check_report_files, text_decoder, write_report_files
@@ -34,6 +35,7 @@ WITHOUT = (
 
 @command(short_help="Show the padding of a dataset now, and when packed.")
 @source_options
+@like_option
 @options(RowLengthsOption)
 @options(PackOptions, without=WITHOUT)
 @options(StatsOptions)
