@@ -38,6 +38,15 @@ settings.register_profile("kernels", deadline=None, max_examples=25)  # the kern
 settings.load_profile("packer")
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config, log):
+    """Run the tests of a module in one process: its fixtures, models and servers are made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # a module of few tests may be a long one, and must not come last
+    return LoadFileScheduling(config, log)
+
+
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory) -> Path:
     """A packed dataset of several shards; tests/packed_rows.py says of what."""

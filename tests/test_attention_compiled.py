@@ -59,27 +59,35 @@ WAYS = {
 }
 
 
+ONE_LAYER = {"num_hidden_layers": 1}
+
+
 @pytest.mark.parametrize(
-    ("way", "family"), [*((way, "llama3") for way in WAYS), ("torch.compile", "gemma3_text"), ("layers", "gemma3_text")]
+    ("way", "family", "changes"),
+    [
+        *((way, "llama3", ONE_LAYER) for way in ("with autograd", "in place", "forward")),
+        ("layers", "gemma3_text", {}),  # of two kinds
+    ],
 )
-def test_the_first_pass_of_a_compiled_model_is_as_alone(way, family):
-    model = WAYS[way](packer.attention.use(tiny_model(family)))
+def test_the_first_pass_of_a_compiled_model_is_as_alone(way, family, changes):
+    model = WAYS[way](packer.attention.use(tiny_model(family, **changes)))
     for _ in range(2):
-        torch.testing.assert_close(model(**batch_of()).logits[0], alone(family), rtol=0, atol=1e-5)
+        torch.testing.assert_close(model(**batch_of()).logits[0], alone(family, **changes), rtol=0, atol=1e-5)
 
 
 def test_a_second_model_runs_on_what_was_compiled_for_the_first():
+    """Both by `torch.compile(model)`, in their first passes."""
     for graphs in (True, False):
         counters.clear()
-        model = torch.compile(packer.attention.use(tiny_model("qwen3")), backend="eager")
-        torch.testing.assert_close(model(**batch_of()).logits[0], alone("qwen3"), rtol=0, atol=1e-5)
+        model = torch.compile(packer.attention.use(tiny_model("qwen3", **ONE_LAYER)), backend="eager")
+        torch.testing.assert_close(model(**batch_of()).logits[0], alone("qwen3", **ONE_LAYER), rtol=0, atol=1e-5)
         assert (counters["stats"]["unique_graphs"] > 0) == graphs
 
 
 @pytest.mark.parametrize("way", ["torch.compile", "in place", "forward"])
 def test_a_compiled_model_that_never_calls_it_is_refused_at_its_first_pass(way):
     packer.attention.use(tiny_model("llama3"))(**batch_of())  # what other models call is no excuse
-    model = WAYS[way](packer.attention.use(tiny_model("mamba")))
+    model = WAYS[way](packer.attention.use(tiny_model("mamba", **ONE_LAYER)))
     with pytest.raises(packer.PackerError, match=f"MambaForCausalLM never called {IMPLEMENTATION}"):
         model(input_ids=torch.tensor([[5, 6, 7]]))
 
@@ -97,13 +105,13 @@ def in_one_graph(query, key, value, cu_seqlens, longest, *, causal, window, scal
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_pass_is_one_graph_that_is_compiled_once(monkeypatch, checkpointing):
     monkeypatch.setattr(transformers_hook, "segment_attention", in_one_graph)
-    model = packer.attention.use(tiny_model("qwen3"))
+    model = packer.attention.use(tiny_model("qwen3", **ONE_LAYER))
     if checkpointing:
         model.gradient_checkpointing_enable()
     model = torch.compile(model, backend="aot_eager", fullgraph=True)
     for lengths in ([5, 1, 12, 5, 9], [12, 9, 5, 1, 5], [5, 5, 9, 1, 12]):
         model(**batch_of(lengths)).logits.sum().backward()
-    torch.testing.assert_close(model(**batch_of()).logits[0], alone("qwen3"), rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(**batch_of()).logits[0], alone("qwen3", **ONE_LAYER), rtol=0, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == 1
 
 
@@ -115,8 +123,8 @@ def test_the_trainer_with_torch_compile_trains_as_on_documents_alone(tmp_path):
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path),
         remove_unused_columns=False,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=-(-example.rows // 2),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=-(-example.rows // 4),
         num_train_epochs=1,
         max_grad_norm=inf,
         torch_compile=True,

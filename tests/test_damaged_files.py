@@ -23,7 +23,7 @@ from packer.sources import open_source
 from tests import fuzzing
 from tests.effort import FUZZ
 
-MUTATIONS = 60 * FUZZ  # per file
+MUTATIONS = 40 * FUZZ  # per file
 
 KEPT = [f"kept-{column}" for column in fuzzing.KEPT]
 

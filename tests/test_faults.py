@@ -115,8 +115,13 @@ def test_a_second_interrupt_ends_at_once_and_loses_nothing(decoded):
         decoded.strike(Strike(kind="SIGINT", instant=instant, repeats=True))
 
 
-@pytest.mark.parametrize("kind", [*ERRNOS, *EXCEPTIONS])
-@pytest.mark.parametrize("name", ["decoded", "--overwrite, two renames"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("decoded", kind) for kind in [*ERRNOS, *EXCEPTIONS]),
+        *(("--overwrite, two renames", kind) for kind in ("ENOSPC", "RuntimeError")),
+    ],
+)
 def test_a_pack_resumes_after_system_errors_and_dead_workers(trial_of, name, kind):
     trial = trial_of(name)
     instants = trial.spread(2, trial.scenario.stages)

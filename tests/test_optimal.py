@@ -96,9 +96,9 @@ def test_the_optima_are_those_of_trying_every_way(max_segments):
 
 @jit_only
 @pytest.mark.slow
-@pytest.mark.parametrize(("max_segments", "largest"), [(None, 12), (2, 9), (3, 9), (4, 9)])
+@pytest.mark.parametrize(("max_segments", "largest"), [(None, 11), (2, 9), (4, 8)])
 def test_every_small_multiset_is_packed_to_its_optimum_and_the_bound_is_no_more(max_segments, largest):
-    # all of up to 6 lengths: 50,000 in packs of up to 12 tokens, 11,000 for each limit in packs of up to 9
+    # all of up to 6 lengths, thousands for each limit
     off = []
     for capacity in range(1, largest + 1):
         for lengths, optimum in optima(capacity, max_segments or capacity, 6).items():
@@ -350,11 +350,8 @@ def test_real_lengths_are_packed_within_one_pack_of_a_proven_bound(shared_data, 
     ("name", "max_len", "max_segments"),
     [
         ("t0_train_50k", 2048, 8),
-        ("t0_train_50k", 4096, 17),
         ("gsm8k", 8192, 64),
-        ("sgd_multiturn", 8192, 26),
         ("python_code", 2048, 3),
-        ("python_code", 4096, 3),
         ("python_code", 8192, 4),
         ("nltk_docs", 4096, 4),
         ("nltk_docs", 8192, 6),

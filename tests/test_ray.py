@@ -212,8 +212,6 @@ def goes_on_in_a_store_after_the_driver_was_killed(bucket, server, cluster, tmp_
 
 SCENARIOS = {
     "decoded": partial(writes_the_bytes_of_one_process, as_files, {"keep": ["score"]}),
-    "drawn": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "mixed"}),
-    "by patterns": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "bfd"}),
     "in order": partial(writes_the_bytes_of_one_process, as_arrow, {"algorithm": "sequential"}),
     "append": appends_and_materializes_as_one_process_does,
     "relative paths": takes_relative_paths_as_the_driver_does,

@@ -59,8 +59,8 @@ def encoder(tokenizer):
 @cache
 def chats(shared_data):
     """Single and several turns, some with a system prompt, tools, a tool's answer, or answers that are context only."""
-    dialogues = [record["messages"][: 6 + at] for at, record in enumerate(read(shared_data, "sgd_multiturn")[::110])]
-    made = [{"messages": record["messages"]} for record in read(shared_data, "gsm8k")[::100]]
+    dialogues = [record["messages"][: 6 + at] for at, record in enumerate(read(shared_data, "sgd_multiturn")[::220])]
+    made = [{"messages": record["messages"]} for record in read(shared_data, "gsm8k")[::200]]
     for number, messages in enumerate(dialogues):
         answers = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
         made.append({"messages": messages})
