@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.loader.cache.cache_space import CacheOptions
-from packer.loader.cache.cached_dataset import CachedDataset
-from packer.loader.cache.cached_manifest import read_cached_manifest
-from packer.loader.cache.shard_providers import DownloadedShards
 from packer.loader.open_shards import OpenShard, OpenShards
 from packer.shards.generations import first_generations, keys_of
 from packer.shards.reader import check_sizes, read_manifest
 from packer.stores import AnyPath, RemotePath
 
 if TYPE_CHECKING:
+    from packer.loader.cache.cached_dataset import CachedDataset
     from packer.loader.index.generation_tokens import GenerationTokens
     from packer.pipeline.read_documents import SourceLike
 
@@ -61,6 +59,10 @@ class OpenDataset:
         path, key = opening.path, None
         self._cached: CachedDataset | None = None
         if isinstance(path, RemotePath):
+            from packer.loader.cache.cached_dataset import CachedDataset
+            from packer.loader.cache.cached_manifest import read_cached_manifest
+            from packer.loader.cache.shard_providers import DownloadedShards
+
             found, key = read_cached_manifest(path, opening.cache.folder, opening.key)
         else:
             found = read_manifest(path)
