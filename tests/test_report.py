@@ -17,7 +17,7 @@ from packer.report import render_manifest_summary, render_packed_stats, render_s
 from packer.report.plain_text import can_draw_blocks, duration, number, percent, render_bars, render_table
 from packer.shards import row_format
 from packer.shards.manifest import Manifest
-from packer.stats import DatasetStats, MixingSample, RowArrays, dataset_stats, mixing_of, packed_stats
+from packer.stats import DatasetStats, PackedStats, RowArrays, RowMixing, dataset_stats, packed_stats
 
 
 def stats_of(lengths: Any, *, max_len: int, packs: int, documents_per_step: int = 64) -> DatasetStats:
@@ -71,7 +71,11 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def summary_of(content: dict[str, Any], rows: MixingSample | None = None) -> str:
+def mixing_of(stats: PackedStats) -> RowMixing:
+    return RowMixing(rows=stats.packs, mixing=stats.mixing, shuffled_share=stats.shuffled_share)
+
+
+def summary_of(content: dict[str, Any], rows: RowMixing | None = None) -> str:
     return render_manifest_summary(Manifest.from_dict(content), rows=rows, output="OUT", seconds=1.234)
 
 
@@ -221,7 +225,7 @@ def test_packed_rows_fit_80_columns_whatever_their_number() -> None:
     summary = MANIFEST | {"options": MANIFEST["options"] | {"group_by": "source"}, "totals": totals}
     for text in (
         render_packed_stats(stats, unicode=False),
-        summary_of(summary, mixing_of(max_len=200_000, rows=[rows])),
+        summary_of(summary, mixing_of(stats)),
     ):
         assert max(map(len, text.splitlines())) <= 80, text
 
@@ -254,7 +258,7 @@ def test_summary_accounts_for_every_document_and_token() -> None:
 
 def test_a_summary_says_that_mixing_was_measured_in_a_sample() -> None:
     rows = RowArrays(row_offsets=np.array([0, 1]), seq_lengths=np.array([4096], np.int32), doc_ids=np.array([0]))
-    sample = mixing_of(max_len=4096, rows=[rows])
+    sample = mixing_of(packed_stats(documents=1, lower_bound=1, max_len=4096, rows=[rows]))
     line = line_with(summary_of(MANIFEST, sample), "sampled")
     assert line.split() == ["sampled", "1", *["rows,", "for", "the", "two", "lines", "above"]]
     assert "sampled" not in summary_of(MANIFEST, replace(sample, rows=3304))
@@ -277,9 +281,7 @@ def test_a_sample_is_of_record_batches_from_all_shards(tmp_path: Path, monkeypat
         assert [batch["doc_ids"].to_pylist() for batch in row_batches(folder, manifest, every=step)] == every[::step]
 
     whole = packed_statistics(folder)
-    assert mixing_sample(folder, manifest) == MixingSample(
-        rows=manifest.packs, mixing=whole.mixing, shuffled_share=whole.shuffled_share
-    )
+    assert mixing_sample(folder, manifest) == mixing_of(whole)
     monkeypatch.setattr(statistics, "SAMPLED_BATCHES", 20)
     sample = mixing_sample(folder, manifest)
     assert sample.rows < manifest.packs / 2

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.stats import BATCH_SIZES, MixingSample, RowArrays, dataset_stats, mixing_of, packed_stats, padding_ratios
+from packer.stats import BATCH_SIZES, RowArrays, dataset_stats, packed_stats, padding_ratios
 from packer.stats.dataset_figures import epoch_steps
 from packer.stats.distribution import MAX_BINS, distribution
 from packer.stats.padding import expected_longest, grouped_total
@@ -295,12 +295,6 @@ def test_rows_in_parts_give_what_they_give_at_once() -> None:
     ]
     at_once = packed_stats(documents=4, lower_bound=3, max_len=4, rows=[ROWS])
     assert packed_stats(documents=4, lower_bound=3, max_len=4, rows=iter(parts)) == at_once
-
-
-def test_mixing_of_rows_is_that_of_their_figures() -> None:
-    stats = packed_stats(documents=4, lower_bound=3, max_len=4, rows=[ROWS])
-    mixing = mixing_of(max_len=4, rows=[ROWS])
-    assert mixing == MixingSample(rows=3, mixing=stats.mixing, shuffled_share=stats.shuffled_share)
 
 
 def test_alignment_is_padding_but_is_attended() -> None:

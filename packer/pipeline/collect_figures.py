@@ -21,13 +21,13 @@ from packer.pipeline.measure_row_lengths import DocumentLengths, MeasuredLengths
 from packer.pipeline.planning.make_plan import plan_lengths
 from packer.pipeline.read_documents import SourceLike
 from packer.pipeline.sample_rows import packed_rows, planned_row, sample_numbers, within_limit
-from packer.pipeline.statistics import planned_statistics, row_arrays, row_batches, tokens_of_segments
+from packer.pipeline.statistics import planned_statistics, row_arrays, row_batches
 from packer.progress import Progress, silent
 from packer.shards.manifest import Manifest
-from packer.stats import ReportFigures, RowLengths, SampleRow, dataset_stats
+from packer.stats import ReportFigures, RowLengths, ShownRow, dataset_stats
 from packer.stats.distribution import tally
 from packer.stats.report_figures import ProfileParts, RowProfile
-from packer.stats.row_mixing import RowSums, shuffled_share
+from packer.stats.row_mixing import MixingSums
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -69,18 +69,18 @@ def dataset_figures(
         progress=progress,
     )
     stats = planned_statistics(measured, planned, options, documents_per_step=documents_per_step)
-    histogram = tokens_of_segments(planned.segments)
-    sums, parts = RowSums(), ProfileParts()
+    mixing, parts = MixingSums(options.max_len), ProfileParts()
     numbers, origins = sample_numbers(planned.packs), measured.origins_for(options)
-    rows: list[SampleRow] = []
+    rows: list[ShownRow] = []
     first_row = 0
     for located in located_rows(planned.shards):
-        sums.add(located.lengths, located.row_starts)
+        mixing.add(located.lengths, located.row_starts)
         parts.add(located.lengths, located.row_starts)
         end = first_row + len(located.row_starts) - 1
         shown = [row for row in numbers if first_row <= row < end]
         rows += [planned_row(located, row, row - first_row, options.align, origins) for row in shown]
         first_row = end
+    mixed, histogram = mixing.finish(), mixing.histogram
     values, counts = tally(measured.lengths)
     return ReportFigures(
         name=_name(source),
@@ -91,8 +91,8 @@ def dataset_figures(
         has_labels=False,
         lengths=(values[values > 0], counts[values > 0]),
         histogram=histogram,
-        mixing=sums.finish(),
-        shuffled_share=shuffled_share(histogram),
+        mixing=mixed.mixing,
+        shuffled_share=mixed.shuffled_share,
         profile=RowProfile.of(parts, histogram),
         row_lengths=compared,
         rows=within_limit(rows),
@@ -128,13 +128,12 @@ def _packed_figures(
     """Collect the figures of an open dataset; see `packed_figures`."""
     folder = dataset.path
     manifest, options = dataset.manifest, dataset.manifest.options
-    sums, parts = RowSums(), ProfileParts()
-    histogram = np.zeros(options.max_len + 1, np.int64)
+    mixing, parts = MixingSums(options.max_len), ProfileParts()
     for arrays in row_arrays(folder, manifest):
         lengths, row_starts = arrays.without_padding()
-        sums.add(lengths, row_starts)
+        mixing.add(lengths, row_starts)
         parts.add(lengths, row_starts)
-        np.add.at(histogram, lengths, 1)
+    mixed, histogram = mixing.finish(), mixing.histogram
     documents = _documents_in_rows(folder, manifest)
     values, counts = tally(documents.lengths[documents.lengths > 0])
     return ReportFigures(
@@ -155,8 +154,8 @@ def _packed_figures(
         has_labels=options.labels,
         lengths=(values, counts),
         histogram=histogram,
-        mixing=sums.finish(),
-        shuffled_share=shuffled_share(histogram),
+        mixing=mixed.mixing,
+        shuffled_share=mixed.shuffled_share,
         profile=RowProfile.of(parts, histogram),
         row_lengths=_compare_lengths(lambda _: documents, options, (), documents_per_step, progress)
         if _has_whole_documents(manifest)

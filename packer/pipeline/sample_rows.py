@@ -14,7 +14,7 @@ from packer.loader.open_shards import Row
 from packer.plan.pieces import Located
 from packer.random_purposes import SHOWN_ROWS
 from packer.sources.mixtures.origins import Origins
-from packer.stats import SampleRow
+from packer.stats import ShownRow
 from packer.stats.report_figures import runs_of
 
 SAMPLED_ROWS = 24
@@ -38,7 +38,7 @@ def sample_numbers(rows: int) -> list[int]:
     return sorted(list(dict.fromkeys(drawn.tolist()))[:SAMPLED_ROWS])
 
 
-def within_limit(rows: Sequence[SampleRow]) -> tuple[SampleRow, ...]:
+def within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
     """Return the first rows that have no more than SAMPLED_SEGMENTS segments together, or else a part of the first."""
     ends = np.cumsum([len(row.lengths) for row in rows])
     within = int(np.searchsorted(ends, SAMPLED_SEGMENTS, side="right"))
@@ -61,7 +61,7 @@ def within_limit(rows: Sequence[SampleRow]) -> tuple[SampleRow, ...]:
     )
 
 
-def planned_row(located: Located, row: int, index: int, align: int, origins: Origins | None) -> SampleRow:
+def planned_row(located: Located, row: int, index: int, align: int, origins: Origins | None) -> ShownRow:
     """Return a row of a plan.
 
     Args:
@@ -76,7 +76,7 @@ def planned_row(located: Located, row: int, index: int, align: int, origins: Ori
     sources = None
     if origins is not None:
         sources, documents, _ = origins.of(documents)
-    return SampleRow(
+    return ShownRow(
         row=row,
         lengths=tuple(lengths.tolist()),
         extents=tuple((-(-lengths // align) * align).tolist()),
@@ -86,7 +86,7 @@ def planned_row(located: Located, row: int, index: int, align: int, origins: Ori
     )
 
 
-def packed_rows(dataset: PackedDataset, decode: Callable[[Any], str] | None) -> tuple[SampleRow, ...]:
+def packed_rows(dataset: PackedDataset, decode: Callable[[Any], str] | None) -> tuple[ShownRow, ...]:
     """Return rows of a packed dataset; with `decode`, which makes text of token ids, with the text of segments."""
     rows = within_limit([_packed_row(number, dataset[number]) for number in sample_numbers(len(dataset))])
     if decode is None:
@@ -95,7 +95,7 @@ def packed_rows(dataset: PackedDataset, decode: Callable[[Any], str] | None) -> 
     return tuple(replace(row, texts=tuple(_texts(row, dataset[row.row], decode, shown))) for row in rows)
 
 
-def _packed_row(number: int, row: Row) -> SampleRow:
+def _packed_row(number: int, row: Row) -> ShownRow:
     segments = int(np.count_nonzero(row["doc_ids"] >= 0))
     extents = row["seq_lengths"][:segments]
     starts = np.cumsum(extents) - extents
@@ -103,7 +103,7 @@ def _packed_row(number: int, row: Row) -> SampleRow:
     trained = None if is_trained is None else np.add.reduceat(is_trained.astype(np.int64), starts)
     if trained is not None and is_trained is not None:  # the last segment of `reduceat` has the padding tail
         trained[-1] = np.count_nonzero(is_trained[starts[-1] : starts[-1] + extents[-1]])
-    return SampleRow(
+    return ShownRow(
         row=number,
         lengths=tuple(row.get("seq_tokens", row["seq_lengths"])[:segments].tolist()),
         extents=tuple(extents.tolist()),
@@ -115,7 +115,7 @@ def _packed_row(number: int, row: Row) -> SampleRow:
     )
 
 
-def _texts(row: SampleRow, tokens: Row, decode: Callable[[Any], str], shown: int) -> Iterator[str]:
+def _texts(row: ShownRow, tokens: Row, decode: Callable[[Any], str], shown: int) -> Iterator[str]:
     """Yield the beginning of each segment as text, of up to `shown` characters."""
     place = 0
     for length, extent in zip(row.lengths, row.extents, strict=True):

@@ -23,14 +23,14 @@ from packer.shards.reader import check_batch, open_shard, read_manifest
 from packer.shards.shard_table import column_of
 from packer.stats import (
     DatasetStats,
-    MixingSample,
     PackedStats,
     RowArrays,
+    RowMixing,
     dataset_stats,
-    mixing_of,
     packed_stats,
 )
 from packer.stats.row_limits import LimitSums
+from packer.stats.row_mixing import MixingSums
 from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
@@ -115,7 +115,7 @@ def packed_statistics(packed: str | AnyPath) -> PackedStats:
         )
 
 
-def mixing_sample(packed: AnyPath, manifest: Manifest) -> MixingSample:
+def mixing_sample(packed: AnyPath, manifest: Manifest) -> RowMixing:
     """Measure how mixed the rows of a packed dataset are, in SAMPLED_BATCHES record batches from all over it.
 
     Raises:
@@ -123,8 +123,11 @@ def mixing_sample(packed: AnyPath, manifest: Manifest) -> MixingSample:
     """
     batches = int((-(-column_of(manifest.shards, "rows") // manifest.row_format.batch_rows)).sum())
     every = -(-batches // SAMPLED_BATCHES)
+    mixing = MixingSums(manifest.max_len)
     with system_errors(packed, resumes=False):
-        return mixing_of(max_len=manifest.max_len, rows=row_arrays(packed, manifest, every=every))
+        for rows in row_arrays(packed, manifest, every=every):
+            mixing.add(*rows.without_padding())
+    return mixing.finish()
 
 
 def row_arrays(folder: AnyPath, manifest: Manifest, *, every: int = 1) -> Iterator[RowArrays]:

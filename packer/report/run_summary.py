@@ -9,16 +9,14 @@ from packer.output.tokenize_report import TokenizeReport
 from packer.report.dataset_report import mixing_facts, render_mixture
 from packer.report.plain_text import count_of, duration, number, percent, render_table
 from packer.shards.manifest import Manifest
-from packer.stats import MixingSample
+from packer.stats import RowMixing
 from packer.stores import AnyPath, any_path
 
 Fact = list[str]
 """A line of a summary: name, number and note."""
 
 
-def render_manifest_summary(
-    manifest: Manifest, *, rows: MixingSample | None = None, output: str, seconds: float
-) -> str:
+def render_manifest_summary(manifest: Manifest, *, rows: RowMixing | None = None, output: str, seconds: float) -> str:
     """Return the summary of `packer pack`: the number of rows, and what happened to every document and token.
 
     Args:
@@ -56,7 +54,7 @@ def render_append_summary(manifest: Manifest, added: Manifest, *, output: str, s
     return "\n".join(lines)
 
 
-def _rows_summary(done: str, manifest: Manifest, rows: MixingSample | None, seconds: float) -> list[str]:
+def _rows_summary(done: str, manifest: Manifest, rows: RowMixing | None, seconds: float) -> list[str]:
     options, totals = manifest.options, manifest.totals
     documents, packed_rows = count_of(totals.documents_packed, "document"), count_of(totals.packs, "row")
     facts = [
@@ -208,7 +206,7 @@ def _rejected_lines(rejected: Mapping[str, int] | None, path: AnyPath) -> list[s
     return [f"Rejected records are listed in {path}"] if rejected else []
 
 
-def _row_facts(manifest: Manifest, rows: MixingSample | None) -> list[Fact]:
+def _row_facts(manifest: Manifest, rows: RowMixing | None) -> list[Fact]:
     totals, shards = manifest.totals, manifest.shards
     packs, bound, pool = totals.packs, totals.lower_bound, totals.pool_packs
     note = f"lower bound {bound:,}"

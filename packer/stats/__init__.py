@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from packer.stats.dataset_figures import DatasetStats, Epoch, dataset_stats
     from packer.stats.distribution import Distribution
     from packer.stats.model_work import RowWork
-    from packer.stats.packed_figures import PackedStats, RowArrays, mixing_of, packed_stats
+    from packer.stats.packed_figures import PackedStats, RowArrays, packed_stats
     from packer.stats.padding import BATCH_SIZES, Padding, padding_ratios
-    from packer.stats.report_figures import ReportFigures, SampleRow
+    from packer.stats.report_figures import ReportFigures, ShownRow
     from packer.stats.row_lengths import RowLength, RowLengths, row_length
-    from packer.stats.row_mixing import Mixing, MixingSample
+    from packer.stats.row_mixing import Mixing, RowMixing
 
 __all__ = [
     "BATCH_SIZES",
@@ -34,17 +34,16 @@ __all__ = [
     "Distribution",
     "Epoch",
     "Mixing",
-    "MixingSample",
     "PackedStats",
     "Padding",
     "ReportFigures",
     "RowArrays",
     "RowLength",
     "RowLengths",
+    "RowMixing",
     "RowWork",
-    "SampleRow",
+    "ShownRow",
     "dataset_stats",
-    "mixing_of",
     "packed_stats",
     "padding_ratios",
     "row_length",
@@ -63,7 +62,6 @@ __getattr__ = names_on_use(
         "packed_figures": (
             "PackedStats",
             "RowArrays",
-            "mixing_of",
             "packed_stats",
         ),
         "padding": (
@@ -73,7 +71,7 @@ __getattr__ = names_on_use(
         ),
         "report_figures": (
             "ReportFigures",
-            "SampleRow",
+            "ShownRow",
         ),
         "row_lengths": (
             "RowLength",
@@ -82,7 +80,7 @@ __getattr__ = names_on_use(
         ),
         "row_mixing": (
             "Mixing",
-            "MixingSample",
+            "RowMixing",
         ),
     },
 )

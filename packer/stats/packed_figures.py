@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer.stats.distribution import Distribution, distribution
 from packer.stats.padding import Padding, padding_ratios, tokens_of
 from packer.stats.row_limits import LimitSums, LimitUse
-from packer.stats.row_mixing import Mixing, MixingSample, RowSums, shuffled_share
+from packer.stats.row_mixing import Mixing, MixingSums
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,42 +148,28 @@ def packed_stats(
         rows: all rows, at least one, in parts that are read one at a time.
         limits: most that a row may hold, by column.
     """
-    histogram = np.zeros(max_len + 1, np.int64)  # segments by real tokens
     depths = np.zeros(max_len + 1, np.int64)  # rows by segments
     attention = 0
-    sums, limited = RowSums(), LimitSums(limits)
+    mixing, limited = MixingSums(max_len), LimitSums(limits)
     for part in rows:
         used = slice(part.row_offsets[0], part.row_offsets[-1])
         lengths, row_starts = part.without_padding()
-        np.add.at(histogram, lengths, 1)
         np.add.at(depths, np.diff(row_starts), 1)
         attention += int(np.square(part.seq_lengths[used], dtype=np.int64).sum())
-        sums.add(lengths, row_starts)
+        mixing.add(lengths, row_starts)
         limited.add(part.limited, part.row_offsets)
-    packs = int(depths.sum())
+    mixed, histogram = mixing.finish(), mixing.histogram
     return PackedStats(
         documents=documents,
         tokens=tokens_of(histogram),
         segments=int(histogram.sum()),
         max_len=max_len,
-        packs=packs,
+        packs=mixed.rows,
         lower_bound=lower_bound,
         segments_per_row=distribution((np.arange(max_len + 1), depths)),
-        attention_share=attention / (packs * max_len**2),
-        mixing=sums.finish(),
-        shuffled_share=shuffled_share(histogram),
-        padding=padding_ratios(histogram, packs),
+        attention_share=attention / (mixed.rows * max_len**2),
+        mixing=mixed.mixing,
+        shuffled_share=mixed.shuffled_share,
+        padding=padding_ratios(histogram, mixed.rows),
         limits=limited.finish(),
     )
-
-
-def mixing_of(*, max_len: int, rows: Iterable[RowArrays]) -> MixingSample:
-    """Return how mixed some rows of a packed dataset are; arguments are those of `packed_stats`."""
-    histogram = np.zeros(max_len + 1, np.int64)  # segments by real tokens
-    sums, seen = RowSums(), 0
-    for part in rows:
-        lengths, row_starts = part.without_padding()
-        histogram += np.bincount(lengths, minlength=max_len + 1)
-        sums.add(lengths, row_starts)
-        seen += len(row_starts) - 1
-    return MixingSample(rows=seen, mixing=sums.finish(), shuffled_share=shuffled_share(histogram))

@@ -18,7 +18,7 @@ from packer.stats.row_mixing import Mixing, mean_lengths, shuffled_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SampleRow:
+class ShownRow:
     """A row, segment by segment. Sequences have one value per segment, without a padding tail."""
 
     row: int
@@ -140,7 +140,7 @@ class ReportFigures:
     row_lengths: RowLengths | None
     """Rows of several lengths; None if they cannot be told from the rows that exist."""
 
-    rows: tuple[SampleRow, ...]
+    rows: tuple[ShownRow, ...]
     """Rows drawn at random, in their order."""
 
     def largest_grouped_batch(self, size: int) -> float:

@@ -41,11 +41,11 @@ class Mixing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MixingSample:
-    """Mixing of some rows of a dataset."""
+class RowMixing:
+    """Mixing of rows, compared with that of random order; computed by `MixingSums`."""
 
     rows: int
-    """Number of rows in the sample."""
+    """Number of rows."""
 
     mixing: Mixing
     """Their mixing, and how evenly attention is divided among them."""
@@ -58,7 +58,7 @@ class RowSums:
     """Accumulator that computes `Mixing` from rows that are added in parts."""
 
     def __init__(self) -> None:
-        self._rows = 0
+        self.rows = 0
         self._tokens = 0
         self._logs = self._squared_logs = self._row_logs = 0.0
         self._attention = 0  # a Python int, because counts in a histogram file may exceed an int64
@@ -89,7 +89,7 @@ class RowSums:
         tokens = np.add.reduceat(lengths, firsts)
         row_logs = np.add.reduceat(lengths * logs, firsts)
         squares = np.add.reduceat(lengths * lengths, firsts)
-        self._rows += int(times.sum())
+        self.rows += int(times.sum())
         self._tokens += int(tokens @ times)
         self._logs += float(row_logs @ times)
         self._squared_logs += float(np.add.reduceat(lengths * logs * logs, firsts) @ times)
@@ -107,14 +107,36 @@ class RowSums:
         whole = self._squared_logs - self._logs * mean_log
         between = self._row_logs - self._logs * mean_log
         varies = whole > 1e-9 * self._squared_logs
-        mean = self._attention / self._rows
-        variance = max(0.0, self._squared_attention / self._rows - mean * mean)
+        mean = self._attention / self.rows
+        variance = max(0.0, self._squared_attention / self.rows - mean * mean)
         return Mixing(
             within_row_share=min(1.0, max(0.0, 1 - between / whole)) if varies else 1.0,
             attention=self._attention,
             attention_spread=variance**0.5 / mean,
             attention_peak=self._peak / mean,
         )
+
+
+class MixingSums:
+    """Accumulator that computes `RowMixing` from rows that are added in parts, and counts their segments by length.
+
+    Args:
+        max_len: tokens per row.
+    """
+
+    def __init__(self, max_len: int) -> None:
+        self.histogram = np.zeros(max_len + 1, np.int64)
+        self._sums = RowSums()
+
+    def add(self, lengths: NDArray[np.integer], row_starts: NDArray[np.integer]) -> None:
+        """Add rows; arguments as for `RowSums.add`."""
+        np.add.at(self.histogram, lengths, 1)
+        self._sums.add(lengths, row_starts)
+
+    def finish(self) -> RowMixing:
+        """Return the mixing of all rows added, at least one."""
+        share = shuffled_share(self.histogram)
+        return RowMixing(rows=self._sums.rows, mixing=self._sums.finish(), shuffled_share=share)
 
 
 def shuffled_share(histogram: NDArray[np.int64]) -> float:

@@ -21,7 +21,7 @@ from packer.report.html.corpus_sections import computed_tokens, lengths_section,
 from packer.report.html.row_sections import attention_section, mixing_section, rows_section
 from packer.report.html.section import Section
 from packer.report.plain_text import count_of, number, percent
-from packer.stats import ReportFigures, SampleRow
+from packer.stats import ReportFigures, ShownRow
 
 SECTIONS: dict[str, Callable[[ReportFigures], Section | None]] = {
     "padding": padding_section,
@@ -135,7 +135,7 @@ def _listed(figures: ReportFigures) -> list[list[str]]:
     return table
 
 
-def _listed_segment(row: SampleRow, index: int, figures: ReportFigures) -> list[str]:
+def _listed_segment(row: ShownRow, index: int, figures: ReportFigures) -> list[str]:
     cells = [f"{row.row:,}", f"{row.documents[index]:,}"]
     if row.sources:
         cells.append(figures.stats.mixture[row.sources[index]].name)

@@ -11,7 +11,7 @@ from packer.plots import DrawnRow, histogram_plot, row_plot
 from packer.report.html.corpus_sections import length_edges, octaves, share
 from packer.report.html.section import Section
 from packer.report.plain_text import count_of, number
-from packer.stats import ReportFigures, SampleRow
+from packer.stats import ReportFigures, ShownRow
 from packer.stats.model_work import KEYS_OF_MATRICES
 
 RANKS = 8
@@ -46,7 +46,7 @@ def rows_section(figures: ReportFigures) -> Section:
     return Section(name="rows", question="What do rows look like?", verdict=verdict, plot=plot, notes=notes)
 
 
-def drawn_row(row: SampleRow) -> DrawnRow:
+def drawn_row(row: ShownRow) -> DrawnRow:
     """Return a row as the plot takes it."""
     return DrawnRow(
         name=str(row.row), extents=row.extents, rest=row.rest, sources=row.sources, trained=row.trained_runs
