@@ -303,7 +303,9 @@ def test_a_packed_dataset_with_limits_compares_row_lengths_as_its_source_does(tm
     run("pack", tmp_path / "documents.parquet", "--max-len", 64, "--limit", "images:6", "-o", tmp_path / "out")
     figures = packed_figures(tmp_path / "out")
     found = figures.row_lengths
-    assert "Packed rows are full" not in render_page(figures)
+    page = render_page(figures)
+    assert "Packed rows are full" not in page
+    assert ">full<" in page
     assert found == dataset_figures(tmp_path / "documents.parquet", options=options).row_lengths
     assert [length.max_len for length in found.lengths] == [64, 128]
     assert found.lengths[1].packs * 6 >= sum(table["images"].to_pylist()) > found.lengths[1].packs * 5

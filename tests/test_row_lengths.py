@@ -1,6 +1,8 @@
 """Rows of several lengths, side by side: figures against obvious twins, the table and its sentence."""
 
 import json
+import re
+from dataclasses import replace
 from itertools import accumulate
 
 import click.testing
@@ -102,10 +104,11 @@ def test_repeated_tokens_and_left_truncation_do_not_count_as_cut() -> None:
 # The table
 
 
-def length_of(max_len: int, cut: int, *, lost: int = 0) -> RowLength:
+def length_of(max_len: int, cut: int, *, lost: int = 0, full: float = 0.99) -> RowLength:
     return RowLength(
         max_len=max_len,
         packs=10,
+        efficiency=full,
         tokens=1000,
         documents_split=3,
         tokens_without_context=cut,
@@ -142,6 +145,18 @@ def test_one_sentence_recommends_a_length(lengths, sentence) -> None:
     assert max(map(len, lines)) <= 80
     assert ("lost" in lines[1]) == any(lost for _, _, lost in lengths)
     assert "padding" not in "".join(lines)
+
+
+@pytest.mark.parametrize("lost", [0, 432])
+def test_rows_that_are_not_full_have_a_column_that_says_so(lost) -> None:
+    length = replace(length_of(131_072, 0, lost=lost, full=0.875), packs=99_999, documents_split=0)
+    for full in (length, replace(length, efficiency=0.95)):
+        found = RowLengths(documents=9, tokens=1000, algorithm="auto", documents_per_step=64, lengths=(full,))
+        _, head, line, *_ = lines = render_row_lengths(found).splitlines()
+        assert max(map(len, lines)) <= 80
+        shown = dict(zip(*(re.split("  +", words.strip()) for words in (head, line)), strict=True))
+        assert shown.get("full") == ("87.5%" if full is length else None)
+        assert ("lost" in shown) == bool(lost)
 
 
 @pytest.fixture(scope="module")

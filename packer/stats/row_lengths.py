@@ -9,6 +9,9 @@ from packer.stats.model_work import RowWork, attention_share
 TOLERATED = 0.01
 """Share of the tokens without context, or lost, below which a row length is long enough."""
 
+FULL = 0.95
+"""Share of tokens in all rows from which on they count as full; `--limit` and few documents leave more padding."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowLength:
@@ -19,6 +22,9 @@ class RowLength:
 
     packs: int
     """Number of rows."""
+
+    efficiency: float
+    """Tokens in segments divided by the capacity of all rows."""
 
     tokens: int
     """Tokens of the source."""
@@ -76,6 +82,11 @@ class RowLengths:
         """The smallest with less than TOLERATED of the tokens without context or lost; None if there is none."""
         return next((length for length in self.lengths if length.cut_share < TOLERATED), None)
 
+    @property
+    def are_full(self) -> bool:
+        """Whether the rows of every length are full, so that padding is no criterion."""
+        return all(length.efficiency >= FULL for length in self.lengths)
+
     def to_json(self) -> dict[str, object]:
         """Return all figures as values for JSON; `smallest` is a max_len or None."""
         shares = [{"cut_share": one.cut_share, "attention_share": one.attention_share} for one in self.lengths]
@@ -108,6 +119,7 @@ def row_length(
     return RowLength(
         max_len=max_len,
         packs=totals.packs,
+        efficiency=totals.efficiency,
         tokens=totals.tokens,
         documents_split=totals.documents_split,
         # A document that is truncated on the left has a segment that does not begin it, and is not split.

@@ -10,15 +10,12 @@ import numpy as np
 from packer.plots import Line, histogram_plot, line_plot
 from packer.report.html.section import Section, compact
 from packer.report.plain_text import count_of, number, percent
-from packer.report.row_length_table import recommend_length
+from packer.report.row_length_table import length_table, recommend_length
 from packer.stats import ReportFigures
 from packer.stats.report_figures import binned, weighted_median
 
 BATCHES = (8, 64)
 """Batch sizes in the table of padding."""
-
-FULL = 0.95
-"""Share of the tokens of rows above which they count as full, which `--limit` may prevent."""
 
 _MOST_BINS = 24
 
@@ -125,22 +122,6 @@ def max_len_section(figures: ReportFigures) -> Section:
             "lengths on the source, with `packer stats SOURCE --max-len 1024,2048,4096`.",
         )
     loses = any(length.tokens_lost for length in found.lengths)
-    head = ["max_len", "rows", "split", "no context", *(["lost"] if loses else [])]
-    table = [[*head, "keys", "attention", "largest", "rows/step"]]
-    for length in found.lengths:
-        counts = [length.tokens_without_context, *([length.tokens_lost] if loses else [])]
-        table.append(
-            [
-                f"{length.max_len:,}",
-                f"{length.packs:,}",
-                f"{length.documents_split:,}",
-                *(f"{share(count / length.tokens)}" for count in counts),
-                number(length.keys_per_token),
-                share(length.attention_share),
-                f"{length.work_peak:.2f}",
-                f"{length.packed_rows_per_step:,}",
-            ]
-        )
     cut = "without context or lost" if loses else "without context"
     lines = [
         Line(name=f"tokens {cut}", values=[length.cut_share for length in found.lengths], color="orange"),
@@ -153,9 +134,16 @@ def max_len_section(figures: ReportFigures) -> Section:
         "model. Largest row: its work, over the mean. Rows a step: those that keep "
         f"{found.documents_per_step:,} documents in an optimizer step."
     ]
-    if all(length.tokens - length.tokens_lost > FULL * length.packs * length.max_len for length in found.lengths):
+    if found.are_full:
         notes[0] += " Packed rows are full at every length, so that padding does not decide."
+    else:
+        notes[0] += " Full: share of the rows that holds tokens."
     plot = line_plot("Tokens cut and work of attention, by max_len", lines, ticks, shown=share, name="max-len")
     return Section(
-        name="max-len", question=question, verdict=recommend_length(found), plot=plot, table=table, notes=notes
+        name="max-len",
+        question=question,
+        verdict=recommend_length(found),
+        plot=plot,
+        table=length_table(found),
+        notes=notes,
     )
