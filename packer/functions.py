@@ -248,6 +248,8 @@ def export(
 ) -> Export:
     """Write a packed dataset as Parquet files with the columns of another trainer, one file for each shard.
 
+    An export that is complete, with the same options and from the same rows, is checked and left as it is.
+
     Args:
         packed: folder of the packed dataset.
         output: folder to write; by default the name of the packed dataset with "-TO".
@@ -264,7 +266,7 @@ def export(
     """
     from packer.exporting import export as run
 
-    record, _ = run(
+    result = run(
         packed,
         output,
         to=to,
@@ -274,7 +276,7 @@ def export(
         overwrite=overwrite,
         progress=progress,
     )
-    return record
+    return result.export
 
 
 def _engine_options(

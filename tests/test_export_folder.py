@@ -83,7 +83,7 @@ def test_an_export_killed_between_two_renames_is_restored(packed, tmp_path):
     packer.export(packed, out, to="parquet")
     shutil.copytree(out, sibling(out, "export"))
     out.rename(sibling(out, "old"))
-    with pytest.raises(PackerError, match="out exists: choose another --output, or replace it with --overwrite"):
+    with pytest.raises(PackerError, match="out is complete, exported to parquet, not torchtune"):
         packer.export(packed, out, to="torchtune")
     assert is_complete(out)
     assert not beside(out)

@@ -248,12 +248,32 @@ def test_an_existing_export_is_replaced_only_with_overwrite(packed, tmp_path):
     out = tmp_path / "out"
     packer.export(packed, out, to="torchtitan")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with pytest.raises(PackerError, match=r"out exists: choose another --output, or replace it with --overwrite"):
-        packer.export(packed, out, to="torchtune")
+    other = make(tmp_path, max_len=16)
+    for source, options, found in (
+        (packed, {"to": "torchtune"}, "to torchtitan, not torchtune"),
+        (packed, {"to": "torchtitan", "compression": "none"}, "with compression zstd, not none"),
+        (other, {"to": "torchtitan"}, "from other rows"),
+    ):
+        message = f"out is complete, exported {found}: choose another --output, or replace it with --overwrite"
+        with pytest.raises(PackerError, match=message):
+            packer.export(source, out, **options)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert packer.export(packed, out, to="torchtune", overwrite=True).to == "torchtune"
     assert list(read(out)[0]) == list(COLUMNS["torchtune"])
     assert not beside(out)
+
+
+def test_the_same_export_again_checks_the_files_and_leaves_them(packed, tmp_path):
+    arguments = packed, "--to", "parquet", "-o", tmp_path / "out"
+    assert invoke(*arguments).exit_code == 0
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    done = invoke(*arguments)
+    assert "out is complete, exported in the same way from the same rows: nothing to do" in done.stdout
+    assert json.loads(invoke(*arguments, "--json").stdout)["found_complete"]
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+    next((tmp_path / "out").glob("*.parquet")).write_bytes(b"")
+    done = invoke(*arguments)
+    assert (done.exit_code, "_export.json says" in done.stderr) == (1, True)
 
 
 def test_files_of_a_killed_export_to_another_target_are_removed(packed, tmp_path):
@@ -472,12 +492,13 @@ def test_the_command_prints_json(packed, tmp_path):
     found = json.loads(done.stdout)
     assert found.pop("output") == str(tmp_path / "out")
     assert found.pop("seconds") > 0
+    assert not found.pop("found_complete")
     assert found == json.loads((tmp_path / "out" / RECORD).read_text())
     assert found["compression"] == "snappy"
 
 
 def test_the_command_reports_mistakes_in_one_line(packed, tmp_path):
-    invoke(packed, "--to", "parquet", "-o", tmp_path / "out")
+    invoke(packed, "--to", "maxtext", "-o", tmp_path / "out")
     done = invoke(packed, "--to", "parquet", "-o", tmp_path / "out")
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1].startswith("packer: ")

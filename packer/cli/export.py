@@ -38,11 +38,16 @@ def export(packed: Path, as_json: bool, **values: Any) -> None:
 
     with progress_bars() as progress:
         begun = time.perf_counter()
-        record, out = exporting.export(packed, progress=progress, **values)
+        result = exporting.export(packed, progress=progress, **values)
         seconds = time.perf_counter() - begun
+    record = result.export.to_dict()
     if as_json:
-        click.echo(json.dumps({"output": str(out), "seconds": seconds, **record.to_dict()}, indent=1))
+        content = {"output": str(result.output), "found_complete": result.found_complete, "seconds": seconds}
+        click.echo(json.dumps({**content, **record}, indent=1))
+    elif result.found_complete:
+        made = "exported in the same way from the same rows"
+        click.echo(f"{result.output} is complete, {made}: nothing to do (its files have the recorded sizes)")
     else:
         from packer.report import render_export
 
-        click.echo(render_export(record.to_dict(), output=str(out), seconds=seconds))
+        click.echo(render_export(record, output=str(result.output), seconds=seconds))

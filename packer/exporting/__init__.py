@@ -7,6 +7,6 @@ The columns are made by the functions that make the loader's batches, so that bo
 """
 
 from packer.exporting.targets import TARGETS
-from packer.exporting.write_export import COMPRESSIONS, Export, export
+from packer.exporting.write_export import COMPRESSIONS, Export, ExportResult, export
 
-__all__ = ["COMPRESSIONS", "TARGETS", "Export", "export"]
+__all__ = ["COMPRESSIONS", "TARGETS", "Export", "ExportResult", "export"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -22,6 +23,7 @@ from packer.output.claim_folder import claim
 from packer.output.output_kind import Kind
 from packer.output.replace_folder import restore
 from packer.paths import local_output
+from packer.pipeline.complete_output import check_files
 from packer.progress import Progress, silent
 from packer.shards.files import HashingFile, hash_file
 from packer.shards.manifest import Manifest
@@ -90,6 +92,20 @@ class Export:
         return {"export_version": EXPORT_VERSION, **asdict(self)}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportResult:
+    """Result of `export`."""
+
+    export: Export
+    """Record of the export."""
+
+    output: Path
+    """Folder of the export."""
+
+    found_complete: bool
+    """Whether it was complete before, with the same options and from the same rows."""
+
+
 def export(
     packed: str | Path,
     output: str | Path | None = None,
@@ -100,8 +116,8 @@ def export(
     sync: bool = True,
     overwrite: bool = False,
     progress: Progress = silent,
-) -> tuple[Export, Path]:
-    """Write a packed dataset as Parquet for another trainer.
+) -> ExportResult:
+    """Write a packed dataset as Parquet for another trainer; an export that is complete is left as it is.
 
     A shard becomes a file and a record batch a row group, so that each worker holds a few MB in memory.
 
@@ -114,9 +130,6 @@ def export(
         sync: fsync every file and folder.
         overwrite: replace an existing export, once the new one is complete.
         progress: callback, called as `progress("export", done, total)` in tokens.
-
-    Returns:
-        The record of the export, and its folder.
 
     Raises:
         PackerError: anything that the user can fix, in one line.
@@ -139,8 +152,19 @@ def export(
     if source.resolve() in (real, *real.parents):
         raise PackerError(f"{out} is inside the packed dataset: choose an --output beside it")
     shards = dataset.manifest.shards
+    facts = {
+        "fingerprint": dataset.fingerprint,
+        "format_version": dataset.manifest.format_version,
+        "max_len": dataset.max_len,
+        "pad_id": dataset.pad_id,
+        "rows": len(dataset),
+    }
     with system_errors(out, resumes=False):
         restore(out, EXPORT)
+        found = None if overwrite else _found(out)
+        if found is not None:
+            _check_complete(out, found, to=to, compression=compression, packed=facts)
+            return ExportResult(export=found, output=out, found_complete=True)
         with claim(out, EXPORT, None, sync=sync, overwrite=overwrite) as folder:
             writer = _Writer(
                 packed=dataset.path,
@@ -154,19 +178,42 @@ def export(
             written = {file.file: file for file in run_tasks(writer.write, shards, workers or available_workers())}
             record = Export(
                 to=to,
-                packed={
-                    "fingerprint": dataset.fingerprint,
-                    "format_version": dataset.manifest.format_version,
-                    "max_len": dataset.max_len,
-                    "pad_id": dataset.pad_id,
-                    "rows": len(dataset),
-                },
+                packed=facts,
                 compression=compression,
                 columns={field.name: f"list<{field.type.value_type}>" for field in writer.schema(shards[0])},
                 files=tuple(written[writer.name(entry)] for entry in shards),
             )
             folder.finish((json.dumps(record.to_dict(), indent=1) + "\n").encode(), {})
-    return record, out
+    return ExportResult(export=record, output=out, found_complete=False)
+
+
+def _found(out: Path) -> Export | None:
+    """Return the record of a complete export; None if there is none, or it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        record = json.loads((out / RECORD).read_bytes())
+        if record.pop("export_version") == EXPORT_VERSION:
+            return Export(**{**record, "files": tuple(ExportedFile(**file) for file in record["files"])})
+    return None
+
+
+def _check_complete(out: Path, found: Export, *, to: str, compression: str, packed: Mapping[str, Any]) -> None:
+    """Check that a complete export is the one that is asked for, and that its files are intact.
+
+    Raises:
+        PackerError: it has another target, other options or other rows; or a file is missing or differs.
+    """
+    other = None
+    if found.to != to:
+        other = f"to {found.to}, not {to}"
+    elif found.packed != packed:
+        other = "from other rows"
+    elif found.compression != compression:
+        other = f"with compression {found.compression}, not {compression}"
+    if other is not None:
+        raise PackerError(
+            f"{out} is complete, exported {other}: choose another --output, or replace it with --overwrite"
+        )
+    check_files(out / RECORD, found.files, {})
 
 
 class _SharedProgress:
