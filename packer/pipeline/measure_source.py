@@ -16,7 +16,7 @@ from packer.pipeline.planning.grouping import document_groups
 from packer.pipeline.planning.limit_plan import limit_values
 from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows
 from packer.pipeline.read_documents import Documents, SourceLike, open_sources
-from packer.pipeline.source_warnings import warn_of_rejected
+from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
 from packer.progress import Progress, silent
 from packer.sources import Survey
 from packer.sources.mixtures.origins import Origins
@@ -73,6 +73,7 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
         PackerError: the source cannot be read, or does not fit the options.
     """
     opened = open_sources(expanded(source), options)
+    warn_of_linked_files(opened)
     survey = opened.survey(progress, with_extra=is_planned_whole(options))
     warn_of_rejected(opened)
     lengths, mixture = survey.lengths(), survey.identity.mixture

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -78,6 +79,33 @@ def warn_of_rejected(opened: OpenDocuments) -> None:
             "counts as an empty document" if count == 1 else "count as empty documents",
             reasons,
         )
+
+
+def warn_of_linked_files(opened: OpenDocuments) -> None:
+    """Log a warning for each source in which links give a file several names, under each of which it is read.
+
+    Args:
+        opened: the source.
+    """
+    for name, source in opened.sources.items():
+        names: dict[tuple[int, int], str] = {}
+        linked: dict[tuple[str, str], None] = {}  # both sides of preference pairs have the same files
+        for input_ in source.inputs:
+            if isinstance(input_.path, Path):
+                with reading(input_.file.name):
+                    stat = input_.path.stat()
+                first = names.setdefault((stat.st_dev, stat.st_ino), input_.file.name)
+                if first != input_.file.name:
+                    linked[first, input_.file.name] = None
+        if linked:
+            (one, other), *more = linked
+            log.warning(
+                "%s and %s%s are the same file%s: its documents are read more than once, unless you leave one out",
+                one,
+                other,
+                f" of {name}" if name else "",
+                f" (and {len(more):,} more)" if more else "",
+            )
 
 
 def _padding_of(source: Source) -> int | None:

@@ -27,6 +27,7 @@ from packer.pipeline.disk_space import check_tokenizing
 from packer.pipeline.name_output import name_after, refuse_inside
 from packer.pipeline.open_inputs import open_with, request_of
 from packer.pipeline.rejected_list import refuse_all_rejected, write_rejected_list
+from packer.pipeline.source_warnings import warn_of_linked_files
 from packer.pipeline.watch_source import Watch
 from packer.progress import Progress, silent
 from packer.shards.file_names import shard_name
@@ -172,6 +173,7 @@ def _write(
     Raises:
         PackerError: the output cannot fit on the disk, or a document is wrong.
     """
+    warn_of_linked_files(opened)
     spill = folder.scratch("spill")
     pieces = cut_source(opened, spill)
     names = [shard_name(number, len(pieces)) for number in range(len(pieces))]
