@@ -10,14 +10,17 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from test_from_text import tokenizer  # noqa: F401 (a fixture)
 from test_pack import hashes, made_documents, save_arrow
 
 import packer
 from packer import ranks as ranks_module
 from packer import signs_of_life
+from packer.cli import cli
 from packer.engine import Threads
 from packer.errors import PackerError, SourceError
+from packer.output.output_folder import OutputFolder
 from packer.ranks import RankOf, Ranks, rank_of
 from packer.signs_of_life import SignsOfLife
 
@@ -274,6 +277,19 @@ def test_one_process_is_assigned_all_that_is_missing_once():
 def command(source, out, rank, count, *more):
     where = ["--rank", str(rank), "--ranks", str(count), "--rank-timeout", "2", "--workers", "1"]
     return [sys.executable, "-m", "packer", "pack", str(source), "-o", str(out), "--max-len", "64", *where, *more]
+
+
+def test_of_two_ranks_that_finish_at_the_same_time_one_prints_the_summary(tmp_path, monkeypatch):
+    finish = OutputFolder.finish
+
+    def finish_late(self, record, files):
+        return finish(self, record, files) and finish(self, record, files)  # the first is that of the other rank
+
+    monkeypatch.setattr(OutputFolder, "finish", finish_late)
+    arguments = ["pack", str(as_arrow(tmp_path)), "-o", str(tmp_path / "out"), "--max-len", "64"]
+    done = CliRunner().invoke(cli, [*arguments, "--rank", "0", "--ranks", "1"])
+    assert (done.exit_code, done.stdout) == (0, ""), done.stderr
+    assert list(packer.verify(tmp_path / "out")) == []
 
 
 @pytest.mark.slow

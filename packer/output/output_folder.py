@@ -89,8 +89,9 @@ class OutputFolder:
         """Whether the record is written."""
         return self.kind.is_complete(self.building)
 
-    def write_file(self, path: Path, content: bytes, *, if_absent: bool = False) -> None:
-        """Write a small file atomically; with `if_absent`, keep one that exists and is not damaged."""
+    def write_file(self, path: Path, content: bytes, *, if_absent: bool = False) -> bool:
+        """Write a small file atomically; with `if_absent`, keep one that exists. Return whether it was written."""
+        is_written = True
         with self.temporary(path.name) as temporary:
             with temporary.open("wb") as file:
                 file.write(content)
@@ -98,12 +99,15 @@ class OutputFolder:
                 if self.sync:
                     os.fsync(file.fileno())
             if if_absent:
-                with contextlib.suppress(FileExistsError):
+                try:
                     path.hardlink_to(temporary)
+                except FileExistsError:  # over a network, perhaps the link whose answer was lost
+                    is_written = path.samefile(temporary)
                 temporary.unlink()
             else:
                 temporary.rename(path)
         self.sync_folder(path.parent)
+        return is_written
 
     def sync_folder(self, folder: Path) -> None:
         """Sync a folder, so that renames in it survive a crash."""
@@ -115,10 +119,15 @@ class OutputFolder:
         temporary.rename(self.building / name)
         self.sync_folder(self.building)
 
-    def finish(self, record: bytes, files: Mapping[str, bytes]) -> None:
-        """Write small files, then the record, which makes the output complete."""
-        for name, content in {**files, self.kind.record: record}.items():
+    def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
+        """Write small files, then the record, which makes the output complete.
+
+        Returns:
+            False if another process that shares the folder has just written the record.
+        """
+        for name, content in files.items():
             self.write_file(self.building / name, content)
+        return self.write_file(self.building / self.kind.record, record, if_absent=self.is_shared)
 
     def shards(self) -> list[Path]:
         """Return the paths of the shards in place."""

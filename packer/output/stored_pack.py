@@ -187,8 +187,10 @@ class StoredPack:
             self.check_request()
             path.write_bytes(content)
 
-    def finish(self, record: bytes, files: Mapping[str, bytes]) -> None:
+    def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
         """Write small files, then the manifest; see `UnfinishedPack.finish`.
+
+        Always True: an equal manifest may be the own one, of a request that was repeated because its answer was lost.
 
         Raises:
             PackerError: another command has begun or finished the dataset.
@@ -204,3 +206,4 @@ class StoredPack:
                 raise PackerError(
                     f"{self.out} was finished by another packer just now: choose another --output"
                 ) from None
+        return True

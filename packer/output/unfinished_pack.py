@@ -80,5 +80,9 @@ class UnfinishedPack(Protocol):
     def forget_plan(self) -> None:
         """Remove the notes of the plan, and the shards made from it."""
 
-    def finish(self, record: bytes, files: Mapping[str, bytes]) -> None:
-        """Write small files, then the manifest, which makes the dataset complete."""
+    def finish(self, record: bytes, files: Mapping[str, bytes]) -> bool:
+        """Write small files, then the manifest, which makes the dataset complete.
+
+        Returns:
+            False if another process has just written the manifest.
+        """

@@ -208,8 +208,8 @@ def _write(
             manifest, small = with_files(added) if manifest is None else with_generation(manifest, added)
             files.update(small)
         assert manifest is not None
-        claimed.finish(manifest.to_bytes(), files)
-        return manifest
+        if claimed.finish(manifest.to_bytes(), files):
+            return manifest
     raise FinishedElsewhere
 
 

@@ -286,8 +286,8 @@ def pack_into(
             files=hashes,
         )
         manifest, files = with_files(manifest) if growing is None else with_generation(growing.manifest, manifest)
-        claimed.finish(manifest.to_bytes(), files)
-        return manifest
+        if claimed.finish(manifest.to_bytes(), files):
+            return manifest
     raise FinishedElsewhere
 
 
