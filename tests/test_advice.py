@@ -54,7 +54,9 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
     pytest.importorskip("transformers")
     tokenizer = save_tokenizer(tmp_path / "tokenizer")
     line = advice("tokenize", rows, "--tokenizer", tokenizer)
-    assert line.endswith("already tokenized; leave out --tokenizer, or name the column of text with --text-column")
+    assert line.endswith(
+        "already tokenized; pack it without --tokenizer, or name the column of text with --text-column"
+    )
     (text := save(tmp_path / "texts", ["a.jsonl"], "text"))
     run("pack", text, "--tokenizer", tokenizer, "--max-len", 8, "-o", "out")
     assert "out was packed from text: give that" in advice("verify", "out", "--source", rows, "--tokenizer", tokenizer)

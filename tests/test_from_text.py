@@ -518,7 +518,7 @@ def test_impossible_requests_are_refused_before_anything_is_written(tmp_path, to
     assert "eos is 'False', but there is no tokenizer" in refused(text, None, eos=False)
     assert "input_column is ids, but tokens and labels come" in refused(text, tokenizer, input_column="ids")
     both = write_lines(tmp_path / "both.jsonl", [{"input_ids": [1], "text": "a"}])
-    assert "already tokenized; leave out tokenizer" in refused(both, tokenizer)
+    assert "already tokenized; pack it without tokenizer" in refused(both, tokenizer)
     empty = write_lines(tmp_path / "empty.jsonl", [])
     assert "empty dataset: 0 documents in 1 file(s)" in refused(empty, tokenizer)
     twice = tmp_path / "twice.parquet"

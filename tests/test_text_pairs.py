@@ -510,7 +510,7 @@ def test_an_invalid_record_is_named_with_its_file_and_line(tmp_path, tokenizer, 
         ),
         (
             {"chosen_input_ids": [1], "rejected_input_ids": [2]},
-            "'chosen_input_ids', so it is already tokenized; leave out",
+            "'chosen_input_ids', so it is already tokenized; pack it without",
         ),
     ],
 )

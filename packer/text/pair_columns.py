@@ -72,7 +72,7 @@ def _columns(shapes: Mapping[str, str], name: str, text_column: str | None) -> t
     found = ", ".join(shapes) or "none"
     if missing and text_column is None and f"{ROLES[0]}_input_ids" in shapes:
         raise OtherSourceError(
-            f"{name}: has the column '{ROLES[0]}_input_ids', so it is already tokenized", "leave out --tokenizer"
+            f"{name}: has the column '{ROLES[0]}_input_ids', so it is already tokenized", "pack it without --tokenizer"
         )
     if missing and missing != [*ROLES]:
         there = [column for column in named[-2:] if column in shapes]

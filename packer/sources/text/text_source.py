@@ -274,7 +274,7 @@ def _refuse_tokens(fields: pa.Schema | Mapping[str, Any], name: str, text_column
     if text_column is None and COLUMNS.input_ids in columns:
         raise OtherSourceError(
             f"{name}: has the column '{COLUMNS.input_ids}', so it is already tokenized",
-            "leave out --tokenizer, or name the column of text with --text-column",
+            "pack it without --tokenizer, or name the column of text with --text-column",
         )
 
 
