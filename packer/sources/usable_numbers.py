@@ -20,7 +20,7 @@ from packer.sources.mapped.mapped_lists import MappedLists, read_whole
 from packer.sources.packed.packed_documents import PackedDocuments
 from packer.sources.places import Places
 from packer.sources.source import Source
-from packer.sources.unusable_lists import one_chunk_each, without_lists
+from packer.sources.unusable_lists import UsableLists, one_chunk_each, without_lists
 from packer.sources.whole_numbers import no_number, number_fault, wrong_numbers
 from packer.stores import AnyPath
 
@@ -132,10 +132,12 @@ def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
 
 
 def _with_numbers(input_: Input, source: Source, numbers: tuple[str, ...]) -> Input:
-    if isinstance(input_, PackedDocuments) or (isinstance(input_, MappedLists) and not source.skips):
-        return input_  # checked when rows are planned, before which nothing is decoded
-    if isinstance(input_, MappedLists) and _is_usable(input_, numbers):
-        return input_
+    if isinstance(input_, PackedDocuments):
+        return input_  # checked when rows are planned, as are mapped inputs: nothing is decoded before that
+    if isinstance(input_, MappedLists):
+        if not source.skips or _is_usable(input_, numbers):
+            return input_
+        input_ = UsableLists(unchecked=input_, columns=source.columns)  # to be decoded
     return UsableNumbers(unchecked=input_, columns=source.columns, numbers=numbers, skips=source.skips)
 
 
