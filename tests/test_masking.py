@@ -241,7 +241,7 @@ def test_words_begin_at_the_space_marker():
         ({"random_share": 0.3}, "mask_share is 0.8 and random_share 0.3: their sum must be at most 1"),
         ({"longest_span": 0}, "longest_span is 0: it must be at least 1"),
         ({"unit": "line"}, "unit is 'line': choose token, word or span"),
-        ({"seed": -1}, "seed is -1: it must be from 0 to 2^64 - 1"),
+        ({"seed": -1}, "seed is -1: it must be a whole number from 0 to 2^64 - 1"),
         ({"vocab_size": 41}, "continuations has 40 values for 41 token ids: pass one per token id"),
     ],
 )
@@ -263,5 +263,5 @@ def test_tokens_outside_the_vocabulary_and_negative_epochs_are_rejected(dataset)
         PackerError, match=r"a batch has the token \d+, but mlm a vocab_size of 40: pass that of the tokenizer"
     ):
         packer.collate([dataset[0]], mlm=masker())
-    with pytest.raises(PackerError, match="epoch is -1: it must be from 0"):
+    with pytest.raises(PackerError, match="epoch is -1: it must be a whole number from 0"):
         packer.collate([dataset[0]], epoch=-1)

@@ -94,7 +94,7 @@ def test_every_row_stands_anywhere_equally_often():
 
 @pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (2**64, 0), (0, -1)])
 def test_a_seed_or_epoch_out_of_range_is_refused(dataset, seed, epoch):
-    with pytest.raises(PackerError, match=r"(seed|epoch) is -?\d+: it must be from 0 to 2\^64 - 1"):
+    with pytest.raises(PackerError, match=r"(seed|epoch) is -?\d+: it must be a whole number from 0 to 2\^64 - 1"):
         packer.BatchSampler(dataset, global_batch=1, seed=seed, epoch=epoch)
 
 
@@ -299,6 +299,18 @@ def test_a_state_that_cannot_be_resumed_is_refused_in_one_line(change, message):
     assert len(list(sampler)) == 5, "as if nothing had been loaded"
 
 
+def test_a_state_of_more_batches_than_an_epoch_has_is_refused():
+    """As if the batches were counted over all epochs: resuming would leave out the rest of this one."""
+    sampler = packer.BatchSampler(Rows([1] * 20), global_batch=4, epoch=1)
+    with pytest.raises(PackerError, match="batches is 7, and an epoch has 5 on this rank: count in each epoch anew"):
+        sampler.state_dict(batches=7)
+
+
+def test_a_state_holds_plain_values_whatever_numbers_the_sampler_was_given():
+    batch, rows = np.int64(4), np.int32(2)
+    assert json.dumps(packer.BatchSampler(Rows([1] * 20), global_batch=batch, rows=rows).state_dict())
+
+
 def test_another_packing_of_the_same_source_is_another_dataset(tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -335,6 +347,9 @@ def test_set_epoch_keeps_what_was_resumed_and_refuses_to_leave_it():
         ({"global_batch": 4, "rows": 0}, "global_batch is 4, for 1 ranks and batches of 0 rows"),
         ({"global_batch": 4, "rank": 2, "world_size": 2}, "rank is 2 of 2: it must be from 0"),
         ({"global_batch": 4, "world_size": 0}, "rank is 0 of 0"),
+        ({"global_batch": "4"}, "global_batch is '4': it must be a whole number"),
+        ({"global_batch": 4.0}, "global_batch is 4.0: it must be a whole number"),
+        ({"global_batch": 4, "seed": 0.5}, "seed is 0.5: it must be a whole number from 0 to"),
         ({"global_batch": 4, "balance": "memory"}, "balance is 'memory': choose attention, or None"),
     ],
 )

@@ -22,10 +22,10 @@ def check_range(name: str, value: int) -> None:
     """Check the range of a seed or an epoch; `name` appears in the error.
 
     Raises:
-        PackerError: the value is not in 0..2^64-1.
+        PackerError: the value is no whole number in 0..2^64-1.
     """
-    if not 0 <= value < 2**64:
-        raise PackerError(f"{name} is {value}: it must be from 0 to 2^64 - 1")
+    if not isinstance(value, int | np.integer) or not 0 <= value < 2**64:
+        raise PackerError(f"{name} is {value}: it must be a whole number from 0 to 2^64 - 1")
 
 
 def stream_key(seed: int, purpose: int, stream: int) -> np.uint64:

@@ -14,6 +14,7 @@ from packer.loader.dataset import PackedDataset
 from packer.loader.epoch_list import EpochList
 from packer.loader.sampling.accelerate_calls import called_by_iter_of_accelerate
 from packer.loader.sampling.attention_balance import Imbalance, attention_costs, deal_by_cost
+from packer.loader.sampling.check_division import checked_division
 from packer.loader.sampling.lanes import LaneOrder, check_lanes, lane_start, lanes_of_rank
 from packer.loader.sampling.row_order import row_order, slot_sizes
 
@@ -68,7 +69,7 @@ class BatchSampler:
         window: shards of a lane whose rows are shuffled together.
 
     Raises:
-        PackerError: a number is out of its range, the global batch is not a multiple of rows * world_size or of
+        PackerError: a number is not whole or out of range, global_batch is not a multiple of rows * world_size or of
             lanes, or lanes is not a multiple of world_size.
     """
 
@@ -87,14 +88,9 @@ class BatchSampler:
         lanes: int | None = None,
         window: int = 2,
     ) -> None:
-        if world_size < 1 or not 0 <= rank < world_size:
-            raise PackerError(f"rank is {rank} of {world_size}: it must be from 0 to world_size - 1")
-        rows = max(global_batch // world_size, 1) if rows is None else rows
-        if rows < 1 or global_batch < 1 or global_batch % (rows * world_size):
-            raise PackerError(
-                f"global_batch is {global_batch}, for {world_size} ranks and batches of {rows} rows: "
-                "it must be a multiple of their product"
-            )
+        global_batch, rows, rank, world_size = checked_division(
+            global_batch=global_batch, rows=rows, rank=rank, world_size=world_size
+        )
         if balance not in (None, "attention"):
             raise PackerError(f"balance is {balance!r}: choose attention, or None for rows in order")
         row_order(0, seed=seed, epoch=epoch)  # checks the range of both
@@ -113,8 +109,7 @@ class BatchSampler:
         self.lanes = lanes
         self.window = window
         self._lane_order: LaneOrder | None = None
-        left_out = len(dataset) % global_batch if drop_last else 0
-        self._epoch_rows = len(dataset) - left_out
+        self._epoch_rows = len(dataset) - (len(dataset) % global_batch if drop_last else 0)
         self._yielded = 0  # batches of this epoch that were yielded on this rank
         self._resumed = False
         self._costs: NDArray[np.int64] | None = None
@@ -177,8 +172,14 @@ class BatchSampler:
             batches: batches of this epoch that this rank trained on; by default those that were yielded. Pass it if
                 batches are read ahead, as by a DataLoader with workers or accelerate's loader; torchdata's
                 StatefulDataLoader saves the right state by itself.
+
+        Raises:
+            PackerError: an epoch has fewer batches.
         """
-        step, turn = divmod(self._yielded if batches is None else batches, self.accumulation)
+        done = self._yielded if batches is None else batches
+        if not 0 <= done <= len(self):
+            raise PackerError(f"batches is {done}, and an epoch has {len(self)} on this rank: count in each epoch anew")
+        step, turn = divmod(done, self.accumulation)
         return {
             "version": STATE_VERSIONS[self.lanes is not None],
             **self._identity(),
@@ -242,8 +243,7 @@ class BatchSampler:
         """
         if self.lanes is not None:
             raise PackerError(f"lanes is {self.lanes}: work is compared for rows that are shuffled as a whole only")
-        order = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch)
-        costs = self._attention_costs()
+        order, costs = row_order(len(self.dataset), seed=self.seed, epoch=self.epoch), self._attention_costs()
         work = np.zeros((2, self.steps, self.accumulation, self.world_size), np.int64)
         for step in range(self.steps):
             rows = self._rows_of_step(order, step)
