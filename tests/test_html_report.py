@@ -372,6 +372,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(source, packed, tmp_p
     for command in (("stats", packed), ("pack", source, "--max-len", 128, "-o", tmp_path / "out")):
         assert "--report" in run(*command, "--report", tmp_path, fails=True)
         assert "does not exist; choose another" in run(*command, "--report", tmp_path / "no" / "page.html", fails=True)
+        assert "name a file that ends with .html" in run(*command, "--report", source, fails=True)
         assert "add --report" in run(*command, "--with-text", fails=True)
         assert "needs --tokenizer" in run(*command, "--with-text", "--report", tmp_path / "page.html", fails=True)
     assert not (tmp_path / "out").exists()

@@ -19,16 +19,20 @@ def check_report_files(
 ) -> None:
     """Check what can be checked before the work: that the files can be written, and that text can be shown.
 
+    A file of another kind, such as a source whose name follows `--report` by mistake, is never replaced.
+
     Raises:
         PackerError: a file cannot be written, or an option is missing.
     """
-    for option, path in (("--report", report), ("--plot", plot)):
+    for option, path, ending in (("--report", report, ".html"), ("--plot", plot, ".svg")):
         if path is None:
             continue
         if isinstance(path, RemotePath):
             raise PackerError(f"{option} {path} is in object storage: name a local file")
         if path.is_dir():
             raise PackerError(f"{option} {path} is a folder: name a file in it")
+        if path.suffix.lower() != ending:
+            raise PackerError(f"{option} {path}: name a file that ends with {ending}, so that no data is replaced")
         if not os.access(path.parent, os.W_OK):
             reason = "cannot be written to" if path.parent.is_dir() else "does not exist"
             raise PackerError(f"{option} {path}: the folder {path.parent} {reason}; choose another")
