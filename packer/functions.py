@@ -69,6 +69,7 @@ def pack(
     from packer.pipeline.read_documents import split_weights
 
     with python_names():
+        _check(output=output, workers=workers, sync=sync, overwrite=overwrite)
         sources, weights = split_weights(source)
         engine_options = _engine_options(engine, ray_address, rank, ranks, rank_timeout)
         others = ("output", "workers", "sync", "overwrite", *options_of(EngineOptions), "progress")
@@ -127,6 +128,7 @@ def append(
     from packer.pipeline import append as run
 
     with python_names():
+        _check(workers=workers, sync=sync, overwrite=overwrite)
         return run(
             packed,
             source,
@@ -180,6 +182,7 @@ def materialize(
     from packer.pipeline import materialize as run
 
     with python_names():
+        _check(output=output, workers=workers, sync=sync, overwrite=overwrite)
         result = run(
             index,
             source,
@@ -224,6 +227,7 @@ def verify(
     from packer.pipeline import verify as run
 
     with python_names():
+        _check(workers=workers)
         yield from run(
             packed,
             source,
@@ -266,17 +270,33 @@ def export(
     """
     from packer.exporting import export as run
 
-    result = run(
-        packed,
-        output,
-        to=to,
-        compression=compression,
-        workers=workers,
-        sync=sync,
-        overwrite=overwrite,
-        progress=progress,
-    )
-    return result.export
+    with python_names():
+        _check(output=output, workers=workers, sync=sync, overwrite=overwrite)
+        result = run(
+            packed,
+            output,
+            to=to,
+            compression=compression,
+            workers=workers,
+            sync=sync,
+            overwrite=overwrite,
+            progress=progress,
+        )
+        return result.export
+
+
+def _check(**values: object) -> None:
+    """Check options as the command line does, so that overwrite="no" replaces nothing.
+
+    Raises:
+        PackerError: a value has another type, or is outside the limits.
+    """
+    from packer.options import options_of
+    from packer.options.command_options import EngineOptions, OutputOptions
+
+    declared = {**options_of(OutputOptions), **options_of(EngineOptions)}
+    for name, value in values.items():
+        declared[name].check(value)
 
 
 def _engine_options(
@@ -284,6 +304,7 @@ def _engine_options(
 ) -> EngineOptions:
     from packer.options.command_options import EngineOptions
 
+    _check(engine=engine, ray_address=ray_address, rank_timeout=rank_timeout)
     return EngineOptions(
         engine=engine,
         ray_address=ray_address,

@@ -286,6 +286,22 @@ def test_token_columns_are_those_asked_for_in_the_order_on_disk(options, columns
     assert row_format_of(PackOptions(max_len=8, **options), {}).token_columns == columns
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overwrite": "no"}, "overwrite is 'no': it must be true or false"),
+        ({"workers": 0}, "workers is 0: it must be a whole number from 1"),
+        ({"engine": "slurm"}, "engine is 'slurm': choose one of threads, ray"),
+        ({"rank_timeout": 0}, "rank_timeout is 0: it must be a number from 1"),
+        ({"output": b"out"}, "output is b'out': it must be a path"),
+    ],
+)
+def test_python_checks_the_options_of_outputs_and_engines_as_the_command_line_does(tmp_path, options, message):
+    with pytest.raises(packer.PackerError) as raised:
+        packer.pack(tmp_path, **{"output": tmp_path / "out", "max_len": 64, **options})
+    assert str(raised.value).startswith(message)
+
+
 def test_the_manifest_gets_every_option_and_the_name_behind_an_alias():
     options = PackOptions(max_len=8, algorithm="lpfhp", split="train")
     content = json.loads(json.dumps(options.to_dict()))
