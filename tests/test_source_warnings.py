@@ -70,6 +70,14 @@ def test_the_source_of_a_mixture_that_looks_padded_is_named(tmp_path, caplog):
     assert "most documents of bad.arrow begin or end" in warning
 
 
+def test_a_source_of_which_no_document_is_taken_is_named(tmp_path, caplog):
+    web, rare = (save_arrow(tmp_path / f"{name}.arrow", made_documents(30)) for name in ("web", "rare"))
+    (warning,) = warnings_of(caplog, [(web, 1), (rare, 1e-6)], tmp_path / "out", max_len=64)
+    assert warning.startswith("no document of rare.arrow is taken: its share is less than half a document; raise")
+    with pytest.raises(packer.SourceError, match="no source's share is half a document; raise mix_tokens or the"):
+        packer.pack([(web, 1), (rare, 1)], tmp_path / "none", max_len=64, mix_tokens=1)
+
+
 def test_shuffled_datasets_in_memory_and_pairs_are_looked_at(tmp_path, caplog):
     documents = padded([[1 + number] for number in range(100)], 8)
     dataset = datasets.Dataset.from_dict({"input_ids": documents})

@@ -16,7 +16,7 @@ from packer.pipeline.planning.grouping import document_groups
 from packer.pipeline.planning.limit_plan import limit_values
 from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows
 from packer.pipeline.read_documents import Documents, SourceLike, open_sources
-from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected
+from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_rejected, warn_of_unused_sources
 from packer.progress import Progress, silent
 from packer.sources import Survey
 from packer.sources.mixtures.origins import Origins
@@ -77,6 +77,7 @@ def measure(source: SourceLike | Sequence[SourceLike], options: PackOptions, pro
     survey = opened.survey(progress, with_extra=is_planned_whole(options))
     warn_of_rejected(opened)
     lengths, mixture = survey.lengths(), survey.identity.mixture
+    warn_of_unused_sources(mixture)
     if not is_planned_whole(options):
         return Measured(lengths=lengths, groups=None, mixture=mixture, survey=survey)
     order = survey.order(lengths)

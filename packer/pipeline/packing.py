@@ -29,7 +29,12 @@ from packer.pipeline.planning.make_plan import is_planned_whole, makes_own_rows,
 from packer.pipeline.read_documents import SourceLike, open_sources, read_documents
 from packer.pipeline.rejected_list import refuse_all_rejected, with_rejected, write_rejected_list
 from packer.pipeline.shard_maker import ShardMaker
-from packer.pipeline.source_warnings import warn_of_linked_files, warn_of_padding, warn_of_split_chats
+from packer.pipeline.source_warnings import (
+    warn_of_linked_files,
+    warn_of_padding,
+    warn_of_split_chats,
+    warn_of_unused_sources,
+)
 from packer.pipeline.watch_source import Watch
 from packer.pipeline.write_shards import write_shards
 from packer.progress import Progress, silent
@@ -237,6 +242,7 @@ def pack_into(
         growing.check_source(documents.identity)
     check_mixture(claimed, documents.identity, options, engine.workers)
     warn_of_padding(mapped)
+    warn_of_unused_sources(documents.identity.mixture)
 
     # Plan the rows.
     planned = plan_documents(documents, options, notes=notes, engine=engine, progress=progress)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from packer.facts import PlanTotals
+from packer.facts import MixturePart, PlanTotals
 from packer.gather import held_lists
 from packer.gather.token_column import NO_BYTES
 from packer.options import PackOptions
@@ -45,6 +45,21 @@ def warn_of_padding(mapped: OpenDocuments) -> None:
                 "attention_mask, or remove it; it is packed like all other tokens",
                 of_source,
                 found,
+            )
+
+
+def warn_of_unused_sources(mixture: tuple[MixturePart, ...] | None) -> None:
+    """Log a warning for each source of a mixture whose share is so small that none of its documents is taken.
+
+    Args:
+        mixture: sources of the mixture; None if it is none.
+    """
+    for source in mixture or ():
+        if not source.taken.documents:
+            log.warning(
+                "no document of %s is taken: its share is less than half a document; raise its weight or the size of "
+                "the mixture, or leave it out",
+                source.name,
             )
 
 

@@ -96,10 +96,15 @@ def render_mixture(sources: Sequence[MixturePart], *, unit: str) -> str:
                 f"{taken.documents:,}",
                 f"{tokens:,}",
                 percent(tokens / max(all_tokens, 1)),
-                f"{tokens / source.tokens_kept:.3g}",
+                _epochs(tokens / source.tokens_kept),
             ]
         )
     return render_table(table)
+
+
+def _epochs(value: float) -> str:
+    """0.498, 64.3 or 3,000; not 3e+03."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def render_padding(padding: Padding, *, max_len: int, packed: str = "packed") -> str:

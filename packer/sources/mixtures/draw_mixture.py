@@ -181,6 +181,8 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
                 tokens_kept=tokens_kept,
             )
         )
+    if not any(take.documents for take in takes):
+        raise SourceError("nothing to pack: no source's share is half a document; raise --mix-tokens or the weights")
     refuse_too_many(takes, mixture.names, recipe.unit)
     return DrawnMixture(
         mixture=mixture,
@@ -194,10 +196,12 @@ def draw_mixture(mixture: Mixture, progress: Progress = silent, *, with_extra: b
 
 @contextmanager
 def prefix_errors(name: str) -> Iterator[None]:
-    """Put the name of a source before the message of every `SourceError`."""
+    """Put the name of a source before the message of every `SourceError`, once."""
     try:
         yield
     except SourceError as error:
+        if str(error).startswith(f"{name}: "):
+            raise
         raise SourceError(f"{name}: {error}") from error
 
 
