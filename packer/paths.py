@@ -30,12 +30,17 @@ def expanded(value: Value) -> Value:
 
     Shells leave a `~` in quotes or after `=` as it is. Lists are expanded item by item; anything that is not a path,
     such as a dataset in memory, is returned unchanged.
+
+    Raises:
+        PackerError: a path is empty. `Path` would take it for the current folder.
     """
     if isinstance(value, (list, tuple)):
         items: Any = type(value)(expanded(item) for item in value)
         return items  # type: ignore[no-any-return]
     if isinstance(value, PathList):
         return type(value)(expanded(value.paths))
+    if isinstance(value, str) and not value:
+        raise PackerError("a path is empty, as a variable is that was not set: name a file or folder")
     if isinstance(value, (str, Path)) and str(value).startswith("~"):
         return type(value)(os.path.expanduser(str(value)))  # noqa: PTH111 (Path.expanduser raises for an unknown user)
     return value

@@ -351,6 +351,8 @@ def test_a_glob_or_an_object_needs_an_output(source):
     assert "Written to out" in succeeded("pack", "*.arrow", "--max-len", 64, "-o", "out")
     with pytest.raises(packer.PackerError, match="no name: name the output"):
         names_output(object())
+    Path("rows [1].arrow").touch()
+    assert names_output("rows [1].arrow") == "rows [1]-packed-64", "a file of that very name is no glob"
 
 
 def test_a_split_of_a_saved_dataset_dict(source):

@@ -40,6 +40,18 @@ def test_home_stands_for_a_tilde_at_the_start_alone(home, monkeypatch):
         assert expanded(same) == same
 
 
+def test_an_empty_path_is_not_taken_for_the_current_folder(home):
+    """As of `packer pack "$DATA"` where DATA is not set."""
+    save_arrow(Path("rows.arrow"), made_documents(50))
+    for arguments in (["", "-o", "out"], ["--source", ":1", "-o", "out"], ["rows.arrow", "-o", ""]):
+        result = CliRunner().invoke(cli, ["pack", *arguments, "--max-len", "64"])
+        assert result.exit_code in (1, 2)
+        assert "a path is empty, as a variable is that was not set: name a file or folder" in result.output
+    assert [path.name for path in Path().iterdir()] == ["rows.arrow"]
+    with pytest.raises(packer.PackerError, match="a path is empty"):
+        packer.load("")
+
+
 def test_every_command_that_reads_or_writes_tokens_takes_it(home):
     save_arrow(home / "rows.arrow", made_documents(50))
     run("pack", "~/rows.arrow", "--max-len", 64, "-o", "~/out")

@@ -30,14 +30,15 @@ class UserPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.Path`; an address in object storage becomes a `RemotePath`."""
-        if is_remote(value):
-            try:
-                return RemotePath.of(str(value))
-            except PackerError as error:
-                self.fail(str(error), param, ctx)
-        if "://" in str(value):
-            self.fail(f"{value} is neither a local path nor an address like s3://bucket/folder", param, ctx)
-        return super().convert(expanded(value), param, ctx)
+        try:
+            path = RemotePath.of(str(value)) if is_remote(value) else expanded(value)
+        except PackerError as error:
+            self.fail(str(error), param, ctx)
+        if isinstance(path, RemotePath):
+            return path
+        if "://" in str(path):
+            self.fail(f"{path} is neither a local path nor an address like s3://bucket/folder", param, ctx)
+        return super().convert(path, param, ctx)
 
 
 class FileContent(str):

@@ -38,7 +38,7 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
     if is_remote(source):
         return Path(name_after(any_path(source).name, options, suffix).name)  # in the current folder
     path = Path(source)
-    if any(letter in str(source) for letter in "*?["):
+    if any(letter in str(source) for letter in "*?[") and not os.path.lexists(source):
         raise PackerError(f"{source} is a glob: name the output with --output")
     if path.name in ("", ".."):
         path = path.resolve()
