@@ -151,6 +151,20 @@ def test_position_ids_on_disk_are_those_of_the_batch_and_need_not_be_there(tmp_p
         assert batch["labels"].tolist() == same_batch["labels"].tolist()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensors": "np"}, "tensors is 'np': choose torch or numpy"),
+        ({"keep": "topic"}, "keep is 'topic': pass a list of columns, as in ['topic']"),
+        ({"keep_tokens": "labels"}, "keep_tokens is 'labels': pass a list of columns, as in ['labels']"),
+    ],
+)
+def test_arguments_that_would_be_taken_for_others_are_refused(dataset, options, message):
+    with pytest.raises(PackerError) as raised:
+        packer.collate([dataset[0]], **options)
+    assert str(raised.value) == message
+
+
 def test_tensors_without_torch_are_an_error_that_says_what_to_install(dataset, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(PackerError, match=r'torch is not installed: pip install "packer-llm\[torch\]", or use tensors'):

@@ -94,6 +94,8 @@ def test_rows_that_mix_groups_or_hold_two_of_one_are_found(kind, mode, keep, tmp
     options = {"max_len": 50, "group_by": "source", "group_mode": mode, "shard_size": 4000}
     packer.pack(source, out, keep=["source"] if keep else [], **options)
     assert list(packer.verify(out, source)) == list(packer.verify(out)) == []
+    with pytest.raises(packer.PackerError, match=r"packed from one source, and 0 source\(s\) are given"):
+        list(packer.verify(out, []))
     rewrite(out, lambda rows: violate(rows, columns, mode))
     alone, compared = list(packer.verify(out)), list(packer.verify(out, source))
     assert alone == (compared if keep else [])

@@ -178,7 +178,12 @@ class PackedDataset:
         Args:
             doc_id: index of the document in its source.
             source_id: index of the source in a mixture; None for a single source.
+
+        Raises:
+            PackerError: there is a source_id, and the dataset is no mixture.
         """
+        if source_id is not None and not self.manifest.source.mixture:
+            raise PackerError(f"source_id is {source_id}, and {self.path} is no mixture: leave it out")
         found = []
         for number, first_row in enumerate(self._first_rows[:-1]):
             shard = self._opened.shards.open(number)

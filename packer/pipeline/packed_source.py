@@ -121,7 +121,7 @@ def _listed_sources(folder: AnyPath, manifest: Manifest, source: SourceLike | Se
     names = [part.name for part in manifest.source.mixture]
     sources: list[SourceLike] = list(source) if isinstance(source, (list, tuple)) else [source]
     paths = [each for each in sources if isinstance(each, (str, Path))]
-    if not names and len(paths) == len(sources):
+    if not names and paths and len(paths) == len(sources):
         sources = [one_source(paths)]
     if len(sources) != max(len(names), 1):
         kind = f"a mixture of {', '.join(names)}" if names else "packed from one source"

@@ -121,6 +121,9 @@ def collate(
     """
     epoch = (getattr(rows, "epoch", None) or 0) if epoch is None else epoch
     check_range("epoch", epoch)
+    for name, columns in (("keep", keep), ("keep_tokens", keep_tokens)):
+        if isinstance(columns, str):  # a list of letters
+            raise PackerError(f"{name} is {columns!r}: pass a list of columns, as in [{columns!r}]")
     options = BatchOptions(
         static=static,
         loss_weights=loss_weights,
@@ -239,6 +242,8 @@ def _as_tensors(tensors: Tensors, batch: Any) -> Any:
     """Return a batch with its arrays as tensors that share their memory; with "numpy", return it unchanged."""
     if tensors == "numpy":
         return batch
+    if tensors != "torch":
+        raise PackerError(f"tensors is {tensors!r}: choose torch or numpy")
     try:
         import torch
     except ImportError as error:
