@@ -1,10 +1,10 @@
 """The options, declared once.
 
-    pack_options.py     every option that shapes the bytes of a packed dataset
-    command_options.py  the others
-    choices.py          the values of those that are chosen from a list
-    option.py           what a declaration says, and how it is read
-    checks.py           which options do not go together
+    pack_options.py     options that affect the bytes of a packed dataset
+    command_options.py  all other options
+    choices.py          values of options that are chosen from a list
+    option.py           how an option is declared, and how declarations are read
+    checks.py           which options cannot be combined
     arguments.py        the keyword arguments of `packer.pack`
     sizes.py            sizes in bytes, as text
 

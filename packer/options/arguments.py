@@ -78,12 +78,12 @@ def pack_options(
     Args:
         arguments: values by name, as the caller gave them.
         weights: those of a mixture.
-        others: names of further keyword arguments that the caller could have meant.
+        others: names of other keyword arguments that the caller could have meant.
         declaration: the class that declares the options.
 
     Raises:
         TypeError: an argument has no such name, and the message names the nearest; or a required one is missing.
-        PackerError: a value is outside its limits, or does not go with another.
+        PackerError: a value is outside its limits, or cannot be combined with another.
     """
     declared = {name: option for name, option in options_of(declaration).items() if name != "weights"}
     for name in arguments:

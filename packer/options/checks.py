@@ -1,6 +1,6 @@
-"""Checks of options that do not go together.
+"""Checks of combinations of options.
 
-Messages call options as the command line does, here and in the rest of the package; see `packer.errors.python_names`.
+Messages name options as the command line does, here and in the rest of the package; see `packer.errors.python_names`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _check_labels(options: PackOptions) -> None:
 
 
 def _check_kept_columns(options: PackOptions) -> None:
-    """Kept columns are named once, and not like columns that rows have anyway."""
+    """Kept columns must be named only once, and not like columns that rows always have."""
     names = [*options.keep, *options.keep_tokens]
     for name in names:
         if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column):
@@ -102,7 +102,7 @@ def _check_kept_columns(options: PackOptions) -> None:
 
 
 def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
-    """Check the options that shape pieces of documents.
+    """Check the options for pieces of split documents.
 
     Args:
         options: all of them.
@@ -182,7 +182,7 @@ def _check_groups(options: PackOptions, *, is_ordered: bool) -> None:
 
 
 def _check_limits(options: PackOptions) -> None:
-    """Limits apply to whole documents, and their algorithm is one of its own."""
+    """Limits apply to whole documents, and have their own algorithm."""
     if not options.limits:
         return
     others = {

@@ -32,7 +32,7 @@ TrainOn = Literal["all", "completion", "assistant"]
 """Which part of a document is trained."""
 
 TokenColumn = Literal["position_ids"]
-"""Token columns that are written on request, beside `input_ids` and `labels`."""
+"""Token columns that are written on request, in addition to `input_ids` and `labels`."""
 
 BuiltInTemplate = Literal["chatml", "gemma3", "llama3", "qwen3"]
 """Chat templates that come with packer; see `packer.text.built_in_templates`."""

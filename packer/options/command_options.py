@@ -1,4 +1,4 @@
-"""The options that do not shape the bytes of a packed dataset: where an output goes, and what is printed."""
+"""The options that do not affect the bytes of a packed dataset: where an output goes, and what is printed."""
 
 from __future__ import annotations
 

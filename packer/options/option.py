@@ -1,9 +1,9 @@
-"""How an option is declared: as a field of a dataclass, whose annotation says what help and checks need.
+"""Declaration of options: fields of a dataclass, whose annotations have what help texts and checks need.
 
     overlap: Annotated[int, About("Number of tokens that pieces repeat.", LONG, least=0, metavar="N")] = 0
 
-`options_of` reads such a dataclass. The command line, the checks of values, the manifest and the reference page are all
-made from what it returns.
+`options_of` reads such a dataclass. The command line, the checks of values, the manifest and the reference page all
+follow from its result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the annotation of a field says about an option, beyond its type and default."""
+    """Annotation of a field: what is declared about an option besides its type and default."""
 
     help: str
     """One sentence. It refers to other options as the command line writes them; see `packer.errors.python_names`."""
@@ -54,34 +54,34 @@ class About:
     """Largest value of a number; None for the largest that its type can have: 2**63 - 1, or no limit for floats."""
 
     choices: tuple[str, ...] = ()
-    """Values it may have, where the type is not a `Literal`."""
+    """Allowed values, if the type is not a `Literal`."""
 
     metavar: str | None = None
     """Name of the value in `--help`."""
 
     flags: tuple[str, ...] = ()
-    """Names on the command line, where these do not follow from the name of the field."""
+    """Names on the command line, if they differ from the name of the field."""
 
     off: str | None = None
     """Sentence for `--no-NAME`, which switches off what is on by default."""
 
     default_words: str | None = None
-    """The default in words, where the value does not say it."""
+    """The default in words, if the value alone is not clear."""
 
     convert: Callable[[Any], Any] | None = None
-    """Makes the value from another form in which it may be given, on the command line and in Python."""
+    """Function that converts other forms of the value, on the command line and in Python."""
 
     shown: str | None = None
-    """Name in error messages, where it is not that of the command line."""
+    """Name in error messages, if it differs from that on the command line."""
 
     says_repeats: bool = False
-    """Whether the sentence says when a list is given by repeating the option."""
+    """Whether the sentence itself says that the option may be repeated."""
 
     on_command: bool = True
-    """Whether it is an option of the command line; what is not, follows from another one."""
+    """Whether the command line has this option; otherwise its value follows from another option."""
 
     is_file: bool = False
-    """Whether the command line takes a file, whose content is the value; choices are names of content."""
+    """Whether the command line takes a file whose content is the value, or one of the choices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,10 +101,10 @@ class Option:
     """Whether the value may be None."""
 
     choices: tuple[str, ...]
-    """Values it may have; empty for any."""
+    """Allowed values; empty for any."""
 
     default: Any
-    """Value where none is given; MISSING if one must be given."""
+    """Default value; MISSING if the option is required."""
 
     about: About
 
@@ -132,7 +132,7 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """The name in error messages, which call options as the command line does."""
+        """The name in error messages, which is that of the command line."""
         return self.about.shown or (self.name if self.default is True else self.flags[-1])
 
     @property
@@ -169,19 +169,19 @@ class Option:
                 raise PackerError(f"{self.shown} is {one!r}: {remedy}")
 
     def converted(self, value: Any) -> Any:
-        """The value of the field from what a caller may give for it, as a list for a tuple."""
+        """The value of the field, converted from other accepted forms, such as a list for a tuple."""
         if self.about.convert is not None:
             value = self.about.convert(value)
         return tuple(value) if self.is_list and isinstance(value, list) else value
 
 
 def options_of(declaration: type) -> dict[str, Option]:
-    """The options that a dataclass declares, by name and in order: its fields that are annotated with `About`."""
+    """The options that a dataclass declares, by name and in order: its fields annotated with `About`."""
     return _read(declaration)
 
 
 def as_json(value: Any) -> Any:
-    """The value of an option as a manifest holds it: a list for a tuple."""
+    """The value of an option as stored in a manifest: a list for a tuple."""
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -28,7 +28,7 @@ from packer.options.option import About, as_json, documented, options_of
 from packer.options.values import as_bytes, as_path, as_token_columns
 from packer.paths import tokenizer_name
 
-LONGEST_ROW = 2**24  # 16 million tokens: histograms, which have an entry per length, stay small
+LONGEST_ROW = 2**24  # 16 million tokens: keeps histograms, which have an entry per length, small
 INT32 = 2**31 - 1
 SMALLEST = 2.2250738585072014e-308  # the smallest normal float: weights are above 0
 
@@ -36,7 +36,7 @@ SMALLEST = 2.2250738585072014e-308  # the smallest normal float: weights are abo
 @documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackOptions:
-    """Every option that shapes the bytes of a packed dataset; a PackerError says which values do not go together."""
+    """Every option that affects the bytes of a packed dataset; a PackerError says which values cannot be combined."""
 
     max_len: Annotated[int, About("Number of tokens in a row.", ROWS, least=1, most=LONGEST_ROW, metavar="N")]
 
@@ -275,7 +275,7 @@ class PackOptions:
 
     @property
     def stored_keep_tokens(self) -> tuple[str, ...]:
-        """The kept columns of one value per token that the shards have; an index has none."""
+        """The kept columns with a value per token that are stored in the shards; an index has none."""
         return () if self.index_only else self.keep_tokens
 
     @property
@@ -285,12 +285,12 @@ class PackOptions:
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """The columns of one value per document that are read; they are kept, limited or grouped by."""
+        """The columns with a value per document that are read, in order to keep, limit or group by them."""
         group = () if self.group_by is None else (self.group_by,)
         return tuple(dict.fromkeys((*self.keep, *self.limits, *group)))
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as the manifest names them: `max_len`, and all others that were not left at their default."""
+        """The options as stored in a manifest: `max_len`, and all others whose values are not the defaults."""
         declared = options_of(type(self))
         options = {name: getattr(self, name) for name in declared if getattr(self, name) != declared[name].default}
         if "algorithm" in options:
@@ -301,7 +301,7 @@ class PackOptions:
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> PackOptions:
-        """The options of a manifest; those that a later version has added are left out.
+        """Read the options of a manifest; unknown ones, which later versions added, are left out.
 
         Raises:
             PackerError: a value is outside its limits.

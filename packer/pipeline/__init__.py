@@ -1,17 +1,17 @@
 """The commands as functions, without click or printing: from a source to a plan, to shards, and back to the source.
 
 - `packing`: packs a source; `tokenizing`: tokenizes text and stops there; `name_output`: where they write by default
-- `appending`: packs more documents onto a packed dataset (`growing_dataset`, `known_documents`)
+- `appending`: adds documents to a packed dataset (`growing_dataset`, `known_documents`)
 - `open_inputs`, `read_documents`: open a source or a mixture, and read it as one sequence of documents
 - `segments/`: documents cut into segments
-- `planning/`: plans of the rows; `partitions/`: those of histogram algorithms
+- `planning/`: plans the rows; `partitions/`: plans of histogram algorithms
 - `shard_maker`, `write_shards`: make and write the shards of a plan
-- `materializing`: writes the rows of an index with their tokens; `packed_source` opens what was packed again
-- `complete_pack`, `complete_output`: whether an output that is there already is what is asked for, and intact
-- `watch_source`, `disk_space`: source files must not change, rows must fit
+- `materializing`: writes the rows of an index with their tokens; `packed_source`: opens the source of a packed dataset
+- `complete_pack`, `complete_output`: check whether an existing output is intact and is what was requested
+- `watch_source`, `disk_space`: check that source files do not change, and that rows fit
 - `statistics`, `comparing`, `measure_row_lengths`: plan without tokens, from lengths that `measure_source` reads
 - `collect_figures`, `sample_rows`: collect everything that a report shows
-- `verifying`: checks a packed dataset by itself; `verification/`: compares it with its source
+- `verifying`: checks a packed dataset; `verification/`: compares it with its source
 
 Importing this package imports none of them.
 """

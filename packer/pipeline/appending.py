@@ -1,4 +1,4 @@
-"""Append: pack more documents into new shards of a packed dataset, whose shards stay as they are."""
+"""Append: pack more documents into new shards of a packed dataset, without changing its existing shards."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AppendResult:
     """Result of `append`."""
 
     manifest: Manifest
-    """Manifest of the dataset, with what was appended."""
+    """Manifest of the dataset, including the appended documents."""
 
     output: AnyPath
     """Folder of the dataset."""
@@ -71,9 +71,10 @@ def append(
     engine_options: EngineOptions = EngineOptions(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> AppendResult:
-    """Append documents to a packed dataset, packed by themselves with its options; after a kill, the same call resumes.
+    """Append documents to a packed dataset, packed separately with its options; after a kill, the same call resumes.
 
-    Until the new manifest replaces the old one, in one step, the dataset is the old one. Its shards stay as they are.
+    Until the new manifest replaces the old one, in one step, readers see the old dataset. Existing shards do not
+    change.
 
     Args:
         packed: folder of the packed dataset.
@@ -88,7 +89,7 @@ def append(
     Raises:
         PackerError: anything that the user can fix, in one line.
     """
-    # Find out who does the work; what is wrong at first sight leaves no trace.
+    # Choose the engine; obvious errors are raised before anything is written.
     remedy = "discard what was begun with a single process"
     place = chosen_rank(engine_options, source, packed, sync=sync, overwrite=overwrite, remedy=remedy)
     folder, source = any_path(expanded(packed)), _as_one(expanded(source))
@@ -100,7 +101,7 @@ def append(
     # Put in place what an interrupted command had finished.
     prepare = partial(finish_joining, folder, sync=sync)
     with system_errors(folder, resumes=True), claim_append(folder, prepare=prepare, shared=place is not None):
-        # Open the source with the options of the dataset, and see whether it is there already.
+        # Open the source with the options of the dataset, and check whether its documents are in the dataset already.
         growing = GrowingDataset(folder=folder, manifest=read_manifest(folder))
         growing.refuse_kind()
         options = options_with(folder, growing.manifest, tokenizer)
@@ -108,11 +109,11 @@ def append(
         if is_last_generation(growing, source, opened, options, progress):
             return AppendResult(manifest=growing.manifest, output=folder, found_complete=True)
 
-        # Pack it beside the dataset.
+        # Pack it in a folder inside the dataset.
         made = _Generation(growing=growing, opened=opened, options=options, place=place, engine_options=engine_options)
         is_mine = made.pack(workers or available_workers(), progress, sync=sync, overwrite=overwrite)
 
-        # Put it in place, unless the rank that finished it does so.
+        # Move it into the dataset, unless the rank that finished it does so.
         is_mine = made.join(is_mine=is_mine, sync=sync)
         return AppendResult(
             manifest=read_manifest(folder), output=folder, found_complete=False, finished_elsewhere=not is_mine
@@ -152,7 +153,7 @@ class _Generation:
     """Options of the engine."""
 
     def pack(self, workers: int, progress: Progress, *, sync: bool, overwrite: bool) -> bool:
-        """Pack them into a folder in the dataset, and resume what an interrupted run has left there.
+        """Pack them into a folder inside the dataset, resuming an interrupted run.
 
         Returns:
             Whether this process finished them; if not, another rank did.
@@ -188,11 +189,11 @@ class _Generation:
         return True
 
     def _is_finished(self) -> bool:
-        """Whether the generation is finished, or in place."""
+        """Whether the generation is finished, or already part of the dataset."""
         return is_packed(self.growing.building) or self.growing.has_grown()
 
     def join(self, *, is_mine: bool, sync: bool) -> bool:
-        """Put the finished generation in place, or wait for the rank that does; return whether this process did it.
+        """Move the finished generation into the dataset, or wait for the rank that does; return whether this one did.
 
         Args:
             is_mine: whether this process finished it. One that did not puts it in place if nobody else does in time.

@@ -28,7 +28,7 @@ def chosen_rank(
     overwrite: bool,
     remedy: str = "remove the output first, or choose another",
 ) -> RankOf | None:
-    """Return which rank this process is; None if it claims the output alone, which nobody can in object storage.
+    """Return which rank this process is; None if it claims the output alone, which is not possible in object storage.
 
     Args:
         options: options of the engine.
@@ -36,7 +36,7 @@ def chosen_rank(
         output: output of the pack.
         sync: whether files are synced.
         overwrite: whether an output may be replaced.
-        remedy: what to do in place of that, for the message.
+        remedy: what to do instead, for the message.
 
     Raises:
         PackerError: options exclude each other, or cannot be used by several processes.
@@ -61,7 +61,7 @@ def chosen_rank(
 
 
 def _is_in_memory(source: object) -> bool:
-    """Whether a source, or one of several, is no path."""
+    """Whether a source, or one of several, is not a path."""
     if isinstance(source, (list, tuple)):
         return any(map(_is_in_memory, source))
     return not isinstance(source, str | Path | PathList)

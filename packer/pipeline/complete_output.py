@@ -1,4 +1,4 @@
-"""Check that a complete output is intact, and whether its source files changed after it was written."""
+"""Check that a complete output is intact, and whether its source files were changed after it was written."""
 
 from __future__ import annotations
 

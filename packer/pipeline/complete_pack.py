@@ -1,4 +1,4 @@
-"""A packed dataset that is complete already: whether it answers a request, and is intact."""
+"""A packed dataset that is already complete: whether it is intact, and has the requested options and source."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def check_complete(
 ) -> tuple[Manifest, str]:
     """Check that a complete dataset is what a pack of these sources would write, and that its files are intact.
 
-    Sources are compared by file names, sizes and lengths. If the times of their files do not prove that they are
-    unchanged, every token is compared.
+    Sources are compared by file names, sizes and lengths. If file times do not prove that they are unchanged, every
+    token is compared.
 
     Args:
         out: the dataset.
-        sources: source of each generation; later generations of the dataset are not asked for, and may be there.
+        sources: source of each requested generation; the dataset may have later generations.
         options: options of the pack.
         progress: callback, as in `pack`.
 
@@ -75,8 +75,8 @@ def check_complete(
 
 
 def _is_newer(out: AnyPath, packed: Sequence[Manifest], sources: Sequence[OpenDocuments]) -> bool:
-    """Whether the manifest was written after all files of the sources, of which it is proof that they are unchanged."""
-    if len(packed) > 1:  # an append writes the manifest anew, later than rows were packed
+    """Whether the manifest was written after all files of the sources, which proves that they are unchanged."""
+    if len(packed) > 1:  # an append replaces the manifest, long after rows were packed
         return False
     (opened,) = sources
     paths = [path for input_ in opened.inputs for path, _ in files_read(input_)]
@@ -92,7 +92,7 @@ def written_by_another(out: AnyPath, request: Request) -> Manifest | None:
 
 
 def answers(manifest: Manifest, request: Request) -> bool:
-    """Whether a manifest is what was requested, whatever the times of the source files."""
+    """Whether a manifest is that of the requested pack; times of source files are ignored."""
     return _request_in(manifest) == request.without_times
 
 

@@ -1,4 +1,4 @@
-"""Check free disk space before hours of work."""
+"""Check that the disk has enough free space before packing begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def check_decoding(claimed: UnfinishedPack, source: OpenDocuments, options: PackOptions, workers: int) -> None:
-    """Log the disk space that decoding needs and the free space, if it is a quarter of that or more.
+    """Log the disk space that decoding needs and the free space, if it needs at least a quarter of that.
 
     Args:
         claimed: unfinished output.

@@ -1,4 +1,4 @@
-"""A packed dataset that documents are appended to, and what they must have in common with its own."""
+"""A packed dataset to which documents are appended, and what they must have in common with its own documents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GrowingDataset:
 
     @property
     def building(self) -> AnyPath:
-        """Folder in which the next generation is built."""
+        """Folder in which the next generation is packed."""
         return appending_folder(self.folder, self.generations)
 
     def has_grown(self) -> bool:
@@ -88,7 +88,7 @@ class GrowingDataset:
         return opened
 
     def _check_text(self, found: TextIdentity | None) -> None:
-        """Raise a PackerError if text is not tokenized exactly as that of the dataset; versions may differ."""
+        """Raise a PackerError if text is not tokenized like that of the dataset; library versions may differ."""
         recorded = self.manifest.source.text
         one = {} if recorded is None else recorded.without_versions()
         other = {} if found is None else found.without_versions()
@@ -100,7 +100,7 @@ class GrowingDataset:
                 )
 
     def check_source(self, identity: SourceIdentity) -> None:
-        """Raise a SourceError if only one of the dataset and the documents says which tokens are trained."""
+        """Raise a SourceError if either the dataset or the documents, but not both, say which tokens are trained."""
         if identity.labels != self.manifest.source.labels and self.manifest.options.labels:
             has, lacks = ("these documents have", f"those of {self.folder} have none")
             if not identity.labels:

@@ -1,4 +1,4 @@
-"""Whether documents are in a packed dataset already, so that none is appended twice by mistake."""
+"""Find out whether documents are already in a packed dataset, so that none is appended twice by mistake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN = 3  # files in a message
 def is_last_generation(
     growing: GrowingDataset, source: SourceLike, opened: OpenDocuments, options: PackOptions, progress: Progress
 ) -> bool:
-    """Return whether documents are those that were appended last.
+    """Return whether documents are those of the last generation.
 
     Files are compared by name and size. If a source has all files of a generation, their tokens decide. If it has some
     of them, there is a warning.

@@ -52,9 +52,9 @@ def materialize(
     engine_options: EngineOptions = EngineOptions(),  # noqa: B008 (immutable)
     progress: Progress = silent,
 ) -> PackResult:
-    """Write the copied dataset of an index: the same bytes as packing its source without `index_only`.
+    """Write the rows of an index with their tokens: the same bytes as packing its source without `index_only`.
 
-    An index that was appended to becomes the dataset to which the same was appended.
+    If documents were appended to the index, the result has the same generations.
 
     Args:
         index: folder of the index.
@@ -68,9 +68,9 @@ def materialize(
         progress: as in `pack`.
 
     Raises:
-        PackerError: the folder is no index, the source is another one, or as in `pack`.
+        PackerError: the folder is not an index, the source is not that of the index, or as in `pack`.
     """
-    # Find out who does the work.
+    # Choose the engine.
     place = chosen_rank(engine_options, source, output, sync=sync, overwrite=overwrite)
 
     # Open the index, and the source of each of its generations.
@@ -79,7 +79,7 @@ def materialize(
     _refuse_kind(folder, manifest)
     parts = _opened(folder, manifest, source)
 
-    # Name the output, and write it, with the rows of this index only, although rows planned again would hardly differ.
+    # Name the output and write it. An unfinished output is resumed only if it is of this index.
     out = output_path(output)
     refuse_inside(source, out)
     options = replace(manifest.options, index_only=False)
@@ -99,7 +99,7 @@ def materialize(
 
 
 def _refuse_kind(folder: AnyPath, manifest: Manifest) -> None:
-    """Raise a PackerError if a dataset is no index whose source has tokens."""
+    """Raise a PackerError unless a dataset is an index whose source has tokens."""
     if not manifest.options.index_only:
         raise PackerError(f"{folder} holds its tokens already, and only an index can be materialized: use it as it is")
     if manifest.options.lengths_column is not None:
@@ -123,7 +123,7 @@ class _Part:
     """Files of the source."""
 
     def maker(self, options: PackOptions, progress: Progress) -> ShardMaker:
-        """Return what makes its shards; the lengths of all documents are compared first.
+        """Return the maker of its shards, after comparing the lengths of all documents.
 
         Raises:
             PackerError: the source is another one, or was changed.
@@ -139,7 +139,7 @@ class _Part:
         )
 
     def described(self, options: PackOptions, shards: Sequence[ShardEntry], files: Mapping[str, str]) -> Manifest:
-        """Return the description of its rows with their tokens, as of a dataset of its own.
+        """Return a manifest of its rows with tokens, as if it were a dataset of its own.
 
         Args:
             options: options of the copied dataset.
@@ -159,7 +159,7 @@ def _opened(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[S
     """Open the source of each generation of an index.
 
     Raises:
-        PackerError: a source is another one at first sight, or must be decoded; or the number of sources is wrong.
+        PackerError: a source is obviously another one, or must be decoded; or the number of sources is wrong.
     """
     parts = []
     for part, one in with_sources(folder, manifest, source):
@@ -171,7 +171,7 @@ def _opened(folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[S
 def _write(
     claimed: UnfinishedPack, engine: Engine, *, parts: Sequence[_Part], options: PackOptions, progress: Progress
 ) -> Manifest:
-    """Write the rows of an index into a claimed folder, and resume what an interrupted run has left there.
+    """Write the rows of an index into a claimed folder, resuming an interrupted run.
 
     Args:
         claimed: claimed output.
@@ -214,7 +214,7 @@ def _write(
 
 
 def _refuse_other_types(makers: Sequence[ShardMaker]) -> None:
-    """Raise a PackerError if a kept column has not the same type in the sources of all generations."""
+    """Raise a PackerError if a kept column does not have the same type in the sources of all generations."""
     first = makers[0].row_format.schema
     for number, maker in enumerate(makers):
         for field in maker.row_format.schema:

@@ -1,4 +1,4 @@
-"""Plans of the same documents in rows of several lengths, to choose `--max-len` by; nothing is written."""
+"""Plan the same documents in rows of several lengths, to help choose `--max-len`; nothing is written."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class DocumentLengths(NamedTuple):
 
 
 class MeasuredLengths:
-    """Lengths of a source as `pack` takes them at any max_len. The source is read once, if that is possible.
+    """Lengths of a source, as `pack` sees them at any max_len. The source is read once, if that is possible.
 
-    What a mixture takes depends on max_len through the documents that are truncated or dropped; then it is read again
-    for every max_len.
+    If documents of a mixture are truncated or dropped, what it takes of each source depends on max_len; it is then read
+    again for every max_len.
     """
 
     def __init__(self, source: SourceLike | Sequence[SourceLike], progress: Progress) -> None:
@@ -80,7 +80,7 @@ def row_length_statistics(
         options: options of the pack; their `max_len` is not used.
         max_lens: tokens per row, ascending, at least one.
         documents_per_step: documents per optimizer step in unpacked training.
-        progress: callback, called as `progress(stage, done, total)`, of reading and of "length N".
+        progress: callback, called as `progress(stage, done, total)` while reading, and with the stage "length N".
 
     Raises:
         PackerError: the source cannot be read, or there is nothing in it to pack at one of the lengths.
@@ -103,12 +103,12 @@ def compare_lengths(
     """Describe the rows of each length.
 
     Args:
-        documents_at: function that returns the documents, in the order in which they are packed.
+        documents_at: function that returns the documents, in packing order.
         options: options of the pack; their `max_len` is not used.
         max_lens: tokens per row, ascending, at least one.
         documents_per_step: documents per optimizer step in unpacked training.
         progress: callback, called as `progress("length N", done, total)`.
-        skips: whether to leave out lengths that are not possible, as long as one is left.
+        skips: whether to leave out impossible lengths, as long as one length is left.
 
     Raises:
         PackerError: the options do not allow one of the lengths, or there is nothing to pack at it.

@@ -1,4 +1,4 @@
-"""Measure a source without its tokens: the length of every document, its group, and what it takes of limits."""
+"""Measure a source without its tokens: the length of every document, its group, and its values of limited columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from packer.sources.mixtures.origins import Origins
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Lengths of documents, and their groups or what they take of limits, in the order in which they are packed."""
+    """Lengths of documents, and their groups or their values of limited columns, in packing order."""
 
     lengths: NDArray[np.int32]
     """(documents,) tokens of each document. Without groups and limits, a mixture is in the order for histogram

@@ -24,7 +24,7 @@ def default_output(source: SourceLike | Sequence[SourceLike], options: PackOptio
 def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, suffix: str) -> Path:
     """Name an output after the source and, if there is one, its split: rows.jsonl.gz, "tokenized" -> rows-tokenized.
 
-    It lies beside the source, but not in the folder of a saved dataset.
+    The output is next to the source, but not inside the folder of a saved dataset.
 
     Raises:
         PackerError: the source is a mixture, several paths, a glob or a dataset in memory.
@@ -48,7 +48,7 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
     others = [folder / f"{name}{ending}" for each in FORMATS.values() for ending in each.all_endings]
     others = [other for other in (folder / name, *others) if other.name != path.name]
     if os.path.isfile(path) and any(map(os.path.exists, others)):  # noqa: PTH113 (a name may be too long)
-        name = path.name  # its output is not that of rows.parquet beside rows.jsonl
+        name = path.name  # rows.parquet, next to rows.jsonl, has another output
     # The folder of a saved dataset is read as a whole, and an output in it would be, too.
     while any(os.path.exists(folder / each) for each in SAVED):  # noqa: PTH110
         folder = folder.resolve().parent
@@ -57,7 +57,7 @@ def name_after(source: SourceLike | Sequence[SourceLike], options: PackOptions, 
 
 
 def refuse_inside(source: SourceLike | Sequence[SourceLike], out: AnyPath) -> None:
-    """Raise a PackerError for an output inside a source, which the repeated command would read as source files."""
+    """Raise a PackerError for an output inside a source; a repeated command would read it as source files."""
     if isinstance(source, (list, tuple, PathList)):
         for each in source.paths if isinstance(source, PathList) else source:
             refuse_inside(each, out)

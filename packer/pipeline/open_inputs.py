@@ -31,7 +31,7 @@ def open_with(
     Args:
         source: a path, several of them, a glob, a Hub id, or a `datasets` object.
         options: options of the pack; those for reading are used.
-        turns_of_chats: read where the turns of chats begin even if the options do not split there.
+        turns_of_chats: read where the turns of chats begin, even if the options do not split there.
         mixed: whether the source is part of a mixture. Then a source that has tokens is read as tokens even with a
             tokenizer, and options for text apply to the sources that they fit.
 

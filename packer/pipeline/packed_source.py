@@ -1,4 +1,4 @@
-"""Open the source of a packed dataset again, to compare it with the rows or to read an index's tokens from it."""
+"""Open the source of a packed dataset, to compare it with the rows or to read the tokens of an index from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_packed_source(
         tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
 
     Raises:
-        PackerError: the source cannot be opened, or is not what was packed at first sight.
+        PackerError: the source cannot be opened, or is obviously not the one that was packed.
     """
     names = [part.name for part in manifest.source.mixture]
     sources = _listed_sources(folder, manifest, source)
@@ -59,7 +59,7 @@ def open_packed_source(
 def with_sources(
     folder: AnyPath, manifest: Manifest, source: SourceLike | Sequence[SourceLike]
 ) -> list[tuple[Manifest, SourceLike | Sequence[SourceLike]]]:
-    """Return each generation of a dataset with its source; of a single one, with all that is given.
+    """Return each generation of a dataset with its source; a single generation gets everything that is given.
 
     Several paths of a generation may be a list of their own. In a plain list of all paths, the number of files that the
     manifest has for each generation says where the next one begins.
@@ -106,7 +106,7 @@ def _by_generation(folder: AnyPath, parts: Sequence[Manifest], paths: Sequence[s
 
 
 def _in_words(counts: Sequence[int]) -> str:
-    """Return numbers in words, the first ones of many: "2, 3 and 1"."""
+    """Return numbers as text, only the first ones if there are many: "2, 3 and 1"."""
     if len(counts) > _SHOWN:
         return ", ".join(f"{count:,}" for count in counts[:_SHOWN]) + ", ..."
     return " and ".join(filter(None, [", ".join(f"{count:,}" for count in counts[:-1]), f"{counts[-1]:,}"]))
@@ -197,7 +197,7 @@ def refuse_decoding(opened: OpenDocuments) -> None:
 
 
 def _refuse_other_files(name: str, recorded: Sequence[FileIdentity], opened: OpenDocuments) -> None:
-    """Compare names and sizes first, which takes no time and says most about what is wrong."""
+    """Compare names and sizes first, which is quick and gives the most helpful message."""
     found = [input_.file for input_ in opened.inputs]
     if len(found) != len(recorded):
         raise PackerError(

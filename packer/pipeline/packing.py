@@ -66,7 +66,7 @@ class PackResult:
     """Whether it was complete before, from the same source and with the same options."""
 
     checked: str = ""
-    """What was checked of a dataset that was complete before, for a message."""
+    """What was checked if the dataset was complete before, for a message."""
 
     finished_elsewhere: bool = False
     """Whether another rank wrote the manifest."""
@@ -98,7 +98,7 @@ def pack(
     Raises:
         PackerError: anything that the user can fix, in one line.
     """
-    # Find out who does the work.
+    # Choose the engine.
     place = chosen_rank(engine_options, source, output, sync=sync, overwrite=overwrite)
 
     # Open the source, and watch its files for changes.
@@ -163,7 +163,7 @@ def write_dataset(
         sync: as in `pack`.
         overwrite: as in `pack`.
         progress: as in `pack`.
-        made_of: what else must be the same for an unfinished dataset to be resumed, as JSON values by name.
+        made_of: what else must be equal for an unfinished dataset to be resumed, as JSON values by name.
     """
     requests = [request_of(opened, options.to_dict()) for opened in sources]
     request = replace(requests[0], files=tuple(file for each in requests for file in each.files))
@@ -207,7 +207,7 @@ def pack_into(
     overwrite: bool,
     growing: GrowingDataset | None = None,
 ) -> Manifest:
-    """Pack into a claimed folder, and resume what an interrupted run has left there.
+    """Pack into a claimed folder, resuming an interrupted run.
 
     Args:
         claimed: claimed output.
@@ -216,8 +216,8 @@ def pack_into(
         watch: its files.
         options: options of the pack.
         progress: callback, as in `pack`.
-        overwrite: whether a plan of a source that has changed since is discarded.
-        growing: dataset that the rows are appended to; the manifest is then that of all rows.
+        overwrite: whether to discard the plan of an interrupted run if the source has changed since.
+        growing: dataset to which the rows are appended; the manifest then describes all rows.
 
     Raises:
         FinishedElsewhere: another rank has completed the output.

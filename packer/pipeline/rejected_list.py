@@ -25,7 +25,7 @@ from packer.stores import AnyPath
 def write_rejected_list(
     folder: OutputFolder | UnfinishedPack, sources: Mapping[str, Source], generation: int = 0, first_document: int = 0
 ) -> str:
-    """Write the list of rejected records, with a line for each one of decoded sources, in the order of these.
+    """Write the list of rejected records, with a line for each, in the order of the decoded sources.
 
     Args:
         folder: claimed folder.

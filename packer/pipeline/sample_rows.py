@@ -1,4 +1,4 @@
-"""The rows that a report shows: drawn at random, few enough to draw and to list."""
+"""The rows that a report shows: a random sample that is small enough to display."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sample_numbers(rows: int) -> list[int]:
 
 
 def within_limit(rows: Sequence[ShownRow]) -> tuple[ShownRow, ...]:
-    """Return the first rows that have no more than SAMPLED_SEGMENTS segments together, or else a part of the first."""
+    """Return the first rows, with up to SAMPLED_SEGMENTS segments in total, or else a part of the first row."""
     ends = np.cumsum([len(row.lengths) for row in rows])
     within = int(np.searchsorted(ends, SAMPLED_SEGMENTS, side="right"))
     if within:
@@ -87,7 +87,7 @@ def planned_row(located: Located, row: int, index: int, align: int, origins: Ori
 
 
 def packed_rows(dataset: PackedDataset, decode: Callable[[Any], str] | None) -> tuple[ShownRow, ...]:
-    """Return rows of a packed dataset; with `decode`, which makes text of token ids, with the text of segments."""
+    """Return rows of a packed dataset, with the text of their segments if `decode` turns token ids into text."""
     rows = within_limit([_packed_row(number, dataset[number]) for number in sample_numbers(len(dataset))])
     if decode is None:
         return rows

@@ -131,7 +131,7 @@ class ShardMaker:
 
     @contextmanager
     def _read(self, shard: int, rows: ShardRows) -> Iterator[SourceColumns]:
-        """Yield the columns that a shard is made of, with everything in memory that it takes of them.
+        """Yield the columns that a shard is made of, with all values in memory that it needs.
 
         List i of collected leftovers is segment i of the shard; otherwise, lists are those of the source.
         """

@@ -1,4 +1,4 @@
-"""Warnings about sources for which a default, silently applied, would ruin a training run."""
+"""Warnings about sources for which a default would silently ruin a training run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from packer.sources.rejections import count_rejected
 
 _READ_TOGETHER = 250  # documents
 _LOOKED_AT = 1000  # documents of each source
-_FEWEST = 20  # documents that look padded, below which they say nothing
-_REPEATED = 3  # equal tokens at an end, from which it looks padded
-_MOST = 0.5  # share of documents that look padded, above which the source is
+_FEWEST = 20  # number of documents that look padded below which there is no warning
+_REPEATED = 3  # number of equal tokens at an end from which a document looks padded
+_MOST = 0.5  # share of documents that look padded above which the source counts as padded
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 def warn_of_padding(mapped: OpenDocuments) -> None:
     """Log a warning for each source of tokens in which most documents end, or begin, with the same repeated id.
 
-    Padding with a mask is stripped before; without one, it is packed and trained like any other token.
+    Padding with a mask has been stripped before; without a mask, it is packed and trained like any other token.
 
     Args:
         mapped: the source, all of it mapped and checked.
@@ -130,7 +130,7 @@ def _padding_of(source: Source) -> int | None:
     for tokens in islice(_documents(source), _LOOKED_AT):
         ends = (tokens[:_REPEATED].to_pylist(), tokens[-_REPEATED:].to_pylist())
         ids = [end[0] for end in ends if len(end) == _REPEATED and len(set(end)) == 1]
-        if len(set(ids)) == len(ids):  # otherwise the whole document may be one id
+        if len(set(ids)) == len(ids):  # otherwise, the whole document may consist of one id
             repeated.update(ids)
         documents += 1
     token, count = repeated.most_common(1)[0] if repeated else (0, 0)

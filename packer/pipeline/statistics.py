@@ -35,7 +35,7 @@ from packer.stores import AnyPath, any_path
 from packer.system_errors import system_errors
 
 SAMPLED_BATCHES = 128
-"""Record batches that show how mixed the rows of a large dataset are: 8,192 rows of 4,096 tokens with labels."""
+"""Number of record batches in the sample of a large dataset: 8,192 rows of 4,096 tokens with labels."""
 
 
 def dataset_statistics(
@@ -72,7 +72,7 @@ def dataset_statistics(
 def planned_statistics(
     measured: Measured, planned: PlannedLengths, options: PackOptions, *, documents_per_step: int
 ) -> DatasetStats:
-    """Describe a dataset that was measured, and the rows that were planned of it."""
+    """Describe a measured dataset, and the rows that were planned for it."""
     limits = LimitSums(options.limits)
     if options.limit:
         for rows in located_rows(planned.shards):
@@ -116,7 +116,7 @@ def packed_statistics(packed: str | AnyPath) -> PackedStats:
 
 
 def mixing_sample(packed: AnyPath, manifest: Manifest) -> RowMixing:
-    """Measure how mixed the rows of a packed dataset are, in SAMPLED_BATCHES record batches from all over it.
+    """Measure how mixed the rows of a packed dataset are, in SAMPLED_BATCHES record batches spread over all of it.
 
     Raises:
         PackerError: a shard was changed.

@@ -1,4 +1,4 @@
-"""Tokenize a dataset of text once and keep the result, in the layout of `save_to_disk`."""
+"""Tokenize a dataset of text and store the tokens, in the layout of `save_to_disk`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TokenizeResult:
     """Whether it was complete before, from the same source and with the same options."""
 
     checked: str = ""
-    """What was checked of a dataset that was complete before, for a message."""
+    """What was checked if the dataset was complete before, for a message."""
 
 
 def tokenize(
@@ -90,7 +90,7 @@ def tokenize(
         options: only the options for text, `keep`, `split` and `on_error` are used.
         workers: number of threads; by default the cores this process may use. Does not change the bytes.
         sync: fsync every file and folder.
-        overwrite: replace a dataset that was tokenized otherwise, in one step once the new one is complete.
+        overwrite: replace a dataset that was tokenized in another way, in one step once the new one is complete.
         progress: callback, called as `progress("tokenize", done, total)` in documents.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Check a packed dataset by itself, and against its source."""
+"""Check a packed dataset, alone or against its source."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def verify(
             of the sources of all generations. Text is tokenized again.
         tokenizer: path or Hub id of the tokenizer, needed if the name in the manifest is not enough to find it.
         workers: shards that are checked at a time; by default the cores this process may use.
-        engine: "threads", or "ray" to have the shards checked by a Ray cluster.
-        ray_address: address of the cluster; None for one of this machine alone.
+        engine: "threads", or "ray" to check the shards on a Ray cluster.
+        ray_address: address of the cluster; None to start one on this machine.
         progress: callback, called with "verify" in bytes of the shards and "compare" in tokens.
 
     Raises:
@@ -78,7 +78,7 @@ def verify(
         try:
             for fault in compare_opened(folder, part, opened, progress):
                 yield in_generation(part, fault, source=of_part if isinstance(of_part, _PATHS) else None)
-        except SourceError as error:  # what was packed does not depend on how it is verified
+        except SourceError as error:  # the packed tokens do not depend on how they are verified
             raise SourceError(str(error).removesuffix(f"; {REMEDY}")) from error
 
 
@@ -86,7 +86,7 @@ def _engine(name: EngineName, ray_address: str | None, workers: int) -> Abstract
     """Return a context with the engine that checks the shards.
 
     Raises:
-        PackerError: there is an address for no cluster.
+        PackerError: there is an address, but the engine is not a cluster.
     """
     if name == "ray":
         from packer.ray_engine import ray_engine

@@ -16,7 +16,7 @@ from packer.sources.packed.packed_documents import files_read
 State = tuple[int, int, int]
 
 _REST = 20
-"""Times as long as a check of all files took that passes before the next one of `Watch.check_again`."""
+"""`Watch.check_again` waits this many times as long as the last check of all files took."""
 
 _due: tuple[str, float] = ("", 0.0)  # watch that this process has checked last, and when the next check is due
 
@@ -29,7 +29,7 @@ class Watch:
     """Name of each file in the source and its state (bytes, time of the last write in ns, inode), by path."""
 
     identity: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
-    """Tells it from other watches, also after it was pickled."""
+    """Distinguishes this watch from others, also after pickling."""
 
     @classmethod
     def of(cls, opened: OpenDocuments) -> Watch:
@@ -69,7 +69,7 @@ class Watch:
     def check_again(self) -> None:
         """Check as `check` does, but not so often that it takes more than a twentieth of the time.
 
-        A task calls it that is one of many: with 100,000 files and as many shards, there would be 10**10 `stat` calls.
+        It is called in every task: with 100,000 files and as many shards, `check` would make 10**10 `stat` calls.
         `check` must follow at the end.
         """
         global _due

@@ -21,7 +21,7 @@ from packer.shards.writer import write_shard
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardTask:
-    """Writes and commits any shard by itself. Can be pickled: any process can write a shard, even a second time."""
+    """Writes and commits single shards. Can be pickled: any process can write a shard, even a second time."""
 
     claimed: UnfinishedPack
     """Unfinished output."""
@@ -67,7 +67,7 @@ def write_shards(
 
     Args:
         claimed: unfinished output.
-        makers: maker of the shards of each generation; of a new pack a single one, which alone may have leftovers.
+        makers: maker of the shards of each generation; a new pack has one, the only one that may have leftovers.
         watch: source files.
         engine: decides which shards this process writes.
         progress: callback.

@@ -6,5 +6,5 @@ regions.py          which partitions belong to a region
 pattern_shares.py   patterns of the solver, shared out to partitions and regions
 leftover_rows.py    rows of leftovers, region by region
 partition_plan.py   the plan: which rows each shard has
-leftover_values.py  tokens of leftovers, which travel in notes to the tasks that write them
+leftover_values.py  tokens of leftovers, passed in notes to the tasks that write them
 """

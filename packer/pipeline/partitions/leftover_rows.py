@@ -22,7 +22,7 @@ from packer.plan.pieces import extents_of_pieces
 from packer.plan.rows import RowExtents, drawn_rows, place_rows
 
 FEW_ROWS = 64
-"""Drawing leaves LAST_RESERVE of the tokens of a region, but not less than so many rows, or half of the tokens."""
+"""Drawing leaves LAST_RESERVE of the tokens of a region, but at least this many rows, or half of the tokens."""
 
 
 def draw_rest(options: PackOptions, below: Regions, first_stream: int, region: int) -> Note:
@@ -57,7 +57,7 @@ def solve_rest(options: PackOptions, below: Regions, first_stream: int, region: 
         below: stage whose tasks left pieces over.
         first_stream: random stream of region 0, after those of the stages below.
         region: number of the region.
-        proves: use `prove`, which also tries to save a single row, instead of the algorithm of the options.
+        proves: solve with `prove`, which also tries to save a single row, instead of the algorithm in the options.
     """
     pieces = _left_in(below, region)
     extents = extents_of_pieces(pieces, options.align, paired=options.pairs)

@@ -1,4 +1,4 @@
-"""Values of the pieces that partitions and regions leave over, which travel in notes to the tasks that pack them.
+"""Values of the pieces that partitions and regions leave over, passed in notes to the tasks that pack them.
 
     shard of a partition ──values──▶ shards of the pool
               │
@@ -6,10 +6,10 @@
                              │
                              └──values──▶ region of regions ...
 
-In object storage, a shard of the pool would need a small request for each of its segments. The task that writes the
-shard of a partition has read the blocks around the pieces that it leaves over, so it copies their values into notes:
-one for each shard of the pool that takes some of the pieces, and one for the region that leaves the others over. A
-region that leaves pieces over does the same. Values that are in no note, or in a damaged one, are read from the source:
+From object storage, a shard of the pool would need a small request for each of its segments. The task that writes the
+shard of a partition has read the blocks with the pieces that it leaves over, so it copies their values into notes: one
+for each shard of the pool that takes some of the pieces, and one for the region, which has the others. A region that
+leaves pieces over does the same. Values that are in no note, or in a damaged one, are read from the source:
 the rows do not depend on the notes.
 """
 
@@ -57,7 +57,7 @@ class LeftoverValues:
 
     @property
     def own_shards(self) -> int:
-        """Number of the shards of partitions, which leave values; those of the pool, which take them, follow."""
+        """Number of shards of partitions, which leave values over; the shards of the pool, which take them, follow."""
         return self.plan.own_shards
 
     @property
@@ -107,14 +107,14 @@ class LeftoverValues:
         Args:
             stage: stage of the region.
             above: stage whose regions take the pieces.
-            copy: reads what is in no note.
+            copy: reads values that are in no note.
             region: number of the region.
         """
         left = self._left(stage.name, region)
         return self._deal(above, region, left, partial(self._collect, [(stage, region)], _REGION, copy))
 
     def collected(self, shard: int, segments: Located, copy: Copy) -> SegmentValues:
-        """Return the values of all segments of a shard of the pool, which lie in temporary files.
+        """Return the values of all segments of a shard of the pool, in memory mapped from temporary files.
 
         Raises:
             SourceError: a token or label of the source is out of range.

@@ -75,11 +75,11 @@ class PartitionPlan:
 
     @property
     def own_shards(self) -> int:
-        """Number of shards of partitions; those of the pool follow."""
+        """Number of shards of partitions; the shards of the pool follow."""
         return int(np.count_nonzero(self.own_rows))
 
     def partition_of(self, number: int) -> int:
-        """Return the partition that a shard is made of, which is not one of the pool."""
+        """Return the partition of a shard, which must not be one of the pool."""
         return int(np.flatnonzero(self.own_rows)[number])
 
     def shard(self, number: int) -> ShardRows:
@@ -119,7 +119,7 @@ class PartitionPlan:
             depths.append(np.diff(row_starts[begin : end + 1]))
         order = np.arange(
             sum(map(len, depths)), dtype=np.uint32
-        )  # the type of numbers, so that `permute` is compiled once
+        )  # the type of `numbers`, so that `permute` is compiled only once
         permute_all(order, key_of(self.job.options.seed, POOL_ROWS, number - self.own_shards))
         starts = np.concatenate([[0], np.cumsum(np.concatenate(depths))]).astype(np.int64)
         return PieceRows(pieces=np.concatenate(pieces), starts=starts, order=order.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Which documents share a row, and which rows a shard has.
+"""Planning: which documents share a row, and which rows a shard has.
 
 make_plan.py     a plan of any kind; plans by partitions are in `packer.pipeline.partitions`
 surveying.py     one pass over the documents: counts, a histogram and blocks

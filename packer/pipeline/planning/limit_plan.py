@@ -34,7 +34,7 @@ def plan_under_limits(
 
     Args:
         segments: segments of all documents, none of them split.
-        values: what each document takes of each limit: (documents,), by column.
+        values: value of each document in each limited column: (documents,), by column.
         options: options of the pack.
         rows_per_shard: largest number of rows of a shard.
         describe: function that names a document.
@@ -77,7 +77,7 @@ def limit_values(
     options: PackOptions,
     describe: Callable[[int], str],
 ) -> dict[str, NDArray[np.int32]]:
-    """Return what each document takes of each limit: (documents,), by column.
+    """Return the value of each document in each limited column: (documents,), by column.
 
     Args:
         extra: columns of the source, a value per list.
@@ -86,7 +86,7 @@ def limit_values(
         describe: function that names a document.
 
     Raises:
-        SourceError: a value is missing, no whole number, or negative.
+        SourceError: a value is missing, negative, or not a whole number.
     """
     found = {}
     remedy = f"; {REMEDY}" if options.lengths_column is None else ""
@@ -111,7 +111,7 @@ def _refuse_above(
     options: PackOptions,
     describe: Callable[[int], str],
 ) -> None:
-    """Raise a SourceError if a document takes more than a limit; `taken` has the values of `documents`, by column."""
+    """Raise a SourceError if a document exceeds a limit; `taken` has the values of `documents`, by column."""
     for name, most in options.limits.items():
         above = np.flatnonzero(taken[name] > most)
         if len(above):

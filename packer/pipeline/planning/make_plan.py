@@ -2,8 +2,7 @@
 
 - With a histogram algorithm, partitions of the source pack their own documents (`partitioning`).
 - With an order algorithm, rows follow the order of the source (`order_plan`).
-- With groups of documents, or limits besides tokens, the whole plan is made at once and held in memory (`group_plan`,
-  `limit_plan`).
+- With groups of documents, or limits besides tokens, the whole plan is held in memory (`group_plan`, `limit_plan`).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Planned:
 
 
 def is_planned_whole(options: PackOptions) -> bool:
-    """Whether the whole plan is made at once, from a value of each document: its group, or what it takes of a limit."""
+    """Whether the whole plan is held in memory, because it needs a value of each document (group or limit)."""
     return options.group_by is not None or bool(options.limit)
 
 

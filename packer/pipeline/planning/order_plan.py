@@ -1,7 +1,7 @@
 """Plan the rows of an order algorithm as marks of where rows begin in the source.
 
 One pass arranges all documents, chunk by chunk, and notes where each shard begins. A shard is made by arranging its
-documents again from there, so nothing is held per document, and any shard can be made by itself.
+documents again from there, so nothing is held per document, and any shard can be made alone.
 """
 
 from __future__ import annotations

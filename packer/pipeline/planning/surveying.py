@@ -31,7 +31,7 @@ class Survey:
     """(max_len + 1,) items, segments or pairs of segments, of every extent."""
 
     blocks: Blocks
-    """Runs of consecutive documents that take about the same place in rows."""
+    """Runs of consecutive documents that take about the same number of places in rows."""
 
 
 class ChunkSurvey(NamedTuple):
@@ -52,7 +52,7 @@ class ChunkSurvey(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surveyor:
-    """Surveys any chunk by itself: a pure function of the number of its first document. Can be pickled."""
+    """Surveys single chunks: a pure function of the number of the first document. Can be pickled."""
 
     reader: SegmentReader
     """Reader of the documents."""

@@ -76,7 +76,7 @@ class LengthsReader:
 
 @dataclass(frozen=True, kw_only=True)
 class MappedDocuments:
-    """Documents of a mapped source and the addresses of their columns, which are not pickled but made anew."""
+    """Documents of a mapped source and the addresses of their columns, which are not pickled but computed again."""
 
     documents: Documents
     """All documents, checked."""

@@ -24,8 +24,8 @@ def without_untrained(
 ) -> Segments:
     """Leave out segments without trained tokens, if `untrained` in the options says so.
 
-    If the algorithm cuts documents wherever a row ends, its segments are not known yet, so that only whole documents
-    without trained tokens are left out.
+    If the algorithm cuts documents wherever a row ends, segments are not known yet, so only whole documents without
+    trained tokens are left out.
 
     Args:
         segments: segments that the long-document policy makes of the documents.
@@ -82,7 +82,7 @@ def _trained(
         spans = Spans(lists[part], starts[part], lengths[part], places)
         with reading("labels"), held_spans([table.labels], *spans[:3]):
             bad = gather(table.labels.addresses, spans, NO_LOSS, labels)
-        if bad < 0:  # a label out of range is reported when its row is written
+        if bad < 0:  # labels out of range are reported when their rows are written
             mask_context(places, np.minimum(context[part], lengths[part]), NO_LOSS, labels)
             any_trained(places, lengths[part], labels, trained[part])
         first = last

@@ -38,7 +38,7 @@ def compare_with_source(
     there are several (`read_segments`).
 
     Args:
-        folder: packed dataset, verified by itself.
+        folder: packed dataset, itself verified before.
         manifest: its manifest.
         source: source that was packed; of a mixture, the documents that were taken.
         progress: callback, called as `progress("compare", done, total)`, in tokens.

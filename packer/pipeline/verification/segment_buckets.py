@@ -1,4 +1,4 @@
-"""Distribute records of segments to buckets of consecutive documents, in memory if they are few and on disk if not."""
+"""Distribute records of segments to buckets of consecutive documents, in memory if they are few, otherwise on disk."""
 
 from __future__ import annotations
 
