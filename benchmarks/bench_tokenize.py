@@ -32,7 +32,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from packer.text import Encoder, TextError, TextOptions, recognise
+from packer.text import Encoder, TextError, TextOptions, recognize
 from packer.text.message_ends.generation_tags import has_generation_tags
 
 _DOCUMENTS = 1 << 10  # of a call to the tokenizer; as packer does
@@ -128,7 +128,7 @@ def main(files: tuple[Path, ...], name: str, templates: tuple[Path, ...], docume
     click.echo(f"{versions}; one thread, median of {runs} (min to max), load {os.getloadavg()[0]:.1f}")
     for file in files:
         records = read(file, documents)
-        held = recognise(records[0], file.name)
+        held = recognize(records[0], file.name)
         for path in templates or (None,) if held.conversational else (None,):
             template = path.read_text() if path else None
             for train_on in ("all", None):

@@ -1,4 +1,4 @@
-"""Errors that a user can mend. Imports nothing of this package."""
+"""Errors that a user can fix. Imports nothing of this package."""
 
 from __future__ import annotations
 

@@ -168,9 +168,7 @@ class SignsOfLife:
             if found and not found.startswith(self._who):
                 warned = True
                 who = "works on the same output" if self.is_alone else f"is rank {self._rank}"
-                log.warning(
-                    f"another process {who}, too, and does the same work: give every process a --rank of its own"
-                )
+                log.warning(f"another process {who}, too, and does the same work: give every process its own --rank")
             self._write(str(count))
 
     def _write(self, word: str) -> None:

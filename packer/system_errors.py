@@ -57,7 +57,7 @@ def system_errors(out: AnyPath, *, resumes: bool) -> Iterator[None]:
     Raises:
         PackerError: instead of an OSError, and of any library's error for lack of threads or memory maps.
     """
-    goes_on = ": it goes on where it stopped" if resumes else ""
+    goes_on = ": it resumes where it stopped" if resumes else ""
     try:
         yield
     except (PackerError, MemoryError):
@@ -68,7 +68,7 @@ def system_errors(out: AnyPath, *, resumes: bool) -> Iterator[None]:
         if short is not None:
             raise PackerError(f"{where}: {short}, and repeat the same command{goes_on}") from error
         if isinstance(error, StoreError):
-            raise PackerError(f"{error}: repeat the same command when that is mended{goes_on}") from error
+            raise PackerError(f"{error}: repeat the same command when that is fixed{goes_on}") from error
         if isinstance(error, PermissionError) and is_remote(where):
             is_late = "RequestTimeTooSkewed" in str(error.strerror)
             remedy = "set the clock of this machine" if is_late else "check the credentials and what they permit"
@@ -82,7 +82,7 @@ def system_errors(out: AnyPath, *, resumes: bool) -> Iterator[None]:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP):
             remedy = "choose a folder that can be written with --output"
         else:
-            remedy = f"repeat the same command when that is mended{goes_on}"
+            remedy = f"repeat the same command when that is fixed{goes_on}"
         raise PackerError(f"{where}: {error.strerror or error}: {remedy}") from error
     except BaseException as error:  # Rust panics are not an Exception
         short = shortage(error)

@@ -368,7 +368,7 @@ def test_attention_that_the_kernel_lacks_is_refused(family, message):
 
 @pytest.mark.parametrize("family", ["bloom", "falcon", "mpt", "gptj"])
 def test_a_model_with_attention_of_its_own_is_refused(family):
-    with pytest.raises(PackerError, match="has attention of its own, which cannot be replaced"):
+    with pytest.raises(PackerError, match="has its own attention, which cannot be replaced"):
         packer.attention.use(tiny_model(family))
 
 

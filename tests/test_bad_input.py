@@ -527,9 +527,9 @@ def failing(number: int):
 
 
 REFUSALS = {
-    errno.ENOSPC: ("No space left on device", "free some space", "goes on where it stopped"),
+    errno.ENOSPC: ("No space left on device", "free some space", "resumes where it stopped"),
     errno.EACCES: ("Permission denied", "--output"),
-    errno.EIO: ("Input/output error", "goes on where it stopped"),
+    errno.EIO: ("Input/output error", "resumes where it stopped"),
 }
 SEAMS = {
     "a shard": (HashingFile, "write", 5),

@@ -172,7 +172,7 @@ def test_examples_that_are_no_lists_of_integers_are_refused(examples, message):
 
 # ---- batches that train nothing ----
 
-NOTHING = "no token of a batch is trained, so that the loss of a Hugging Face model, a mean, is NaN: pass num_items_in"
+NOTHING = "no token of a batch is trained, so the loss of a Hugging Face model, which is a mean, is NaN: pass"
 
 
 @pytest.mark.parametrize("format", ["hf", "hf_rows"])

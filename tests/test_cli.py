@@ -568,7 +568,7 @@ def test_show_decodes_with_a_tokenizer(packed):
     Path("broken.json").write_text("{}")
     result = run("show", packed, 0, "--tokenizer", "broken.json")
     assert result.exit_code == 1
-    assert result.stderr.startswith("packer: broken.json is no tokenizer.json")
+    assert result.stderr.startswith("packer: broken.json is not a tokenizer.json")
 
 
 # Errors

@@ -122,7 +122,7 @@ def test_a_column_missing_from_the_first_lines_is_null_there(tmp_path, request, 
 
 
 REFUSED = {
-    "true among numbers": ([1, True], 1, "'k' holds true, where documents before it hold int64; make them alike"),
+    "true among numbers": ([1, True], 1, "'k' holds true, where documents before it hold int64; use one type"),
     "true among fractions": ([1.5, 2, False], 2, "'k' holds false, where documents before it hold double"),
     "a number among strings": (["a", None, 3], 2, "'k' holds 3, where documents before it hold string"),
     "a string in lists of numbers": (
@@ -329,7 +329,7 @@ def test_files_without_a_common_type_are_named(tmp_path, request, kind, endings)
     with pytest.raises(PackerError) as raised:
         pack(tmp_path / "files", tmp_path / "out", request, kind)
     assert str(raised.value).startswith(f"document 1 (b.{endings[1]} ")
-    assert "'k' holds 1, where documents before it hold string; make them alike" in str(raised.value)
+    assert "'k' holds 1, where documents before it hold string; use one type" in str(raised.value)
 
 
 def test_files_of_parquet_without_a_common_type_are_named_before_they_are_read(tmp_path, request, kind, monkeypatch):
@@ -337,9 +337,7 @@ def test_files_of_parquet_without_a_common_type_are_named_before_they_are_read(t
     for name, values, value_type in (("a", [None], pa.null()), ("b", [1], pa.int8()), ("c", ["x"], pa.string())):
         save(tmp_path / "files" / f"{name}.parquet", values, value_type, kind)
     monkeypatch.setattr(packer.sources.source.Source, "spill", None)
-    with pytest.raises(
-        PackerError, match=r"files: column 'k' is int8 in b.parquet, string in c.parquet; make them alike"
-    ):
+    with pytest.raises(PackerError, match=r"files: column 'k' is int8 in b.parquet, string in c.parquet; use one type"):
         pack(tmp_path / "files", tmp_path / "out", request, kind)
 
 

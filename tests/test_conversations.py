@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import packer
 from packer.options import PackOptions
 from packer.pipeline.tokenizing import tokenize
-from packer.text import Encoder, TextError, TextOptions, recognise
+from packer.text import Encoder, TextError, TextOptions, recognize
 from tests.chat_templates import (
     BODY,
     END,
@@ -58,7 +58,7 @@ def encode(tokenizer_path):
         key = template, train_on, tuple(record), turns
         if key not in opened:
             options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-            opened[key] = Encoder(options, recognise(record, "chats"), turns=turns)
+            opened[key] = Encoder(options, recognize(record, "chats"), turns=turns)
         return opened[key].encode([record])
 
     return encoded

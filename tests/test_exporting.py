@@ -323,10 +323,10 @@ def refused(tmp_path, name):
         message = "out exists and is not an export: choose another --output"
     elif name == "the dataset itself":
         out, options["overwrite"] = packed, True
-        message = "packed is inside the packed dataset: choose an --output beside it"
+        message = "packed is inside the packed dataset: choose an --output next to it"
     elif name == "inside":
         out = packed / "out"
-        message = "out is inside the packed dataset: choose an --output beside it"
+        message = "out is inside the packed dataset: choose an --output next to it"
     elif name == "target":
         options["to"] = "nowhere"
         message = "to is 'nowhere': choose one of megatron, maxtext, torchtitan, torchtune, parquet"

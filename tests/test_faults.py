@@ -106,7 +106,7 @@ def test_a_signal_ends_the_pack_with_one_line_and_it_can_be_resumed(decoded, kin
     case = decoded.case()
     outcome = decoded.run(case, Strike(kind=kind, instant=decoded.spread(3, ["write"])[1]))
     word, code = {"SIGINT": ("interrupted", 130), "SIGTERM": ("terminated", 143)}[kind]
-    assert (outcome.code, outcome.error) == (code, f"packer: {word}; the same command goes on where it stopped\n")
+    assert (outcome.code, outcome.error) == (code, f"packer: {word}; the same command resumes where it stopped\n")
     assert 0 < len(shards_in(case / "out")) < decoded.shards
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, recognise
+from packer.text import Encoder, TextError, TextOptions, recognize
 from tests.chat_templates import BODY, END, LOOP, PROMPT, REWRITING, auto_tokenizer, lists, save_tokenizer
 
 pytest.importorskip("transformers")
@@ -37,7 +37,7 @@ def tokenizer(tokenizer_path):
 def encoder(tokenizer_path):
     def opened(template, train_on=None, *, columns=("messages", "tools", "chat_template_kwargs"), turns=False):
         options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-        return Encoder(options, recognise({column: [] for column in columns}, "chats"), turns=turns)
+        return Encoder(options, recognize({column: [] for column in columns}, "chats"), turns=turns)
 
     return opened
 

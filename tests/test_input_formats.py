@@ -1,4 +1,4 @@
-"""Formats of input files: how they are recognised, and how a new one is registered."""
+"""Formats of input files: how they are recognized, and how a new one is registered."""
 
 import json
 import subprocess
@@ -98,7 +98,7 @@ def test_text_in_a_registered_format_is_tokenized(numbers, tmp_path):
     assert manifest.totals.documents == len(DOCUMENTS)
 
 
-def test_a_registered_format_is_recognised_by_its_first_bytes_and_listed_in_messages(numbers, tmp_path):
+def test_a_registered_format_is_recognized_by_its_first_bytes_and_listed_in_messages(numbers, tmp_path):
     numbers.rename(tmp_path / "rows.bin")
     assert format_of(tmp_path / "rows.bin", "rows.bin").title == "Numbers"
     (tmp_path / "other.bin").write_bytes(b"something else")
@@ -147,7 +147,7 @@ def test_a_registered_algorithm_packs(tmp_path):
         ("ajsonl", ""),
     ],
 )
-def test_names_are_recognised_by_their_endings(name, ending):
+def test_names_are_recognized_by_their_endings(name, ending):
     assert ending_of(name) == ending
 
 

@@ -157,13 +157,13 @@ def test_files_that_are_no_lengths_are_refused(tmp_path):
 def test_there_are_no_tokens_to_load_or_write(tmp_path):
     path = write(tmp_path / "l.npy")
     packer.pack(path, tmp_path / "packed", max_len=64)
-    with pytest.raises(PackerError, match="packed from lengths alone, so that there are no tokens: leave source out"):
+    with pytest.raises(PackerError, match="packed from lengths alone, so there are no tokens: leave source out"):
         packer.load(tmp_path / "packed", source=path)
     with pytest.raises(PackerError, match="packed from lengths alone"):
         packer.materialize(tmp_path / "packed", path, tmp_path / "made")
     done = CliRunner().invoke(cli, ["show", str(tmp_path / "packed"), "0"])
     assert done.exit_code == 1
-    assert "so that there are no tokens to show: packer.rows('" in done.stderr
+    assert "so there are no tokens to show: packer.rows('" in done.stderr
 
 
 def test_the_batch_sampler_gives_documents_in_the_order_of_rows_and_resumes(tmp_path):

@@ -486,7 +486,7 @@ def test_the_command_rejects_invalid_mixtures(tmp_path):
             2,
             "Give a DATASET, or a mixture of several with --source PATH:WEIGHT.",
         ),
-        (["--source", f"{source}:x"], 1, "'x' is no weight; write PATH:WEIGHT, as in web:0.7"),
+        (["--source", f"{source}:x"], 1, "'x' is not a weight; write PATH:WEIGHT, as in web:0.7"),
         (["--source", f"{source}:0"], 1, "the weight of a source is 0.0: it must be a number above 0"),
         (["--source", f"{source}:nan"], 1, "the weight of a source is nan: it must be a number above 0"),
     ):

@@ -168,7 +168,7 @@ def test_a_column_of_two_types_is_refused_in_one_line(tmp_path):
             else:
                 with pa.ipc.new_stream(str(paths[-1]), table.schema) as stream:
                     stream.write_table(table)
-        words = f"column 'group' is int64 in one.{kind}, string in other.{kind}; make them alike"
+        words = f"column 'group' is int64 in one.{kind}, string in other.{kind}; use one type"
         options = PackOptions(max_len=8, group_by="group")
         with pytest.raises(PackerError, match=words):
             dataset_statistics(paths, options=replace(options, weights=(1, 1)))

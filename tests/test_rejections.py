@@ -241,7 +241,7 @@ def test_values_that_cannot_be_kept_are_left_out(tmp_path):
     records, at = mixed_up(bad, [{"input_ids": [1, 2], "id": n} for n in range(9)])
     source = write_lines(tmp_path / "rows.jsonl", records)
     # a list and a string are fine as values, but not among numbers: that is an error about the column
-    with pytest.raises(SourceError, match="make them alike"):
+    with pytest.raises(SourceError, match="use one type"):
         pack(
             write_lines(tmp_path / "misfit.jsonl", [*records, {"input_ids": [1], "id": "x"}]),
             tmp_path / "no",

@@ -332,7 +332,7 @@ def test_shards_that_are_wanted_soon_make_room_only_for_those_that_are_needed_no
 def test_a_cache_smaller_than_the_shards_of_a_window_is_refused(small, remote):
     dataset = packer.load(str(remote), cache_bytes=2 * max(sizes(small)))
     with pytest.raises(
-        PackerError, match=r"cache_bytes is .* kB, and the [345] shards that this rank reads at once have"
+        PackerError, match=r"cache_bytes is .* kB, and the [345] shards that this rank reads together have"
     ):
         next(iter(packer.BatchSampler(dataset, global_batch=4, lanes=2, window=2)))
 

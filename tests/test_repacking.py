@@ -344,7 +344,7 @@ DAMAGES = {
     "has a segment of document 99,999": lambda folder: rewritten(first_shard(folder), "doc_ids", 99_999),
     "it is in the rows more than once": lambda folder: rewritten(first_shard(folder), "doc_ids", 1),
     "its tokens 0 to 8 are in no row": lambda folder: rewritten(first_shard(folder), "doc_starts", 9),
-    "of the rows holds a value that is no token": lambda folder: rewritten(first_shard(folder), "input_ids", -5),
+    "of the rows holds a value that is not a token": lambda folder: rewritten(first_shard(folder), "input_ids", -5),
 }
 
 

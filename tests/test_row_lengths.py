@@ -200,7 +200,7 @@ def test_one_length_prints_what_it_always_printed(source) -> None:
 
 def test_lengths_that_cannot_be_are_refused_in_one_line(source, tmp_path) -> None:
     assert "0 is not a whole number from 1 to 16777216" in run(source, "--max-len", "0,64", fails=True)
-    assert "'64,x' is no list of row lengths" in run(source, "--max-len", "64,x", fails=True)
+    assert "'64,x' is not a list of row lengths" in run(source, "--max-len", "64,x", fails=True)
     assert "--overlap is 40: it must be below --max-len 32" in run(
         source, "--max-len", "32,64", "--overlap", 40, fails=True
     )

@@ -79,7 +79,7 @@ def test_a_signal_where_no_exception_can_pass_gets_through(capfd, number, place)
         strike_and_work(place, number)
     code, word = ENDS[number]
     assert ended.value.code == code
-    assert capfd.readouterr().err == f"packer: {word}; the same command goes on where it stopped\n"
+    assert capfd.readouterr().err == f"packer: {word}; the same command resumes where it stopped\n"
     assert [signal.getsignal(each) for each in (*ENDS, signal.SIGALRM)] == handlers
 
 

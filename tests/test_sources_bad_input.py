@@ -357,7 +357,7 @@ def test_a_saved_dataset_may_only_name_files_in_its_folder(tmp_path, monkeypatch
     (tmp_path / "d" / "state.json").write_text(json.dumps(state))
     monkeypatch.setattr("packer.sources.mapped.ipc.map_file", lambda path: pytest.fail(f"{path} was opened"))
     message = refused(tmp_path / "d", tmp_path)
-    assert message.startswith(f"{tmp_path / 'd' / 'state.json'}: names {name!r}, which is no plain name in this folder")
+    assert message.startswith(f"{tmp_path / 'd' / 'state.json'}: names {name!r}, not a plain name in this folder")
 
 
 @pytest.mark.parametrize("name", ["../one", "/etc", "a/b", "."])
@@ -370,4 +370,4 @@ def test_splits_of_a_saved_dataset_must_be_in_its_folder(tmp_path, name, split):
         json.dumps({"splits": [name] if split is None else [name, split]})
     )
     message = refused(tmp_path / "d", tmp_path, split=split)
-    assert message.startswith(f"{tmp_path / 'd' / 'dataset_dict.json'}: names {name!r}, which is no plain name")
+    assert message.startswith(f"{tmp_path / 'd' / 'dataset_dict.json'}: names {name!r}, not a plain name")

@@ -1,4 +1,4 @@
-"""Splits are recognised by file names as `datasets` does, and are never mixed."""
+"""Splits are recognized by file names as `datasets` does, and are never mixed."""
 
 import json
 

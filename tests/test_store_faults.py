@@ -95,7 +95,7 @@ def test_a_clock_that_the_store_does_not_accept_is_one_line(source, bucket, stor
     store_server.faults(status=403, code="RequestTimeTooSkewed", methods=["GET", "PUT", "DELETE"])
     told = refusal(source, str(bucket / "set"))
     assert "access denied (RequestTimeTooSkewed: The difference between the request time and the current" in told
-    assert told.endswith("): set the clock of this machine, and repeat the same command: it goes on where it stopped")
+    assert told.endswith("): set the clock of this machine, and repeat the same command: it resumes where it stopped")
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ def test_a_limit_of_file_sizes_is_one_line_and_the_pack_resumes(bucket, tmp_path
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "File too large: raise ulimit -f, or choose a smaller --shard-size, and repeat the command: it goes on where "
+        "File too large: raise ulimit -f, or choose a smaller --shard-size, and repeat the command: it resumes where "
         "it stopped"
     )
     packer.pack(arrow, f"{out}/set", **OPTIONS)

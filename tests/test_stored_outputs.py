@@ -302,7 +302,7 @@ def test_small_files_of_another_request_are_not_replaced(source, bucket, tmp_pat
 
     monkeypatch.setattr(StoredPack, "check_request", sleeping)
     told = refusal(source, str(out), workers=1)
-    assert told == f"{out} was finished, removed or begun anew by another packer: choose another output"
+    assert told == f"{out} was finished, removed or started again by another packer: choose another output"
     assert begun == [True, expected]
     assert stored(out) == hashes(tmp_path / "expected")
     assert not list(packer.verify(str(out)))
@@ -322,7 +322,7 @@ def test_what_a_process_of_another_request_still_writes_is_never_mixed_in(source
 
     monkeypatch.setattr(StoredPack, "commit", sleeping)
     told = refusal(source, str(out), workers=1)
-    assert told == f"{out} was finished, removed or begun anew by another packer: choose another output"
+    assert told == f"{out} was finished, removed or started again by another packer: choose another output"
     assert begun == [True, expected]
     (out / ".packer").remove_all()
     assert stored(out) == hashes(tmp_path / "expected")
@@ -339,7 +339,7 @@ def test_a_complete_dataset_is_found_and_never_replaced(source, bucket, expected
         f"(`aws s3 rm --recursive {out}/`)"
     )
     assert refusal(source, str(out), overwrite=True) == (
-        f"{out} is complete, and nothing in object storage is replaced in one step, so that readers would meet a "
+        f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
         f"mixture of both: choose another output, or remove it first (`aws s3 rm --recursive {out}/`)"
     )
     assert stored(out) == expected
@@ -390,7 +390,7 @@ def test_credentials_that_end_in_the_middle_are_one_line_and_the_pack_resumes(
     store_server.faults()
     assert told.startswith(f"{bucket}/set/")
     assert told_as in told
-    assert told.endswith("repeat the same command: it goes on where it stopped") or "that is mended: it goes on" in told
+    assert told.endswith("repeat the same command: it resumes where it stopped") or "that is fixed: it resumes" in told
     packer.pack(source, str(bucket / "set"), **OPTIONS)
     assert stored(bucket / "set") == expected
 
@@ -465,7 +465,10 @@ def test_faults_of_a_stored_dataset_are_found(source, bucket, expected, tmp_path
 
 @pytest.mark.parametrize(
     ("out", "message"),
-    [("s3://", "s3:// is no address in object storage"), ("ftp://x", "ftp://x is neither a local path nor an address")],
+    [
+        ("s3://", "s3:// is not an address in object"),
+        ("ftp://x", "ftp://x is neither a local path nor an address"),
+    ],
 )
 def test_wrong_addresses_are_refused(source, out, message):
     refused = run("pack", source, "-o", out, "--max-len", 64)

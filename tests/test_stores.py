@@ -26,7 +26,7 @@ def test_addresses_are_told_from_local_paths():
     assert not any(map(is_remote, ("s3:/bucket", "bucket/s3://", 3)))
     assert str(any_path("s3://bucket//a/b/")) == "s3://bucket/a/b"
     for address in ("s3://", "s3:///key", "ftp://host/file", "bucket/key"):
-        with pytest.raises(PackerError, match="is no address in object storage"):
+        with pytest.raises(PackerError, match="is not an address in object storage"):
             RemotePath.of(address)
     with pytest.raises(TypeError):
         os.fspath(RemotePath.of("s3://bucket/key"))

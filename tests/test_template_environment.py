@@ -132,5 +132,5 @@ def test_arguments_that_do_not_change_the_text_are_left_out(auto, name):
 
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "tokenize", "continue_final_message"])
 def test_arguments_that_are_not_for_templates_are_refused(auto, name):
-    with pytest.raises(TextError, match=rf"TypeError 'chat_template_kwargs' has {name}, which is no argument of"):
+    with pytest.raises(TextError, match=rf"TypeError 'chat_template_kwargs' has {name}, which is not an argument of"):
         Templates(of_transformers(auto), "x").render(Chat(0, CHATS[0], kwargs={name: True}))

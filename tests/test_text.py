@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import PackerError
-from packer.text import Encoder, TextError, TextOptions, recognise
+from packer.text import Encoder, TextError, TextOptions, recognize
 from tests import naive
 from tests.chat_templates import WORDS, auto_tokenizer, lists, save_tokenizer, trained, trained_at
 
 pytest.importorskip("transformers")
 
-TEXT = recognise({"text": ""}, "x")
-PAIR = recognise({"prompt": "", "completion": ""}, "x")
+TEXT = recognize({"text": ""}, "x")
+PAIR = recognize({"prompt": "", "completion": ""}, "x")
 
 texts = st.text(st.sampled_from(WORDS), max_size=20) | st.sampled_from(
     ["</s>", "<s>", "fox</s>", "<s> fox", "dogs </s></s>"]
@@ -63,13 +63,13 @@ def opened(path):
     ],
 )
 def test_columns_say_what_the_documents_are(fields, text_column, kind, columns):
-    records = recognise(fields, "x", text_column)
+    records = recognize(fields, "x", text_column)
     assert (records.kind, records.columns) == (kind, columns)
 
 
 def test_tools_are_read_for_chats_only():
-    assert recognise({"messages": [], "tools": []}, "x").needed == ("messages", "tools")
-    assert recognise({"text": "", "tools": []}, "x").needed == ("text",)
+    assert recognize({"messages": [], "tools": []}, "x").needed == ("messages", "tools")
+    assert recognize({"text": "", "tools": []}, "x").needed == ("text",)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_tools_are_read_for_chats_only():
 )
 def test_columns_that_do_not_fit_are_told(fields, text_column, words):
     with pytest.raises(PackerError, match=words):
-        recognise(fields, "rows", text_column)
+        recognize(fields, "rows", text_column)
 
 
 # ---- tokens ----
@@ -138,8 +138,8 @@ def test_alpaca_has_its_input_in_the_prompt(path, text_column):
     prompts = ["Name a colour.\n\n", "Add.\n\n1 and 2\n\n", "Rhyme\n\n", "alone\n\n"]
     pairs = [{"prompt": p, "completion": record["output"]} for p, record in zip(prompts, records, strict=True)]
     options = TextOptions(tokenizer=path)
-    expected = Encoder(options, recognise(pairs[0], "x")).encode(pairs)
-    encoder = Encoder(options, recognise(records[0], "x", text_column))
+    expected = Encoder(options, recognize(pairs[0], "x")).encode(pairs)
+    encoder = Encoder(options, recognize(records[0], "x", text_column))
     for batch in (records, pa.Table.from_pylist(records, pa.schema([(name, pa.string()) for name in records[1]]))):
         encoded = encoder.encode(batch)
         assert encoded.input_ids.equals(expected.input_ids)
@@ -206,7 +206,7 @@ def test_a_document_of_which_nothing_is_trained_is_counted(path):
     [
         (TEXT, "assistant", "--train-on assistant does not fit documents of text: choose all"),
         (PAIR, "assistant", "documents of prompt.completion: choose completion or all"),
-        (recognise({"messages": []}, "x"), "completion", "documents of messages: choose assistant or all"),
+        (recognize({"messages": []}, "x"), "completion", "documents of messages: choose assistant or all"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(path, records, train_on, words):
@@ -268,7 +268,7 @@ def test_identity_says_what_shapes_the_tokens(path, tmp_path):
 
 
 def test_a_template_that_writes_the_date_is_known_by_it(path):
-    chat = recognise({"messages": []}, "x")
+    chat = recognize({"messages": []}, "x")
     dated = TextOptions(tokenizer=path, chat_template="{{ strftime_now('%d') }}{{ messages[0].content }}")
     assert Encoder(dated, chat).identity.today is not None
     for undated in ("x", "{# strftime_now #}x", "strftime_now{{ 'strftime_now' }}"):

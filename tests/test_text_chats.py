@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import PackerError
-from packer.text import Encoder, TextError, TextOptions, recognise
+from packer.text import Encoder, TextError, TextOptions, recognize
 from packer.text.message_ends.generation_tags import tags_stand_alone, without_generation_marks
 from packer.text.messages import messages_of
 from packer.text.rendering import Chat, Templates
@@ -55,7 +55,7 @@ def encoders(tokenizer_path):
     def encoder(template, train_on=None):
         if (template, train_on) not in opened:
             options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on=train_on)
-            opened[template, train_on] = Encoder(options, recognise({"messages": []}, "chats"))
+            opened[template, train_on] = Encoder(options, recognize({"messages": []}, "chats"))
         return opened[template, train_on]
 
     return encoder
@@ -267,8 +267,8 @@ def test_sharegpt_and_messages_are_the_same_chat(tokenizer_path):
     names = {"user": "human", "assistant": "gpt", "system": "system", "tool": "tool"}
     chat = [{"role": "system", "content": "s"}, *DIALOGUE, {"role": "tool", "content": "t"}]
     share = [{"from": names[message["role"]], "value": message["content"]} for message in chat]
-    one = Encoder(options, recognise({"messages": chat}, "x")).encode([{"messages": chat}])
-    other = Encoder(options, recognise({"conversations": share}, "x")).encode([{"conversations": share}])
+    one = Encoder(options, recognize({"messages": chat}, "x")).encode([{"messages": chat}])
+    other = Encoder(options, recognize({"conversations": share}, "x")).encode([{"conversations": share}])
     assert one == other
 
 
@@ -301,7 +301,7 @@ def test_tools_and_template_arguments_reach_the_template(tokenizer_path):
     template = EXACT["chatml"] + "{{ tools | tojson if tools }}{{ mood }}"
     record = {"messages": QUESTION, "tools": json.dumps([{"name": "f"}]), "chat_template_kwargs": {"mood": "calm"}}
     options = TextOptions(tokenizer=tokenizer_path, chat_template=template, train_on="all")
-    encoder = Encoder(options, recognise(record, "x"))
+    encoder = Encoder(options, recognize(record, "x"))
     text = text_of(auto_tokenizer(tokenizer_path), lists(encoder.encode([record]).input_ids)[0])
     assert text.endswith('[{"name": "f"}]calm')
 
@@ -313,13 +313,13 @@ def test_a_conversational_completion_trains_everything_after_the_prompt(tokenize
         options,
         TextOptions(tokenizer=tokenizer_path, chat_template=MARKED["marked"], train_on="assistant"),
     ):
-        (labels,) = lists(Encoder(chosen, recognise(record, "x")).encode([record]).labels)
+        (labels,) = lists(Encoder(chosen, recognize(record, "x")).encode([record]).labels)
         assert text_of(tokenizer, labels) == "42 dogs<|im_end|>\n"
 
 
 def test_without_a_template_chats_are_refused(tokenizer_path):
     with pytest.raises(PackerError, match=r"has no chat template; choose a template by --chat-template \(chatml"):
-        Encoder(TextOptions(tokenizer=tokenizer_path), recognise({"messages": []}, "x"))
+        Encoder(TextOptions(tokenizer=tokenizer_path), recognize({"messages": []}, "x"))
 
 
 @pytest.mark.parametrize("named", ["role", "from"])

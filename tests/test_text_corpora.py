@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, recognise
+from packer.text import Encoder, TextError, TextOptions, recognize
 from packer.text.message_ends import ChatTemplate
 from packer.text.rendering import Chat
 from packer.text.tokenizer import of_transformers
@@ -42,7 +42,7 @@ def tokenizer(request, shared_data):
 
 def encode(tokenizer, records, **options):
     options = TextOptions(tokenizer=tokenizer.name_or_path, **options)
-    encoded = Encoder(options, recognise(records[0], "x")).encode(records)
+    encoded = Encoder(options, recognize(records[0], "x")).encode(records)
     return encoded, lists(encoded.input_ids), lists(encoded.labels) if encoded.labels else None
 
 

@@ -64,7 +64,7 @@ def test_csv_holds_the_same_documents_as_json_lines(tmp_path, tokenizer, end, st
     assert not list(packer.verify(tmp_path / "packed", source, tokenizer=tokenizer))
 
 
-def test_columns_of_csv_are_kept_as_strings_and_alpaca_is_recognised(tmp_path, tokenizer):
+def test_columns_of_csv_are_kept_as_strings_and_alpaca_is_recognized(tmp_path, tokenizer):
     path = tmp_path / "rows.csv"
     path.write_text("instruction,input,output,score\nAdd,2 and 2,4,0.5\nGreet,,Hello!,1\n")
     records = [

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from packer.cli import cli
 from packer.errors import PackerError
 from packer.options import PackOptions
-from packer.text import Encoder, TextError, TextOptions, open_decoder, open_tokenizer, recognise
+from packer.text import Encoder, TextError, TextOptions, open_decoder, open_tokenizer, recognize
 from tests.chat_templates import EXACT, save_tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -56,7 +56,7 @@ def test_code_of_a_tokenizer_is_never_run_and_nobody_is_asked(tmp_path, monkeypa
     assert not (tmp_path / "theirs" / "ran").exists()
     assert sys.stdin.read() == "y\n"
     message = str(raised.value)
-    assert message.startswith(f"{path} comes with code of its own (auto_map), which packer does not run: ")
+    assert message.startswith(f"{path} comes with its own code (auto_map), which packer does not run: ")
     assert "\n" not in message
 
 
@@ -104,20 +104,20 @@ def test_a_config_with_code_is_not_probed(tmp_path, monkeypatch):
 
 
 def encoder(path, template=None):
-    return Encoder(TextOptions(tokenizer=path, chat_template=template), recognise({"messages": []}, "chats"))
+    return Encoder(TextOptions(tokenizer=path, chat_template=template), recognize({"messages": []}, "chats"))
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (5, "a chat template that is no text: .*5.*tokenizer_config.json.*--chat-template FILE"),
-        (True, "a chat template that is no text: .*True"),
-        ({"default": 5}, "a chat template that is no text: .*5"),
-        ({"default": "{{ messages }}", "rag": ["x"]}, "a chat template that is no text: .*rag"),
-        ({"default": ""}, "a chat template that is no text: .*default"),
-        ("\ud800", "a chat template that is no text: "),
-        ([{"name": "default", "template": None}], "a chat template that is no text: .*None"),
-        ([5], "a chat_template is '5' where an object with a name and a template is expected; mend it"),
+        (5, "a chat template that is not text: .*5.*tokenizer_config.json.*--chat-template FILE"),
+        (True, "a chat template that is not text: .*True"),
+        ({"default": 5}, "a chat template that is not text: .*5"),
+        ({"default": "{{ messages }}", "rag": ["x"]}, "a chat template that is not text: .*rag"),
+        ({"default": ""}, "a chat template that is not text: .*default"),
+        ("\ud800", "a chat template that is not text: "),
+        ([{"name": "default", "template": None}], "a chat template that is not text: .*None"),
+        ([5], "a chat_template is '5' where an object with a name and a template is expected; fix it"),
         ([{"name": "default"}], "a chat_template is .* where an object with a name and a template"),
         ([{"name": ["x"], "template": "x"}], "a chat_template is .* where an object with a name and a template"),
         ("", r"has no chat template; choose a template by --chat-template \(chatml"),
@@ -137,12 +137,12 @@ def test_a_chat_template_that_is_no_text_is_one_line(tmp_path, value, words):
 
 def test_a_tokenizer_with_a_wrong_chat_template_serves_for_texts(tmp_path):
     options = TextOptions(tokenizer=configured(tmp_path, chat_template=5))
-    assert len(Encoder(options, recognise({"text": ""}, "x")).encode([{"text": "fox"}]).input_ids[0]) > 1
+    assert len(Encoder(options, recognize({"text": ""}, "x")).encode([{"text": "fox"}]).input_ids[0]) > 1
 
 
 def test_a_chat_for_which_no_template_is_meant_is_named(tmp_path):
     path = configured(tmp_path, chat_template={"tool_use": EXACT["chatml"], "rag": EXACT["chatml"]})
-    records = recognise({"messages": [], "tools": []}, "chats")
+    records = recognize({"messages": [], "tools": []}, "chats")
     made = Encoder(TextOptions(tokenizer=path), records)
     with_tools = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}
     assert made.encode([with_tools]).labels is not None

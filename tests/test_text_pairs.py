@@ -18,7 +18,7 @@ from packer.cli import cli
 from packer.errors import OtherSourceError
 from packer.options import PackOptions
 from packer.sources import open_source, open_text
-from packer.text import PairEncoder, TextOptions, recognise_pairs
+from packer.text import PairEncoder, TextOptions, recognize_pairs
 from tests.chat_templates import EXACT, WORDS, auto_tokenizer, lists, save_tokenizer
 from tests.test_from_text import Killed, documents_of, kill_after, shards, write_formats, write_lines
 from tests.test_from_text import small as small  # a fixture
@@ -180,7 +180,7 @@ def test_pairs_of_a_real_tokenizer_have_the_tokens_and_labels_of_trl(tmp_path, s
 
 @cache
 def encoder_of(tokenizer):
-    return PairEncoder(TextOptions(tokenizer=tokenizer), recognise_pairs(records("explicit text")[0], "rows"))
+    return PairEncoder(TextOptions(tokenizer=tokenizer), recognize_pairs(records("explicit text")[0], "rows"))
 
 
 plain_tokenizer = cache(auto_tokenizer)
@@ -429,7 +429,7 @@ CHAT = [user("a"), assistant("b")]
         (
             "implicit text",
             {"chosen": "ab", "rejected": ""},
-            "'rejected' is empty, so that there is no answer to train on",
+            "'rejected' is empty, so there is no answer to train on",
         ),
         (
             "implicit text",
@@ -444,7 +444,7 @@ CHAT = [user("a"), assistant("b")]
         (
             "implicit chat",
             {"chosen": CHAT, "rejected": []},
-            "'rejected' is empty, so that there is no answer to train on",
+            "'rejected' is empty, so there is no answer to train on",
         ),
         (
             "implicit chat",

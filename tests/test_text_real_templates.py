@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.text import Encoder, TextError, TextOptions, recognise
+from packer.text import Encoder, TextError, TextOptions, recognize
 from packer.text.message_ends import chat_template as chat_template_module
 from packer.text.message_ends.generation_tags import has_generation_tags, tags_stand_alone
 from packer.text.message_ends.message_marks import RenderedChat, mark_ends, render_with_ends
@@ -53,7 +53,7 @@ def tokenizer(shared_data):
 @pytest.fixture(scope="module")
 def encoder(tokenizer):
     options = TextOptions(tokenizer=tokenizer.name_or_path)
-    return Encoder(options, recognise({"messages": [], "tools": []}, "chats"), turns=True)
+    return Encoder(options, recognize({"messages": [], "tools": []}, "chats"), turns=True)
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.text import Encoder, TextOptions, recognise
+from packer.text import Encoder, TextOptions, recognize
 from packer.text.token_places import place_of
 from packer.text.tokenizer_content import content_of
 from packer.text.word_tokens import WORDS, in_ascii, is_quicker, word_tokens
@@ -198,7 +198,7 @@ def test_the_memory_serves_where_few_cores_are_there(tmp_path, monkeypatch, name
         for cores in (1, 64):
             monkeypatch.setattr("packer.text.word_tokens.available_workers", lambda cores=cores: cores)
             options = TextOptions(tokenizer=path, chat_template=template)
-            made[cores] = Encoder(options, recognise(chats[0], "x"), turns=True)
+            made[cores] = Encoder(options, recognize(chats[0], "x"), turns=True)
             assert is_quicker() == (made[cores]._tokens._words is not None) == (cores == 1)
         assert made[1].encode(chats) == made[64].encode(chats)
     monkeypatch.setenv(name, value)

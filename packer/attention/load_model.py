@@ -147,7 +147,7 @@ def _kept_layers(name: str, config: Any, auto_class: Any) -> list[int]:
     depth = getattr(config, "num_hidden_layers", None)
     if not isinstance(depth, int):
         raise PackerError(
-            f"{name}: {config.model_type} has no single number of layers, so that they cannot be cut: create a small "
+            f"{name}: {config.model_type} has no single number of layers, so they cannot be cut: create a small "
             "model in Python and pass it to packer.attention.probe"
         )
     try:

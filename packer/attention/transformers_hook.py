@@ -55,7 +55,7 @@ def use(model: PreTrainedModel) -> PreTrainedModel:
     model.set_attn_implementation({parts[0]: name} if parts else name)  # an image encoder keeps its own
     if text._attn_implementation != name:
         raise PackerError(
-            f"{type(model).__name__} has attention of its own, which cannot be replaced: `packer check` lists what is "
+            f"{type(model).__name__} has its own attention, which cannot be replaced: `packer check` lists what is "
             "safe for it"
         )
     use_document_frequencies(model)
@@ -88,7 +88,7 @@ class _FirstPass:
         in_use = model.config.get_text_config()._attn_implementation == IMPLEMENTATION
         if in_use and not _any_called(self.layers):
             raise PackerError(
-                f"{type(model).__name__} never called {IMPLEMENTATION}: it has attention of its own, in which "
+                f"{type(model).__name__} never called {IMPLEMENTATION}: it has its own attention, in which "
                 "documents may attend to each other; `packer check` lists what is safe for it"
             )
 

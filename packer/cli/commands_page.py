@@ -38,7 +38,7 @@ Results go to stdout, progress, log lines and errors to stderr. With `--json`, a
 | 1 | the input, the data or the machine is at fault; one line says what, and what helps |
 | 2 | wrong usage |
 | 3 | what was checked is not right (`packer verify`, `packer check`) |
-| 130, 143 | interrupted (Ctrl-C), terminated; the same command goes on where it stopped |
+| 130, 143 | interrupted (Ctrl-C), terminated; the same command resumes where it stopped |
 """
 
 

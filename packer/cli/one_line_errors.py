@@ -28,7 +28,7 @@ NOT_RIGHT = 3
 
 @contextmanager
 def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False) -> Iterator[None]:
-    """Print errors that a user can mend as one line and exit.
+    """Print errors that a user can fix as one line and exit.
 
     Args:
         debug: raise the errors, so that Python prints their traceback.
@@ -50,12 +50,12 @@ def one_line_errors(*, debug: bool, as_json: bool = False, resumes: bool = False
         code = 128 + number  # the exit code that a shell reports for a process ended by a signal
         message = signals.WORDS[signal.Signals(number)]
         if resumes:
-            message += "; the same command goes on where it stopped"
+            message += "; the same command resumes where it stopped"
     except BaseException as error:  # panics of Rust extensions are not an Exception
         short = shortage_behind(error)
         if debug or short is None:
             raise
-        message = f"{short}; the same command goes on where it stopped" if resumes else short
+        message = f"{short}; the same command resumes where it stopped" if resumes else short
     else:
         return
     click.echo(f"packer: {message}", err=True)

@@ -57,7 +57,7 @@ def show(
     dataset = load(packed, source=list(sources) or None)
     if dataset.manifest.options.lengths_column is not None:
         raise PackerError(
-            f"{packed} was packed from lengths alone, so that there are no tokens to show: packer.rows('{packed}') has "
+            f"{packed} was packed from lengths alone, so there are no tokens to show: packer.rows('{packed}') has "
             "the documents of each row"
         )
     if "input_ids" not in dataset.column_names:

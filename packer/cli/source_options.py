@@ -85,4 +85,4 @@ def _path_and_weight(source: str) -> tuple[str, float]:
     try:
         return path, float(weight)
     except ValueError:
-        raise PackerError(f"--source {source}: {weight!r} is no weight; write PATH:WEIGHT, as in web:0.7") from None
+        raise PackerError(f"--source {source}: {weight!r} is not a weight; write PATH:WEIGHT, as in web:0.7") from None

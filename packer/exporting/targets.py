@@ -87,7 +87,7 @@ def megatron_columns(rows: Sequence[Row]) -> Columns:
             document = int(row["doc_ids"][np.searchsorted(starts, place, side="right") - 1])
             raise PackerError(
                 f"document {document} has the label {labels[place]} at the token {tokens[place]}: Megatron-Bridge "
-                "takes labels from the tokens, so that a label must be its token or -100; choose another --to"
+                "takes labels from the tokens, so a label must be its token or -100; choose another --to"
             )
         mask = shift_left(trained, 0)
         if "seq_tokens" in row:

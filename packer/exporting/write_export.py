@@ -150,7 +150,7 @@ def export(
     out = local_output(output if output is not None else source.parent / f"{source.name}-{to}", "packer export")
     real = Path(os.path.realpath(out))
     if source.resolve() in (real, *real.parents):
-        raise PackerError(f"{out} is inside the packed dataset: choose an --output beside it")
+        raise PackerError(f"{out} is inside the packed dataset: choose an --output next to it")
     shards = dataset.manifest.shards
     facts = {
         "fingerprint": dataset.fingerprint,

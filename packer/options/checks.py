@@ -148,7 +148,7 @@ def _check_turns(options: PackOptions, *, keeps_whole: bool) -> None:
 
 def _check_mixture(options: PackOptions) -> None:
     if options.weights and options.pairs:
-        raise PackerError("pairs are not mixed: pack each source of pairs by itself")
+        raise PackerError("pairs are not mixed: pack each source of pairs separately")
     if not options.weights and (options.mix_unit != "tokens" or options.mix_tokens is not None):
         name = "mix_tokens" if options.mix_tokens is not None else "mix_unit"
         raise PackerError(

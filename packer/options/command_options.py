@@ -26,7 +26,9 @@ def _ascending(lengths: str | int | Sequence[int]) -> tuple[int, ...]:
     try:
         return tuple(sorted({int(word) for word in words}))
     except ValueError:
-        raise PackerError(f"{lengths!r} is no list of row lengths: write 4096, or 512,1024,2048 for several") from None
+        raise PackerError(
+            f"{lengths!r} is not a list of row lengths: write 4096, or 512,1024,2048 for several"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

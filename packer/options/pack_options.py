@@ -218,7 +218,11 @@ class PackOptions:
     ] = None
     group_by: Annotated[
         str | None,
-        About("Column whose equal values make documents a group; null is no group.", MIXTURES, metavar="COLUMN"),
+        About(
+            "Column whose equal values make documents a group; documents with null are in none.",
+            MIXTURES,
+            metavar="COLUMN",
+        ),
     ] = None
     group_mode: Annotated[
         GroupMode, About("With --group-by, fill rows from one group only, or never with two of a group.", MIXTURES)

@@ -64,7 +64,7 @@ def finish_removal(out: RemotePath) -> None:
 def refuse_replacing_stored(out: RemotePath) -> None:
     """Raise a PackerError for a complete dataset that is to be replaced."""
     raise PackerError(
-        f"{out} is complete, and nothing in object storage is replaced in one step, so that readers would meet a "
+        f"{out} is complete, and nothing in object storage is replaced in one step, so readers would meet a "
         f"mixture of both: choose another --output, or remove it first (`{removal_of(out)}`)"
     )
 

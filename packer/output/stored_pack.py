@@ -175,7 +175,7 @@ class StoredPack:
             found = b""
         if found != self.request:
             raise PackerError(
-                f"{self.out} was finished, removed or begun anew by another packer: choose another --output"
+                f"{self.out} was finished, removed or started again by another packer: choose another --output"
             )
 
     def _write_beside(self, name: str, content: bytes) -> None:

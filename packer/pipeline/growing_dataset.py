@@ -96,7 +96,8 @@ class GrowingDataset:
             if name not in _MAY_DIFFER and one.get(name) != other.get(name):
                 raise PackerError(
                     f"{self.folder} was packed with {name} {one.get(name)}, and these documents have "
-                    f"{other.get(name)}: append documents that are tokenized alike, or pack them to another dataset"
+                    f"{other.get(name)}: append documents that are tokenized in the same way, "
+                    "or pack them to another dataset"
                 )
 
     def check_source(self, identity: SourceIdentity) -> None:

@@ -103,7 +103,7 @@ def _refuse_kind(folder: AnyPath, manifest: Manifest) -> None:
     if not manifest.options.index_only:
         raise PackerError(f"{folder} holds its tokens already, and only an index can be materialized: use it as it is")
     if manifest.options.lengths_column is not None:
-        raise PackerError(f"{folder} was packed from lengths alone, so that there are no tokens to write")
+        raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens to write")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

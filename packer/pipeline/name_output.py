@@ -64,9 +64,9 @@ def refuse_inside(source: SourceLike | Sequence[SourceLike], out: AnyPath) -> No
         return
     if isinstance(out, RemotePath):
         if is_remote(source) and f"{out}/".startswith(f"{any_path(str(source))}/"):
-            raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
+            raise PackerError(f"{out} is inside the source {source}: choose an --output next to it")
         return
     if not isinstance(source, str | Path) or is_remote(source) or not Path(source).is_dir():
         return
     if Path(os.path.realpath(source)) in Path(os.path.realpath(out)).parents:
-        raise PackerError(f"{out} is inside the source {source}: choose an --output beside it")
+        raise PackerError(f"{out} is inside the source {source}: choose an --output next to it")

@@ -147,7 +147,7 @@ def open_index_source(
         SourceError: a file is damaged.
     """
     if manifest.options.lengths_column is not None:
-        raise PackerError(f"{folder} was packed from lengths alone, so that there are no tokens: leave source out")
+        raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens: leave source out")
     opened = open_packed_source(folder, manifest, source)
     refuse_decoding(opened)
     watch = Watch.of(opened)

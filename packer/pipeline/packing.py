@@ -273,7 +273,7 @@ def pack_into(
     )
     if documents.identity.labels and options.labels and not (totals.tokens_trained or options.allow_untrained):
         raise SourceError(
-            f"none of the {totals.tokens_packed:,} packed tokens is trained, so that a model learns nothing from them: "
+            f"none of the {totals.tokens_packed:,} packed tokens is trained, so a model would learn nothing from them: "
             "check the labels or masks, or choose --allow-untrained"
         )
     totals = with_texts(totals, mapped)

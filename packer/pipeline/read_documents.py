@@ -168,7 +168,7 @@ def _refuse_unused(parts: Sequence[Source], options: PackOptions) -> None:
     texts = [part.tokenized.identity for part in parts if part.tokenized is not None]
     if options.tokenizer is not None and not texts:
         raise PackerError(
-            f"all {len(parts)} sources have the column '{options.input_column}', so that they are tokenized already: "
+            f"all {len(parts)} sources have the column '{options.input_column}', so they are tokenized already: "
             "leave --tokenizer out, or name the column of text with --text-column"
         )
     columns = options.text_column.split(",") if options.text_column is not None else []

@@ -123,9 +123,7 @@ def _warnings(options: PackOptions, totals: Totals) -> list[str]:
         masks = "the labels or masks of the source"
         if options.tokenizer is not None:
             masks = "--train-on and the roles in the source"
-        lines.append(
-            f"NOTHING IS TRAINED: every label is -100, so that no step will learn from these rows. Check {masks}."
-        )
+        lines.append(f"NOTHING IS TRAINED: every label is -100, so no step will learn from these rows. Check {masks}.")
     if not options.labels:
         lines += [
             "No labels were written: only packer.load is safe.",

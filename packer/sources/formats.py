@@ -1,4 +1,4 @@
-"""Formats of input files: how each is recognised, and the functions that open it.
+"""Formats of input files: how each is recognized, and the functions that open it.
 
 `FORMATS` is the only registry. A new format is a module with three functions and an entry here; the module is imported
 on first use.
@@ -43,7 +43,7 @@ class InputFormat:
     """Endings that compressed files add, such as ".gz"."""
 
     magic: tuple[bytes, ...] = ()
-    """Possible first bytes of a file; empty if files are recognised by their names alone."""
+    """Possible first bytes of a file; empty if files are recognized by their names alone."""
 
     alone: bool = False
     """Whether files in a folder are read only if the folder has no files of other formats; they may be mere notes."""

@@ -38,7 +38,7 @@ class Address:
         scheme, separator, rest = address.partition("://")
         bucket, _, key = rest.partition("/")
         if not separator or scheme not in SCHEMES or not bucket:
-            raise PackerError(f"{address} is no address in object storage like s3://bucket/folder")
+            raise PackerError(f"{address} is not an address in object storage like s3://bucket/folder")
         return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))
 
     def __str__(self) -> str:

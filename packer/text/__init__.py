@@ -23,9 +23,9 @@ train_tokenizer.py       a small byte-level tokenizer, trained in place
 
 from packer.text.load_tokenizer import open_decoder, open_tokenizer
 from packer.text.messages import TextError
-from packer.text.pair_columns import recognise_pairs
+from packer.text.pair_columns import recognize_pairs
 from packer.text.pair_encoder import PairEncoder
-from packer.text.text_columns import TRAIN_ON, Records, recognise
+from packer.text.text_columns import TRAIN_ON, Records, recognize
 from packer.text.text_encoder import Encoded, Encoder, TextOptions
 from packer.text.train_tokenizer import END_OF_TEXT, train_byte_level
 
@@ -40,7 +40,7 @@ __all__ = [
     "TextOptions",
     "open_decoder",
     "open_tokenizer",
-    "recognise",
-    "recognise_pairs",
+    "recognize",
+    "recognize_pairs",
     "train_byte_level",
 ]

@@ -43,7 +43,7 @@ def open_tokenizer(path_or_id: str) -> Tokenizer:
     except Exception as error:  # several HTTP libraries raise their own, depending on versions
         if "trust_remote_code" in str(error):
             raise PackerError(
-                f"{path_or_id} comes with code of its own (auto_map), which packer does not run: if its tokenizer.json "
+                f"{path_or_id} comes with its own code (auto_map), which packer does not run: if its tokenizer.json "
                 "does without that code, remove auto_map from tokenizer_config.json and config.json in a copy of it"
             ) from error
         _check_templates(Path(folder_or_id) / "tokenizer_config.json")
@@ -91,7 +91,7 @@ def _read(path: Path) -> Any:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
-        raise PackerError(f"{path} is no tokenizer.json: {error}") from error
+        raise PackerError(f"{path} is not a tokenizer.json: {error}") from error
 
 
 def _check_templates(config: Path) -> None:
@@ -108,7 +108,7 @@ def _check_templates(config: Path) -> None:
         if not (isinstance(one, dict) and isinstance(one.get("name"), str) and "template" in one):
             raise PackerError(
                 f"{config}: a chat_template is {str(one)[:60]!a} where an object with a name and a template is "
-                "expected; mend it"
+                "expected; fix it"
             )
 
 

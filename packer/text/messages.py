@@ -121,7 +121,7 @@ def _message(message: Any, column: str, number: int, row: int) -> Message:
         raise TextError(row, f"{where} has no 'role' (found: {found})", "invalid_chat", f"{where} has no 'role'")
     if not isinstance(role, str) or role not in known:
         among = f"which is none of {', '.join(known)}"
-        listed = f"{where} has a role that is no known one" if len(str(role)) > _LONGEST_ROLE else None
+        listed = f"{where} has an unknown role" if len(str(role)) > _LONGEST_ROLE else None
         raise TextError(row, f"{where} has the role {role!r}, {among}", "invalid_chat", listed)
     if role == "function_call" and isinstance(message.get("content"), str):
         message["tool_calls"] = _calls_of(message.pop("content"), where, row)

@@ -16,7 +16,7 @@ PROMPT = "prompt"
 _NAMED = "name them by --text-column, as in question,chosen,rejected"
 
 
-def recognise_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
+def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
     """Tell which columns hold preference pairs, and where their prompts are.
 
     Answers are strings or lists of messages. If there are prompts of the same kind, the answers follow them. Otherwise

@@ -226,7 +226,7 @@ def _in_common(prompt: Sequence[int], tokens: Sequence[int]) -> int:
 
 
 def _empty(column: str, row: int) -> TextError:
-    message = f"'{column}' is empty, so that there is no answer to train on; filter the row out"
+    message = f"'{column}' is empty, so there is no answer to train on; filter the row out"
     return TextError(row, message, "missing_value")
 
 

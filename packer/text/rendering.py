@@ -142,7 +142,7 @@ def _arguments(chat: Chat) -> dict[str, Any]:
     if refused is None:
         refused = next((name for name in _GIVEN if name in found), None)
     if refused is not None:
-        raise TypeError(f"'{TEMPLATE_KWARGS}' has {refused}, which is no argument of a template; remove it")
+        raise TypeError(f"'{TEMPLATE_KWARGS}' has {refused}, which is not an argument of a template; remove it")
     return found
 
 
@@ -194,7 +194,7 @@ def _checked(templates: Any, name: str) -> dict[str, str]:
     for which, template in by_name.items():
         if not (isinstance(which, str) and isinstance(template, str) and template and is_utf8(template)):
             raise PackerError(
-                f"{name} has a chat template that is no text: {str({which: template})[:60]!a} (chat_template in "
-                "tokenizer_config.json); mend it, or give another by --chat-template FILE"
+                f"{name} has a chat template that is not text: {str({which: template})[:60]!a} (chat_template in "
+                "tokenizer_config.json); fix it, or give another by --chat-template FILE"
             )
     return dict(by_name)

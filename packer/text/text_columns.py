@@ -63,7 +63,7 @@ class Records:
         return (*self.columns, *(column for column in beside if column is not None), *self.template_columns)
 
 
-def recognise(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
+def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
     """Tell what kind of documents a source holds, by the names and types of its columns.
 
     Args:

@@ -232,7 +232,7 @@ def batches(
 def _warn_if_nothing_is_trained(labels: NDArray[Any]) -> None:
     if not (labels != NO_LOSS).any():
         warnings.warn(
-            "no token of a batch is trained, so that the loss of a Hugging Face model, a mean, is NaN: pass "
+            "no token of a batch is trained, so the loss of a Hugging Face model, which is a mean, is NaN: pass "
             "num_items_in_batch, from packer.num_items_in_batch, to the model",
             stacklevel=3,
         )

@@ -87,8 +87,8 @@ class CachedDataset:
         size, limit = int(self._sizes[list(shards)].sum()), self._limit
         if limit is not None and size > limit:
             raise PackerError(
-                f"cache_bytes is {byte_size(limit)}, and the {len(shards)} shards that this rank reads at once have "
-                f"{byte_size(size)}: raise cache_bytes, or choose fewer lanes or a smaller window"
+                f"cache_bytes is {byte_size(limit)}, and the {len(shards)} shards that this rank reads together "
+                f"have {byte_size(size)}: raise cache_bytes, or choose fewer lanes or a smaller window"
             )
         if self._ahead is None or self._pid != os.getpid():  # a thread does not survive a fork
             self._ahead, self._pid = read_ahead(self._manifest, self._caches), os.getpid()

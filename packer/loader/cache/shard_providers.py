@@ -17,7 +17,7 @@ from packer.stores import AnyPath, RemotePath
 
 
 class ShardProvider(Protocol):
-    """Writes shards into a cache, and recognises complete ones there. Can be pickled."""
+    """Writes shards into a cache, and recognizes complete ones there. Can be pickled."""
 
     @property
     def folder(self) -> AnyPath:

@@ -1,4 +1,4 @@
-"""Recognise calls by accelerate, which do not mean what the same calls by a training loop mean."""
+"""Recognize calls by accelerate, which do not mean what the same calls by a training loop mean."""
 
 from __future__ import annotations
 

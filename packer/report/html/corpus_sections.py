@@ -46,7 +46,7 @@ def padding_section(figures: ReportFigures) -> Section:
     wins = "nearly as little" if grouped[size] < padding.packed + 0.05 else "less than random batches"
     note = (
         f"Grouping by length pads {wins}: {share(grouped[size])} in batches of {size}. It costs otherwise: a batch has "
-        "documents of one length, so that it is no sample of the corpus, and each step sees another kind of documents; "
+        "documents of one length, so it is not a sample of the corpus, and each step sees another kind of documents; "
         f"and the largest batch has {number(figures.largest_grouped_batch(size))} times the tokens of the mean one, "
         "which memory must hold."
     )
@@ -135,7 +135,7 @@ def max_len_section(figures: ReportFigures) -> Section:
         f"{found.documents_per_step:,} documents in an optimizer step."
     ]
     if found.are_full:
-        notes[0] += " Packed rows are full at every length, so that padding does not decide."
+        notes[0] += " Packed rows are full at every length, so padding does not decide."
     else:
         notes[0] += " Full: share of the rows that holds tokens."
     plot = line_plot("Tokens cut and work of attention, by max_len", lines, ticks, shown=share, name="max-len")

@@ -74,7 +74,7 @@ def render_plot(figures: ReportFigures, name: str) -> str:
     """
     section = SECTIONS[name](figures)
     if section is None or section.plot is None:
-        reason = "it is no mixture" if section is None else "its rows do not tell"
+        reason = "it is not a mixture" if section is None else "its rows do not show it"
         raise PackerError(f"--plot-of {name}: {figures.name} has no such plot, because {reason}; choose another")
     return section.plot.file()
 

@@ -63,7 +63,7 @@ def mixing_section(figures: ReportFigures) -> Section:
     elif within >= 0.5 * shuffled:
         answer = "Rows are less mixed than a shuffled corpus"
     else:
-        answer = "Rows hold documents of like lengths and are no sample of the corpus"
+        answer = "Rows hold documents of similar lengths and are not samples of the corpus"
     verdict = (
         f"{answer}: {share(within)} of the variance of log length lies within rows; in random order it is "
         f"{share(shuffled)}."
@@ -91,7 +91,7 @@ def attention_section(figures: ReportFigures) -> Section:
     relative = keys / keys.mean()
     matrices = KEYS_OF_MATRICES * figures.stats.max_len
     wait, attention = max(0.0, profile.wait(RANKS, matrices=matrices) - 1), profile.wait(RANKS)
-    answer = "Attention balances" if wait < 0.05 else "Attention does not balance by itself"
+    answer = "Attention balances" if wait < 0.05 else "Attention is not balanced"
     verdict = (
         f"{answer}: with {RANKS} ranks and a row on each, a step of a 7B model takes {share(wait)} longer than if all "
         f"rows had the same work. The row with the most attention has {number(float(relative.max()))} times the mean; "

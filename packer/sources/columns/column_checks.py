@@ -145,9 +145,7 @@ def check_types(owner: str, columns: Sequence[str], files: Sequence[tuple[str, M
             found = plain_type(types[column])
             joined = join(kind, found)
             if joined is None:
-                raise SourceError(
-                    f"{owner}: column '{column}' is {kind} in {there}, {found} in {file}; make them alike"
-                )
+                raise SourceError(f"{owner}: column '{column}' is {kind} in {there}, {found} in {file}; use one type")
             there, kind = file, joined
 
 
@@ -165,7 +163,7 @@ def one_type(owner: str, name: str, types: Sequence[tuple[str, pa.DataType]]) ->
     found = {kind: part for part, kind in types}
     if len(found) > 1:
         (one, there), (other, here) = list(found.items())[:2]
-        raise SourceError(f"{owner}: column '{name}' is {one} in {there}, {other} in {here}; make them alike")
+        raise SourceError(f"{owner}: column '{name}' is {one} in {there}, {other} in {here}; use one type")
     return next(iter(found), pa.null())
 
 

@@ -49,7 +49,7 @@ def infer(values: Sequence[Any], column: str) -> pa.Array:
         if _is_deep(arrays[-1].type):
             raise _unfit(row, column, value, f"nested more than {_DEEPEST} deep; flatten it")
         if _has_odd_bool(value, arrays[-1].type):
-            raise _unfit(row, column, value, "a mix of numbers and booleans; make them alike")
+            raise _unfit(row, column, value, "a mix of numbers and booleans; use one type")
         joined = join(kind, arrays[-1].type)
         if joined is None:
             raise DocumentError(row, _no_common_type(column, value, kind))
@@ -68,7 +68,7 @@ def widen(array: pa.Array, kind: pa.DataType, column: str, *, first_row: int = 0
     except pa.ArrowInvalid:
         row = next(row for row in range(len(array)) if not _fits(array.slice(row, 1), kind))
         message = f"'{column}' holds {shown(array[row].as_py())}, and other documents make the column {kind}, which"
-        raise DocumentError(first_row + row, f"{message} cannot hold it exactly; make them alike") from None
+        raise DocumentError(first_row + row, f"{message} cannot hold it exactly; use one type") from None
 
 
 def join_with(kind: pa.DataType, array: pa.Array, column: str, *, first_row: int = 0) -> pa.DataType:
@@ -135,7 +135,7 @@ def _unfit(row: int, column: str, value: Any, why: str) -> DocumentError:
 
 
 def _no_common_type(column: str, value: Any, kind: pa.DataType) -> str:
-    return f"'{column}' holds {shown(value)}, where documents before it hold {kind}; make them alike"
+    return f"'{column}' holds {shown(value)}, where documents before it hold {kind}; use one type"
 
 
 def _reason(error: BaseException) -> str:
@@ -144,7 +144,7 @@ def _reason(error: BaseException) -> str:
         return f"integers are from {-(2**63)} to {2**63 - 1}; write it as a float or a string"
     if isinstance(error, UnicodeError):
         return "a lone surrogate, which UTF-8 cannot hold; fix the source"
-    return "a list, or a list inside it, has values of several types; make them alike"
+    return "a list, or a list inside it, has values of several types; use one type"
 
 
 def _fits(array: pa.Array, kind: pa.DataType) -> bool:

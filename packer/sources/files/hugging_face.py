@@ -176,7 +176,7 @@ def _require_plain(file: AnyPath, names: Sequence[str]) -> None:
     """Raise a SourceError if a listed name leads out of the folder, before any of the files is opened."""
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise SourceError(f"{file}: names {name!r}, which is no plain name in this folder; save the dataset again")
+            raise SourceError(f"{file}: names {name!r}, not a plain name in this folder; save the dataset again")
 
 
 def _pad_id(report: AnyPath) -> int | None:

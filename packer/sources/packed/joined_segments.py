@@ -70,7 +70,7 @@ def _fault(row: int, covered: int, start: int, options: PackOptions) -> Document
     if options.untrained == "drop":
         return DocumentError(
             row,
-            f"its tokens {covered:,} to {start - 1:,} were left out by --untrained drop, so that it cannot be joined: "
+            f"its tokens {covered:,} to {start - 1:,} were left out by --untrained drop, so it cannot be joined: "
             "pack its source again",
         )
     return DocumentError(

@@ -93,7 +93,7 @@ def open_packed(folder: Path, split: str | None, columns: Columns) -> Source:
 def _refuse_unrestorable(folder: Path, manifest: Manifest) -> None:
     """Raise a PackerError if the rows do not have all that makes their documents."""
     if manifest.options.lengths_column is not None:
-        raise PackerError(f"{folder} was packed from lengths alone, so that there are no tokens to pack")
+        raise PackerError(f"{folder} was packed from lengths alone, so there are no tokens to pack")
     if manifest.options.index_only:
         raise PackerError(
             f"{folder} is an index, which has no tokens: pack its source, or write them first with `packer materialize`"
@@ -101,8 +101,8 @@ def _refuse_unrestorable(folder: Path, manifest: Manifest) -> None:
     names = [part.name for part in manifest.source.mixture]
     if names:
         raise PackerError(
-            f"{folder} is a mixture of {len(names)} sources ({', '.join(names)}), whose documents cannot be told from "
-            "those of one source: pack these sources again with the same weights"
+            f"{folder} is a mixture of {len(names)} sources ({', '.join(names)}), whose documents cannot be "
+            "distinguished from those of one source: pack these sources again with the same weights"
         )
     if manifest.source.labels and not manifest.options.labels:
         raise PackerError(
@@ -142,7 +142,7 @@ def _check_columns(folder: Path, manifest: Manifest, columns: Columns) -> None:
             )
     if TURN_STARTS in columns.extra and manifest.totals.tokens_lost:
         raise PackerError(
-            f"{folder}: documents were truncated or dropped, so that '{TURN_STARTS}' does not fit all of them: "
+            f"{folder}: documents were truncated or dropped, so '{TURN_STARTS}' does not fit all of them: "
             "leave it out, or pack the source again"
         )
 

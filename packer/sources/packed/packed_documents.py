@@ -191,7 +191,7 @@ class PackedDocuments(Input):
             if bad >= 0:
                 raise DocumentError(
                     int(joined.rows[first + bad]),
-                    f"'{name}' of the rows holds a value that is no token: check them with `packer verify`",
+                    f"'{name}' of the rows holds a value that is not a token: check them with `packer verify`",
                 )
             return lists(as_arrow(out))
 

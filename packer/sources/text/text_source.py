@@ -28,7 +28,7 @@ from packer.sources.text.text_records import RecordReader
 from packer.sources.text.usable_text import document_error, encode_usable, values_of_column
 from packer.sources.tokenized_source import find_source, for_each_file, refuse_masks
 from packer.stores import AnyPath
-from packer.text import Encoder, PairEncoder, Records, TextError, TextOptions, recognise, recognise_pairs
+from packer.text import Encoder, PairEncoder, Records, TextError, TextOptions, recognize, recognize_pairs
 from packer.text.text_columns import OF_CHATS
 
 _SAMPLES = 1 << 12  # records among which one must tell the columns, if unusable ones are rejected
@@ -240,10 +240,10 @@ def _records_of(
         return None
     file = reader.file.name
     if pairs:
-        found = recognise_pairs(fields, file, text_column)
+        found = recognize_pairs(fields, file, text_column)
     else:
         _refuse_tokens(fields, file, text_column)
-        found = recognise(fields, file, text_column)
+        found = recognize(fields, file, text_column)
     if isinstance(fields, pa.Schema):
         for column in found.needed:
             refuse_twins(fields, column, file)

@@ -103,7 +103,7 @@ class ChatTemplate:
         if not spans and any(message["role"] == "assistant" for message in chat.messages[chat.first :]):
             raise TextError(
                 chat.row,
-                "the chat template's generation marks hold nothing of the assistant's turns; mend them",
+                "the chat template's generation marks hold nothing of the assistant's turns; fix them",
                 "unlocated_spans",
             )
         return _without(spans, self._masked(one, answers_only=True)) if spans else []
@@ -201,7 +201,7 @@ class ChatTemplate:
             raise TextError(
                 chat.row,
                 "the chat template renders the last turn differently when another follows, and always or never "
-                f"appends a generation prompt, so that the turn's end is not known; {_REMEDY}",
+                f"appends a generation prompt, so the turn's end is not known; {_REMEDY}",
                 "unlocated_spans",
             )
 
@@ -235,7 +235,7 @@ def _end_of(part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False)
     raise TextError(
         one.chat.row,
         f"the chat template renders what comes before the end of {one.chat.name_of(turn)} differently when more "
-        f"follows, so that what the assistant wrote cannot be told exactly; {_REMEDY}",
+        f"follows, so what the assistant wrote cannot be located exactly; {_REMEDY}",
         "unlocated_spans",
     )
 
@@ -252,7 +252,7 @@ def _without_beginning(chat: Chat) -> TextError:
     """The error for a trained first message, if the template needs a message before it."""
     return TextError(
         chat.row,
-        f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not tell "
+        f"the chat begins with {chat.name_of(0)}, and without a message before it the chat template does not show "
         f"where that begins; begin the chat with another, give that one weight 0, or {_REMEDY}",
         "unlocated_spans",
     )

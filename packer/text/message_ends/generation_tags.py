@@ -81,7 +81,7 @@ def misplaced(row: int) -> TextError:
     return TextError(
         row,
         "what the chat template marks with {% generation %} is changed or moved afterwards, or marks lie within "
-        "marks, so that its place is not known; mend the template, or --train-on all",
+        "marks, so its place is not known; fix the template, or --train-on all",
         "unlocated_spans",
     )
 
