@@ -89,7 +89,7 @@ class Columns(NamedTuple):
 
     input_ids: str
     labels: str
-    extra: tuple[str, ...] = ()  # columns kept beside the tokens; every file must have them
+    extra: tuple[str, ...] = ()  # further columns to read, such as kept ones; every file must have them
     per_token: tuple[str, ...] = ()  # those of `extra` that hold a list with one value per token
 
     def wanted(self, *, has_labels: bool) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def columns_of_side(role: str, extra: tuple[str, ...] = ()) -> Columns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenized:
-    """Facts about a source of text, beside its documents."""
+    """Facts about a source of text."""
 
     identity: TextIdentity
     """Everything that shapes the tokens, for the manifest."""
@@ -257,7 +257,7 @@ class DocumentError(Exception):
         row: index of the document.
         message: what is wrong, for the user.
         place: location of the document, such as "rows.jsonl line 18".
-        reason: why the record cannot be used; None if it is not this record alone that is at fault.
+        reason: why the record cannot be used; None if the fault is not in this record alone.
         listed: the message in the list of rejected records, if the one for the user quotes the record.
     """
 
@@ -311,7 +311,7 @@ def null_message(column: str) -> str:
 
 
 def value_message(column: str, value: int, position: int, *, label: bool) -> str:
-    """Return the message for a value that is no token id, or no label."""
+    """Return the message for a value that is not a token id, or not a label."""
     limit = "a label is a token id, or -100 for no loss" if label else f"a token id is from 0 to {LONGEST}"
     return f"'{column}' holds {value} at position {position}: {limit}; fix the source"
 

@@ -1,4 +1,4 @@
-"""Formats of input files: how each is recognized, and the functions that open it.
+"""Formats of input files: how to recognize each, and the functions that open it.
 
 `FORMATS` is the only registry. A new format is a module with three functions and an entry here; the module is imported
 on first use.
@@ -58,10 +58,10 @@ class InputFormat:
     """Opens a file of text records, to be tokenized."""
 
     open_usable: TokensOpener | None = None
-    """Does what `open_tokens` does if unusable records are rejected; None if every record of a sound file parses."""
+    """Like `open_tokens`, for `--on-error skip`; None if every record of an undamaged file can be parsed."""
 
     usable_names: UsableNamesReader | None = None
-    """Does what `column_names` does then, given a column that a record must have; None as for `open_usable`."""
+    """Like `column_names`, for `--on-error skip`, given a column that a record must have; None as for `open_usable`."""
 
     @property
     def all_endings(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Documents of which only the lengths are known: a column of numbers, or an array in a .npy file.
+"""Documents whose lengths alone are known: a column of numbers, or an array in a .npy file.
 
-They become lists of values that take no bytes, so that everything but tokens is there: lengths and other columns.
+They become lists whose values take no bytes, so they have everything except tokens: lengths and other columns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ARRAY = ".npy"
 """Ending of files of NumPy that hold an array."""
 
 ARRAY_COLUMN = "lengths"
-"""Name that stands for the array of a .npy file in place of a column."""
+"""Column name that stands for the array of a .npy file."""
 
 _LISTS = "input_ids"
 
@@ -58,12 +58,12 @@ def open_lengths(
     Args:
         source: as for `open_source`; or the path of a .npy file with an array of one dimension.
         column: column with the number of tokens of each document.
-        keep: columns to keep beside it, with a value for each document.
+        keep: other columns to keep, with a value for each document.
         split: as for `open_source`.
 
     Raises:
         PackerError: the path, the split or a column does not exist.
-        SourceError: a file is damaged, or a length is missing, negative or no whole number.
+        SourceError: a file is damaged, or a length is missing, negative or not a whole number.
     """
     columns = Columns(_LISTS, "", tuple(keep))
     if is_array_file(source):

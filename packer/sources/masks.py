@@ -1,4 +1,4 @@
-"""Mask columns beside the tokens: padding is stripped, and labels are -100 where a mask excludes loss."""
+"""Mask columns: padding is stripped, and labels are -100 where a mask excludes loss."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MaskedInput(Input):
     """An input whose masks are applied while it is read: padding is stripped, and masks become labels."""
 
     unmasked: Input
-    """The input, opened so that it reads the masks beside the tokens."""
+    """The input, opened so that it also reads the masks."""
 
     columns: Columns
     """Columns that are read from it, with the masks among `columns.extra`."""

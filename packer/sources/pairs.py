@@ -261,6 +261,6 @@ def open_pairs(open_side: Callable[[Columns], Source], extra: tuple[str, ...]) -
 
     Args:
         open_side: function that opens the source with the columns of a side.
-        extra: columns with one value per pair to read beside the tokens.
+        extra: further columns to read, with one value per pair.
     """
     return Pairs(*(open_side(columns_of_side(role, extra)) for role in ROLES))

@@ -1,4 +1,4 @@
-"""Rejected documents of a source: their numbers and reasons in memory, everything else in files beside decoded streams.
+"""Rejected documents of a source: numbers and reasons in memory, everything else in files next to the decoded streams.
 
 00003-00000.rejected    a line of JSON for each rejected document of the stream 00003-00000.arrow:
                         [row in the piece, line in the piece or row in the file, reason, message]
@@ -178,7 +178,7 @@ class RejectedFile:
 
 @contextmanager
 def rejected_file(piece: Piece, *, skips: bool, sync: bool) -> Iterator[RejectedFile]:
-    """Yield the file of the rejected documents of a piece, which takes its name when it is complete.
+    """Yield the file of the rejected documents of a piece, which gets its final name when it is complete.
 
     Args:
         piece: the piece.

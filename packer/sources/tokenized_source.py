@@ -68,8 +68,8 @@ def open_source(
         split: name of the split; may be None if there is only one.
         input_column: the column with the token ids.
         labels_column: the column with the labels; only "labels" may be missing.
-        keep: columns with a value for each document, to be kept beside the tokens.
-        keep_tokens: columns with a value for each token, to be kept beside the tokens.
+        keep: further columns to keep, with a value for each document.
+        keep_tokens: further columns to keep, with a value for each token.
         turns: also keep the column "turn_starts", with the tokens at which turns of chats begin.
         pairs: read preference pairs from the columns `chosen_input_ids` and `rejected_input_ids`, with labels from
             `chosen_labels` and `rejected_labels` if present. Each pair makes two documents; `role` tells them apart.
@@ -131,7 +131,7 @@ def column_names(
     Args:
         source: as in `open_source`.
         split: as in `open_source`.
-        usable: column that a record must have to tell the names, if unusable ones are rejected.
+        usable: column that a record must have for its names to count, if unusable records are rejected.
     """
     packed = packed_folder(source)
     return packed_columns(packed) if packed is not None else _names_in(find_source(source, split), usable)
@@ -156,7 +156,7 @@ def find_source(source: str | Path | PathList | Dataset | DatasetDict, split: st
 
 
 def count_files(path: str | Path, split: str | None) -> int:
-    """Count the files of a path, which may be one of several or a source by itself; raises as `find_source` does."""
+    """Count the files of a path, which may be one of several or a whole source; raises as `find_source` does."""
     if packed_folder(path) is not None:
         return 1
     found = _find_files(path, split if _is_folder(path) else None)

@@ -86,7 +86,7 @@ class UsableLists(Input):
         return DecodedSize.of(tokens, self.unchecked.rows, has_labels=bool(self.has_labels))
 
     def cut(self, size: int) -> Sequence[Input]:
-        """Cut the input into pieces, each checked by itself; see `Input.cut`."""
+        """Cut the input into pieces, which are checked separately; see `Input.cut`."""
         return [replace(self, unchecked=piece) for piece in self.unchecked.cut(size)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
@@ -160,7 +160,7 @@ def _length_faults(batch: Batch, columns: Columns) -> Faults:
 
 
 def _value_faults(batch: Batch, columns: Columns) -> Faults:
-    """Find documents with values that are no token ids, or no labels."""
+    """Find documents with values that are not token ids, or not labels."""
     faults = _misfits(batch.input_ids[0], columns.input_ids, label=False)
     return faults if batch.labels is None else _misfits(batch.labels[0], columns.labels, label=True) | faults
 
@@ -188,7 +188,7 @@ def _misfits(lists: pa.Array, column: str, *, label: bool) -> Faults:
 
 
 def _mask_faults(batch: Batch, columns: Columns) -> Faults:
-    """Find documents whose masks hold other values than 0 and 1."""
+    """Find documents whose masks hold values other than 0 and 1."""
     lengths = list_lengths(batch.input_ids[0])
     masks = [name for name in columns.per_token if name in MASKS]
     return {fault.row: fault for name in masks for fault in mask_faults(batch.extra[name][0], name, lengths)}

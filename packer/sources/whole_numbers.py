@@ -20,7 +20,7 @@ def whole_numbers(values: pa.Array, column: str, *, in_text: bool) -> NDArray[np
         in_text: whether strings of digits are numbers, as in CSV.
 
     Raises:
-        DocumentError: a value is missing, no whole number, negative or too large; with its index.
+        DocumentError: a value is missing, negative, too large or not a whole number; with its index.
     """
     if values.null_count:
         raise DocumentError(int(pc.index(values.is_null(), True).as_py()), f"'{column}' is missing; give it a number")

@@ -1,4 +1,4 @@
-"""Arrow types of the columns beside the tokens: which can be kept, and which type holds the values of two."""
+"""Arrow types of extra columns: which can be kept, and which type holds the values of two."""
 
 from __future__ import annotations
 

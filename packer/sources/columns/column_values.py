@@ -1,4 +1,4 @@
-"""Values of columns beside the tokens: read from JSON and brought to one type, with errors that name a misfit."""
+"""Values of extra columns: read from JSON and converted to one type, with errors that name a value that does not fit."""
 
 from __future__ import annotations
 

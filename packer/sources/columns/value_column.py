@@ -1,4 +1,4 @@
-"""Columns beside the tokens, whose values are decoded on demand."""
+"""Extra columns, whose values are decoded on demand."""
 
 from __future__ import annotations
 

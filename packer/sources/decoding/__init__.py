@@ -1,8 +1,8 @@
-"""Inputs that cannot be mapped are decoded once, in parallel, to Arrow streams beside the output.
+"""Inputs that cannot be mapped are decoded once, in parallel, to Arrow streams next to the output.
 
 decoded_size.py     estimates the disk space that this takes
 decoded_pieces.py   cuts inputs into pieces, each of which becomes a stream with a note
 decode_pool.py      threads that decode
 decoded_streams.py  writes the stream of a piece
-spill.py            all of it: from an open source to one whose documents are mapped
+spill.py            decodes an open source to one whose documents are mapped
 """

@@ -1,4 +1,4 @@
-"""A pool of decoding threads, of which no more work at a time than there are workers."""
+"""A pool of decoding threads, which limits how many work at the same time."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class DecodePool:
 
 @contextmanager
 def pool_or_new(pool: DecodePool | None) -> Iterator[DecodePool]:
-    """Yield the pool in which the calling thread is working: the given one, or a new small one if it is None."""
+    """Yield the pool in which the calling thread is working: the given one, or a small new one if it is None."""
     if pool is not None:
         yield pool
         return

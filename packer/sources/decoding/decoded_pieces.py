@@ -33,7 +33,7 @@ _NO_NOTE = (
     AttributeError,
     RecursionError,
 )
-"""Exceptions raised by reading a note that is missing or damaged. A store that cannot be read is another matter."""
+"""Exceptions raised by reading a note that is missing or damaged, but not by a store that cannot be read."""
 
 _PIECE = 32 << 20  # bytes; small enough that all cores finish together, large enough that files are few
 _PIECES = 1 << 12  # of a source, beyond one per file: a process may map 65,530 files
@@ -67,7 +67,7 @@ class Piece:
             return False
 
     def has_note(self) -> bool:
-        """Whether the stream exists, with a note for the same input; even while its types are changed."""
+        """Whether the stream exists with a note for the same input, even while its types are being changed."""
         try:
             return bool(self._read_note()["made_from"] == self.made_from) and self.stream.is_file()
         except _NO_NOTE:

@@ -27,7 +27,7 @@ class SpillSize:
     """Estimated size of the decoded documents of a source."""
 
     bytes: int
-    """Bytes still to be written beside the output."""
+    """Bytes of decoded documents still to be written."""
 
     tokens: int
     """Tokens of all decoded documents, including those decoded before."""

@@ -36,7 +36,7 @@ def write_stream(
     stored: Columns = COLUMNS,
     sync: bool = False,
 ) -> str:
-    """Write the checked batches of an input as a stream, which takes its name when it is complete.
+    """Write the checked batches of an input as a stream, which gets its final name when it is complete.
 
     Extra columns get types that hold all of their values. `columns` has the names for messages, `stored` those of the
     stream. Unless `sync`, the stream need not survive a crash of the system.

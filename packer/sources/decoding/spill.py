@@ -55,7 +55,7 @@ class Spilled(NamedTuple):
     """Inputs of a source, decoded."""
 
     inputs: tuple[Input, ...]
-    """Mapped inputs in place of those that were not."""
+    """Inputs of the source, with mapped ones instead of those that were decoded."""
 
     counts: dict[str, int]
     """Numbers of "straddling" and "untrained" documents."""
@@ -106,7 +106,7 @@ def decode_inputs(
 
 
 def open_pieces(source: Source, pieces: list[Piece], columns: Columns | None = None) -> tuple[Input, ...]:
-    """Return the inputs of a source, with streams in place of those that were decoded; by default all columns."""
+    """Return the inputs of a source, with streams instead of those that were decoded; by default with all columns."""
     inputs, opened = list(source.inputs), zip(pieces, open_all(pieces, columns), strict=True)
     for number, parts in groupby(opened, key=lambda pair: pair[0].number):
         inputs[number] = _joined(inputs[number], [part for _, part in parts])
@@ -160,7 +160,7 @@ class _Abandoned(Exception):  # noqa: N818 (never reaches a caller)
 
 @dataclass(frozen=True, slots=True)
 class _DecodeTask:
-    """Decodes any piece by itself. Can be pickled."""
+    """Decodes single pieces. Can be pickled."""
 
     source: Source
     """The source."""

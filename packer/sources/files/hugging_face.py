@@ -26,7 +26,7 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes into the folder of a `Dataset`, and of a `DatasetDict`."""
 
 SAVED = (STATE, SPLITS)
-"""Files that tell that a folder was written by `save_to_disk`."""
+"""Files that show that a folder was written by `save_to_disk`."""
 
 REPORT = "tokenized.json"
 """Report that `packer tokenize` adds to the folder of a dataset."""
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     """Document i is row indices[i] of the files or the table; None for row i."""
 
     table: Any = None
-    """Table of `datasets` in place of files; its attribute `table` is a `pa.Table`."""
+    """Table of `datasets` instead of files; its attribute `table` is a `pa.Table`."""
 
     fingerprint: str | None = None
     """Fingerprint of the content of a dataset in memory; None for files."""

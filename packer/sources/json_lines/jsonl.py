@@ -215,7 +215,7 @@ def open_json_lines(path: AnyPath, name: str, columns: Columns, *, skips: bool =
 
 
 def open_usable_lines(path: AnyPath, name: str, columns: Columns) -> JsonLines:
-    """Open a file of JSON lines of which those that cannot be used are rejected; see `open_json_lines`."""
+    """Open a file of JSON lines, whose unusable lines are rejected; see `open_json_lines`."""
     return open_json_lines(path, name, columns, skips=True)
 
 

@@ -26,7 +26,7 @@ def line_fault(line: bytes, columns: Columns, *, has_labels: bool) -> DocumentEr
 
     Args:
         line: a line that is not blank.
-        columns: the columns to read; those beside the tokens are not checked.
+        columns: the columns to read; extra ones are not checked.
         has_labels: whether the first line has labels.
     """
     return _record_fault(line, columns, has_labels, shown) or _parser_fault(line, columns)
@@ -40,11 +40,11 @@ def parse_usable(
     Args:
         block: whole lines.
         columns: the columns to read.
-        types: types to try first for the columns beside the tokens; see `parse_block`.
+        types: types to try first for the extra columns; see `parse_block`.
         has_labels: whether the first usable line of the file has labels.
 
     Raises:
-        DocumentError: no type holds all values of a column beside the tokens.
+        DocumentError: no type holds all values of an extra column.
     """
     lines = [line for line in lines_of(block) if line.strip()]
     faults = {
@@ -116,7 +116,7 @@ def other_mask(row: int, mask: str) -> DocumentError:
 
 
 def _extra_fault(line: bytes, columns: Columns) -> DocumentError | None:
-    """Return the error for a value beside the tokens that cannot be kept, whatever the other lines hold, or None."""
+    """Return the error for a value of an extra column that cannot be kept, whatever the other lines hold, or None."""
     record = read_record(line) if columns.extra else {}
     try:
         for column in columns.extra:

@@ -1,4 +1,4 @@
-"""Arrow files and tables, whose documents are addressed where they lie and not copied.
+"""Arrow files and tables, whose documents are addressed in place and not copied.
 
 ipc.py              Arrow streams and files, on a disk or in object storage
 ipc_headers.py      headers of their messages in object storage, fetched without the bodies

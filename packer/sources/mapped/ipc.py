@@ -104,7 +104,7 @@ def open_ipc(path: AnyPath, name: str, columns: Columns) -> MappedLists | Compre
 
 
 def _fetch_structure(buffer: pa.Buffer, name: str, columns: Sequence[str], *, but_values_of: Sequence[str]) -> None:
-    """Fetch the columns of an object, of some lists of numbers all but the numbers."""
+    """Fetch the columns of an object; of some lists of numbers, everything but the numbers."""
     starts, lengths = array("q"), array("q")
     for batch, _ in _placed_batches(buffer, name, None):
         for column in columns:

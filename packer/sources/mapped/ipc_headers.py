@@ -1,11 +1,11 @@
 """Fetch the headers of the messages of an Arrow stream or file in object storage, without their bodies.
 
-pyarrow then reads record batches from memory of the size of the object, of which only the headers are there. It reads
-the bodies of compressed record batches at once, so that these must be known first. For that, a few fields of the
-headers are parsed here, as Arrow's `Message.fbs`, `File.fbs` and the layout of FlatBuffers define them.
+pyarrow then reads record batches from memory of the size of the object, which has only the headers. It reads the bodies
+of compressed record batches immediately, so these must be known first. For that, a few fields of the headers are parsed
+here, as Arrow's `Message.fbs`, `File.fbs` and the layout of FlatBuffers define them.
 
-The footer of a file says where its headers are, so that they are fetched together. The headers of a stream are fetched
-one after the other.
+The footer of a file says where its headers are, so they are fetched together. The headers of a stream are fetched one
+after the other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Headers(NamedTuple):
 def fetch_headers(buffer: pa.Buffer) -> Headers:
     """Fetch the headers of all messages, the dictionaries and the footer.
 
-    Where the object is damaged, it stops: pyarrow finds the fault at the same place.
+    If the object is damaged, this stops there; pyarrow finds the fault at the same place.
 
     Args:
         buffer: a mirror of the object.
@@ -80,7 +80,7 @@ def fetch_headers(buffer: pa.Buffer) -> Headers:
 
 
 def _fetch_listed(base: int, size: int, footer: memoryview) -> None:
-    """Fetch the headers that a footer lists all at once, and the dictionaries: one by one, each would be waited for.
+    """Fetch all headers and dictionaries that a footer lists together, because single requests would take long.
 
     Args:
         base: address of the object.

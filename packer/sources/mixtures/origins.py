@@ -1,4 +1,4 @@
-"""The source, document and copy behind each document of a mixture."""
+"""The source, document and copy that each document of a mixture comes from."""
 
 from __future__ import annotations
 

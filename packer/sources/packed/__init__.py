@@ -1,6 +1,6 @@
-"""A packed dataset as a source: its documents are taken out of the rows again, in the order of their numbers.
+"""A packed dataset as a source: its documents, taken out of the rows in the order of their numbers.
 
-open_packed.py       opens it, and says what the rows do not hold
+open_packed.py       opens it; refuses, or warns of, what the rows do not hold
 packed_rows.py       its shards, mapped
 segment_index.py     segments of all rows, sorted by document
 joined_segments.py   pieces of a document, put together

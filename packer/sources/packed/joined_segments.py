@@ -13,7 +13,7 @@ from packer.sources.packed.segment_index import SortedSegments
 
 
 class JoinedSegments(NamedTuple):
-    """Documents put together from segments, from each of which only the tokens that no earlier one has are taken.
+    """Documents put together from segments: each token is taken from the first segment that has it.
 
     Of the segments [0, 6) and [4, 10) of a document, the first gives 6 tokens and the second 4, from its third on. A
     repeated token has its label in the earlier segment, where it is trained.

@@ -1,4 +1,4 @@
-"""Open a packed dataset as a source: what it holds, what cannot come back, and what is refused."""
+"""Open a packed dataset as a source: what it holds, what cannot be recovered, and what is refused."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _refuse_unrestorable(folder: Path, manifest: Manifest) -> None:
 
 
 def _side(folder: Path, manifest: Manifest, columns: Columns) -> int | None:
-    """Return which side of preference pairs the columns are of; None for documents that are no pairs."""
+    """Return which side of preference pairs the columns belong to; None for documents that are not pairs."""
     sides = [columns_of_side(role).input_ids for role in ROLES]
     if columns.input_ids in sides and not manifest.options.pairs:
         raise PackerError(f"{folder} holds no preference pairs: leave --pairs out")

@@ -1,7 +1,7 @@
 """Documents of a packed dataset: taken out of its rows in the order of their numbers, split ones joined again.
 
 Rows hold documents in random order, so their boundaries are sorted first (`segment_index.py`), which takes 32 bytes a
-segment on disk. Then any range of documents can be decoded by itself: its segments are looked up, and their tokens are
+segment on disk. Then any range of documents can be decoded alone: its segments are looked up, and their tokens are
 gathered from the mapped shards.
 """
 

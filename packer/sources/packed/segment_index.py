@@ -73,7 +73,7 @@ class SegmentIndex:
     """Its manifest."""
 
     kept: Mapping[str, pa.DataType]
-    """Kept columns to hold beside the segments, and the types of their values."""
+    """Kept columns to store with the segments, and the types of their values."""
 
     kept_bytes: float
     """Approximate bytes of their values for a segment."""
@@ -173,7 +173,7 @@ class SegmentIndex:
 
 @dataclass(frozen=True, slots=True)
 class _SortTask:
-    """Writes any run by itself. Can be pickled."""
+    """Writes single runs. Can be pickled."""
 
     index: SegmentIndex
     like: Input

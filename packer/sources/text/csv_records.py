@@ -37,10 +37,10 @@ class CsvRecords(RecordReader):
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Record | DocumentError], int]]:
         """Yield records, about `BLOCK` characters at a time, with the bytes of the file up to the last of them.
 
-        A record with another number of fields than the header is the error for it.
+        A record with another number of fields than the header is replaced by the error for it.
 
         Raises:
-            DocumentError: the quotes are wrong, or the file is no UTF-8.
+            DocumentError: the quotes are wrong, or the file is not UTF-8.
         """
         with reading(self.file.name), _opened(self.path) as (text, position):
             sized = ((record, _size(record)) for record in _records(text, self.file.name))

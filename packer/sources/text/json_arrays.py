@@ -38,12 +38,12 @@ class JsonArray(RecordReader):
     """First object; None if the array is empty."""
 
     fault: SourceError | None = None
-    """Error for the first element if it is no valid object."""
+    """Error for the first element if it is not a valid object."""
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[list[Element], int]]:
         """Yield runs of objects, about `BLOCK` characters each, with the bytes of the file up to the last of them.
 
-        An element that is no object is the error for it.
+        An element that is not an object is replaced by the error for it.
 
         Raises:
             DocumentError: the array is not valid JSON.

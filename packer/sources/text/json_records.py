@@ -91,7 +91,7 @@ def open_json_records(path: AnyPath, name: str) -> RecordReader:
         name: its name in messages and in the manifest.
 
     Raises:
-        SourceError: a JSON array begins with no valid object.
+        SourceError: a JSON array does not begin with a valid object.
         PackerError: the file cannot be read.
     """
     with reading(name):

@@ -172,8 +172,8 @@ def open_text_pairs(
 
     Args:
         name: name of the source.
-        inputs: files, whose documents are the chosen answers, with the columns of `rejected_columns` beside them.
-        kept: columns with one value per pair to keep beside the tokens.
+        inputs: files, whose documents are the chosen answers, with `rejected_columns` as extra columns.
+        kept: further columns to keep, with one value per pair.
         tokenized: what shapes the tokens.
         pad_id: padding token of the tokenizer; None if unknown.
         skips: whether records that cannot be used are rejected, with both answers.
@@ -185,7 +185,7 @@ def open_text_pairs(
 
 
 def rejected_columns(rejected: Encoded) -> dict[str, pa.Array]:
-    """Return the columns that hold the rejected answers of records beside the chosen ones."""
+    """Return the extra columns that hold the rejected answers of records."""
     names = _tokens_of(_REJECTED, has_labels=rejected.labels is not None)
     return dict(zip(names, (rejected.input_ids, rejected.labels), strict=False))
 

@@ -52,12 +52,12 @@ class RecordReader(Protocol):
         return None
 
     def samples(self) -> Iterator[pa.Schema | Mapping[str, Any]]:
-        """Yield what `fields` is for each valid record in turn, so that a usable one tells the kind of the records."""
+        """Yield `fields` of each valid record in turn, to find one from which the kind of the records is known."""
         if self.fields is not None:
             yield self.fields
 
     def require(self, columns: Sequence[str]) -> None:
-        """Check that records have these columns, which are kept beside the tokens.
+        """Check that records have these columns, which are to be kept.
 
         Raises:
             PackerError: a column is missing, or the file cannot be read.

@@ -44,7 +44,7 @@ class TextInput(Input):
     reader: RecordReader
     encoder: Encoder
     kept: tuple[str, ...] = ()
-    """Columns kept beside the tokens."""
+    """Further columns to keep."""
 
     skips: bool = False
     """Whether records that cannot be used are rejected, with an empty document in the place of each."""
@@ -101,7 +101,7 @@ class TextInput(Input):
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        """Columns to read, for the tokens and beside them."""
+        """All columns to read."""
         return tuple(dict.fromkeys((*self.encoder.records.needed, *self.kept)))
 
     def _encode(self, block: tuple[Any, int]) -> Batch:
@@ -155,7 +155,7 @@ def open_text(
         text_column: the column with the text, or two joined by a comma, with prompt and completion; by default
             `text`, `prompt` and `completion`, `instruction`, `input` and `output`, `messages` or `conversations`,
             whichever exists.
-        keep: columns with a value for each document, to be kept beside the tokens.
+        keep: further columns to keep, with a value for each document.
         turns: also keep the column "turn_starts", with the tokens at which turns of chats begin; plain text has none.
         pairs: read preference pairs from `chosen`, `rejected` and, if it exists, `prompt`; `text_column` names others.
             Each pair makes two documents.
@@ -253,10 +253,10 @@ def _records_of(
 def _usable_records(
     reader: RecordReader, tell: Callable[[pa.Schema | Mapping[str, Any]], Records | None]
 ) -> Records | None:
-    """Return the columns that hold the text, given the first record of a file that tells; None without records.
+    """Return the columns that hold the text, given the first record from which they are known; None without records.
 
     Raises:
-        PackerError: none of the first records tells; with the error for the first of them.
+        PackerError: they are not known from any of the first records; with the error for the first of them.
     """
     first: PackerError | None = None
     for fields in islice(reader.samples(), _SAMPLES):

@@ -26,7 +26,7 @@ def encode_usable(
     Args:
         encoder: encoder of the records.
         records: a block of records.
-        kept: columns kept beside the tokens.
+        kept: further columns to keep.
         faults: errors for records that could not be decoded; their indices count from the first record.
 
     Returns:
