@@ -1,4 +1,4 @@
-"""Between Arrow and NumPy, nothing copied. pyarrow's own conversions import pandas where it is installed, for 0.1 s."""
+"""Conversions between Arrow and NumPy without copies. pyarrow's own import pandas where it is installed (0.1 s)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class _Compute:
-    """The functions of `pyarrow.compute`, which takes 0.06 s to import and which few packs need."""
+    """The functions of `pyarrow.compute`, which takes 0.06 s to import and is rarely needed."""
 
     def __getattr__(self, name: str) -> Any:
         import pyarrow.compute
@@ -43,7 +43,7 @@ def is_numeric(arrow_type: pa.DataType) -> bool:
 
 
 def as_numpy(array: pa.Array) -> NDArray[Any]:
-    """The values of an array of numbers that has no nulls, where they lie: read-only, of the array's own dtype.
+    """The values of an array of numbers without nulls, in place: read-only, of the array's own dtype.
 
     Booleans, which Arrow stores as bits, are copied.
     """
@@ -59,7 +59,7 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
 
 
 def as_arrow(values: NDArray[Any], is_valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array of the numbers of a contiguous array, where they lie; booleans are copied.
+    """An Arrow array of the numbers of a contiguous array, in place; booleans are copied.
 
     Args:
         values: numbers or booleans.
@@ -92,7 +92,7 @@ def strings(values: Sequence[str | None]) -> pa.StringArray:
 
 
 def of_one_type(values: Sequence[Any]) -> pa.Array | None:
-    """Values of Python as `pa.array` makes them, if all are texts, numbers of one type or booleans; nulls may be.
+    """Convert Python values as `pa.array` does, if all are texts, numbers of one type, or booleans; or null.
 
     Returns:
         The array; None if there are other values, or numbers or texts that are too large.
@@ -115,7 +115,7 @@ def of_one_type(values: Sequence[Any]) -> pa.Array | None:
 
 
 def written(value: pa.Scalar) -> str:
-    """Write a value as Python does, or name its type where Python has no such value: a date beyond the year 9999."""
+    """Write a value as Python does, or name its type if Python has no such value, as for dates beyond the year 9999."""
     try:
         return repr(value.as_py())
     except (OverflowError, ValueError):

@@ -28,7 +28,7 @@ def standard_library_texts() -> Iterator[tuple[str, str]]:
 def write_corpus(folder: Path) -> Path:
     """Tokenize the standard library and return the path of the tokens, `folder`/stdlib.arrow.
 
-    The tokenizer, a byte-level BPE that is trained on a sample of the files, is written beside it, with a
+    The tokenizer, a byte-level BPE that is trained on a sample of the files, is written to the same folder, with a
     tokenizer_config.json that names the token which ends a text.
     """
     import json

@@ -1,8 +1,8 @@
-"""Who runs the tasks of a stage.
+"""Engines, which run the tasks of a stage.
 
 A stage is a number of tasks, each of which leaves a file when it is done: a note, a decoded stream or a shard. Any
-process may run any task, even a second time, and leaves the same file. So one process or several can work through a
-stage, and what is left of an interrupted one is done by whoever comes next.
+process may run any task, even a second time, and leaves the same file. Therefore one process or several can work
+through a stage, and any later process can do what an interrupted one has left.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Watched: TypeAlias = Callable[[int, Callable[[], None]], Result]
 
 
 Done: TypeAlias = Callable[[Sequence[int]], Collection[int]]
-"""Function from numbers of tasks to those whose files are there. It is asked about many at once, because in object
-storage a question takes a request."""
+"""Function from numbers of tasks to those whose files exist. It is called with many numbers, because each call takes a
+request in object storage."""
 
 
 class Engine(Protocol):
@@ -33,7 +33,7 @@ class Engine(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes work on the same output. Files that they finished are then taken as they are."""
+        """Whether other processes work on the same output; files that they finished are then not checked again."""
 
     @property
     def is_local(self) -> bool:
@@ -42,7 +42,7 @@ class Engine(Protocol):
     def run(
         self, task: Callable[[int], Result], numbers: Sequence[int], watched: Watched[Result] | None = None
     ) -> Iterator[Result]:
-        """Run tasks; yield their results as they arrive, in any order. The first error ends all.
+        """Run tasks; yield their results as they arrive, in any order. The first error ends all tasks.
 
         Args:
             task: function of a number.
@@ -55,7 +55,7 @@ class Engine(Protocol):
 
         Args:
             tasks: numbers of the tasks of a stage.
-            done: which of some tasks have left their file; called again and again if processes share the work.
+            done: returns which of some tasks have left their file; called repeatedly if processes share the work.
         """
 
 

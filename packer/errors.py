@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class PackerError(Exception):
-    """A user's mistake or a machine's limit, in one line: the value, the limit and the remedy.
+    """A user's mistake or a machine's limit, described in one line: the value, the limit and the remedy.
 
     The command line prints it without a traceback and exits with 1. Line breaks, as in a name quoted from a damaged
     file, become spaces.
@@ -34,13 +34,13 @@ class OtherSourceError(PackerError):
 class SourceError(PackerError):
     """The content of the source is at fault, so that repeating the same command cannot help.
 
-    Whatever had been written of the output is removed.
+    The unfinished output is removed.
     """
 
 
 @contextmanager
 def python_names() -> Iterator[None]:
-    """Name options in errors as Python's functions do: "choose --long truncate" -> "choose long truncate"."""
+    """Name options in errors as in Python: "choose --long truncate" -> "choose long truncate"."""
     try:
         yield
     except PackerError as error:

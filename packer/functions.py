@@ -1,4 +1,4 @@
-"""The commands as functions of Python, with options as keyword arguments."""
+"""The commands as Python functions, with options as keyword arguments."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def pack(
         engine: "threads", or "ray" for a Ray cluster with the same storage.
         ray_address: address of the cluster, or "auto" for the one that this machine belongs to; None starts one here.
         rank: number of this process, from 0, if several pack into the same folder. They need not be on one machine.
-        ranks: number of these processes, or "env": both numbers as torchrun, Slurm or SkyPilot set them.
+        ranks: number of these processes, or "env" to read both numbers from the variables of torchrun, Slurm or
+            SkyPilot.
         rank_timeout: seconds without a sign of life after which other ranks take over.
         progress: callback, called as `progress(stage, done, total)`.
         options: `max_len`, the number of tokens in a row, and any other option of `packer pack`, under the same name.
@@ -104,9 +105,9 @@ def append(
 ) -> Manifest:
     """Append documents to a packed dataset in new shards, and return its manifest.
 
-    They are packed by themselves, with the options of the dataset, and their numbers go on where its documents end. Its
-    shards stay as they are, and until this returns, the dataset is the old one. The same call continues an interrupted
-    one.
+    They are packed separately, with the options of the dataset, and their numbers continue those of its documents.
+    Existing shards do not change, and until this returns, readers see the old dataset. The same call continues an
+    interrupted one.
 
     Args:
         packed: folder of the packed dataset.

@@ -1,7 +1,7 @@
 """Names of a package whose modules are imported when the name is first used.
 
-A command needs a part of most packages only: packing tokens needs no reader of text, and no report. A package that
-many modules import from therefore names the home of each of its names, and imports none of them itself.
+A command needs only a part of most packages: packing tokens needs neither a reader of text nor a report. Therefore a
+package from which many modules import lists the module of each of its names, and imports none of them itself.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def output_path(path: str | AnyPath) -> AnyPath:
     """Return the folder in which an output is built and swapped in: if the path is a link, the folder it leads to.
 
     Raises:
-        PackerError: the path is a circular link, or its name is not UTF-8; or it is no address of a store.
+        PackerError: the path is a circular link, its name is not UTF-8, or it is not a valid address of a store.
     """
     if is_remote(path):
         return any_path(path)
@@ -69,7 +69,7 @@ def output_path(path: str | AnyPath) -> AnyPath:
 
 
 def local_output(path: str | AnyPath, what: str) -> Path:
-    """Return the folder of an output that cannot lie in object storage; see `output_path`.
+    """Return the folder of an output that cannot be in object storage; see `output_path`.
 
     Args:
         path: path of the output.

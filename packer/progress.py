@@ -1,4 +1,4 @@
-"""How long work reports its progress. Imports nothing but the standard library."""
+"""Progress of long work. Imports nothing but the standard library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import Protocol
 
 STATUS = logging.getLogger("packer.status")
-"""Logger for work that has no measure of progress, such as compiling; the command shows it on terminals."""
+"""Logger for work whose progress cannot be measured, such as compiling; the command shows it on terminals."""
 
 
 class Progress(Protocol):

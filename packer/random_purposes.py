@@ -1,7 +1,7 @@
 """Purposes of random streams: each use of randomness has a number that is part of its key.
 
-Draws for different purposes are independent, also for the same seed. The numbers of the packer shape the bytes on disk,
-those of the loader the order of rows and the masks of a training run: another number gives other ones.
+Draws for different purposes are independent, even for the same seed. The numbers for packing determine the bytes on
+disk, those for loading the order of rows and the masks of a training run, so they must never change.
 """
 
 # the packer

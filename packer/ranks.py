@@ -1,8 +1,8 @@
 """Several processes, on one machine or many, that pack into the same folder: ranks 0 to N - 1 of N.
 
-Every rank runs the same program and comes to the same stages. It runs the tasks whose number modulo N is its own, and
-waits for those of the others by looking for the files that they leave. A rank that shows no sign of life is replaced:
-the others share its tasks.
+Every rank runs the same program, with the same stages. It runs the tasks whose number modulo N is its own, and waits
+for those of the others by looking for the files that they leave. The others share the tasks of a rank that shows no
+sign of life.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from packer.errors import PackerError
 from packer.signs_of_life import SignsOfLife
 
 FIRST_WAIT = 0.02
-"""Seconds between two looks at what others have done, at first."""
+"""Initial seconds between two checks of what others have done."""
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),  # torchrun; first, because it may itself be started by srun
@@ -51,7 +51,7 @@ def rank_of(rank: int | None, ranks: int | str | None, environ: Mapping[str, str
         environ: environment variables.
 
     Raises:
-        PackerError: only one of the two is given, a value is out of range, or "env" finds no variables.
+        PackerError: only one of the two is set, a value is out of range, or "env" finds no variables.
     """
     if ranks == "env":
         if rank is not None:
@@ -108,11 +108,11 @@ class Ranks(Threads):
         return self.signs.shown(self.rank, self.is_complete)
 
     def assigned(self, tasks: Sequence[int], done: Done) -> Iterator[list[int]]:
-        """Yield this rank's own tasks, then, while it waits for the others, tasks of ranks that have gone.
+        """Yield this rank's own tasks and then, while it waits for the others, tasks of ranks that have died.
 
         Raises:
             FinishedElsewhere: another rank has completed the output.
-            SourceError: another rank has found the source at fault.
+            SourceError: another rank has found a fault in the source.
         """
         pending = without(tasks, done(tasks))
         own = [task for task in pending if task % self.ranks == self.rank]
@@ -135,7 +135,7 @@ class Ranks(Threads):
             wait = min(2 * wait, self.signs.longest_wait)
 
     def _adopted(self, pending: Sequence[int]) -> list[int]:
-        """Return some of the tasks of ranks that have gone, which are dealt to those that are left."""
+        """Return this rank's share of the tasks of ranks that have died."""
         owners = {task % self.ranks for task in pending} - {self.rank}
         self.signs.look(sorted(owners))
         gone = {rank for rank in owners if not self.signs.is_alive(rank)}

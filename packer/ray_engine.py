@@ -18,7 +18,7 @@ RETRIES = 3
 """Times that Ray repeats a task whose worker or node died. Errors of the task itself are never repeated."""
 
 _ANSWERS_WITHIN = 10.0
-"""Seconds in which a cluster must answer."""
+"""Seconds within which a cluster must answer."""
 
 _AHEAD = 2
 """Tasks per core of the cluster that are submitted before their results are taken."""
@@ -135,6 +135,6 @@ def _probe(address: str | None) -> None:
 
 
 def _run(task: Callable[[int], Result], number: int, folder: str) -> Result:
-    """Run a task in a worker, where relative paths mean what they mean to the driver."""
+    """Run a task in a worker, in the driver's folder, so that relative paths have the same meaning."""
     os.chdir(folder)
     return task(number)

@@ -35,16 +35,16 @@ _FAILED = "failed "
 
 @dataclass(kw_only=True, slots=True)
 class SignsOfLife:
-    """The files by which ranks see each other."""
+    """The files by which ranks know that others are alive."""
 
     folder: AnyPath
     """Folder of the files."""
 
     patience: float
-    """Seconds without a sign after which a rank is taken for dead."""
+    """Seconds without a sign after which a rank is considered dead."""
 
     is_alone: bool = False
-    """Whether this process was not told that there are others."""
+    """Whether this process does not know of any others."""
 
     _looked: dict[int, tuple[str, float]] = field(default_factory=dict)  # in object storage
     _seen: dict[int, tuple[str, float]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class SignsOfLife:
 
     @property
     def longest_wait(self) -> float:
-        """Seconds between two looks at what others have done, at most."""
+        """Largest number of seconds between two checks of what others have done."""
         return self.interval if isinstance(self.folder, RemotePath) else _LONGEST_WAIT
 
     @contextlib.contextmanager
@@ -105,10 +105,10 @@ class SignsOfLife:
         self._write(word)
 
     def is_alive(self, rank: int) -> bool:
-        """Whether a rank has shown a sign recently; one that has never shown any has `patience` to come.
+        """Whether a rank has shown a sign recently; one that has never shown any may take `patience` to appear.
 
         Raises:
-            SourceError: the rank has found the source at fault since this one began.
+            SourceError: since this rank began, the other has found a fault in the source.
         """
         self.look([rank])
         now = time.monotonic()

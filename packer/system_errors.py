@@ -1,4 +1,4 @@
-"""Turn errors of the operating system into one line that names the remedy."""
+"""Turn errors of the operating system into one line with the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line. Each command is a file of its name, which imports what is heavy when it runs.
+"""The command line. Each command is in a file of its name, and imports heavy packages only when it runs.
 
 command.py           what all commands have in common
 declared_options.py  their options, from the declarations in `packer.options`
@@ -42,7 +42,7 @@ def command_named(name: str) -> click.Command:
 
 
 class _Commands(click.Group):
-    """The group of commands: imports the one that runs, and suggests --max-len alone for --max_len."""
+    """The group of commands: imports the one that runs, and for --max_len suggests only --max-len."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See `click.Group`."""

@@ -29,9 +29,9 @@ from packer.stores import AnyPath
 def append(packed: AnyPath, dataset: tuple[str, ...], tokenizer: str | None, as_json: bool, **values: Any) -> None:
     """Append the documents of DATASET to a PACKED dataset, in new shards.
 
-    They are packed with the options of PACKED, and numbered on. The shards that are there stay as they are. Several
-    paths are one dataset. Until the command ends, PACKED is the old dataset. An interrupted command continues where it
-    stopped when it is run again.
+    They are packed with the options of PACKED, and their numbers continue those of its documents. Existing shards do
+    not change. Several paths are read as one dataset. Until the command ends, readers see the old dataset. An
+    interrupted command continues where it stopped when it is run again.
     """
     from packer import pipeline
     from packer.ranks import rank_of

@@ -1,7 +1,7 @@
 """An error message for SIGBUS, the signal that ends a process when a memory-mapped file became shorter.
 
-Python raises no exception, because the page to be read no longer exists. The command line names the file, if it can
-be found among the mapped ones, and exits with 1. In a program that uses packer as a library the signal stays as it is.
+Python raises no exception, because the page to be read no longer exists. The command line names the file, if it can be
+found among the mapped ones, and exits with 1. In a program that uses packer as a library, the signal is not handled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def explained_bus_errors() -> Iterator[None]:
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain_and_exit)
     # subtle: a handler of the signal module would run later, in the main thread, and the access that failed would be
-    # repeated for ever. This handler runs at once, which is safe: the access that raised the signal holds no lock.
+    # repeated forever. This handler runs immediately, which is safe: the access that raised the signal holds no lock.
     before = libc.signal(signal.SIGBUS, ctypes.cast(handler, ctypes.c_void_p))
     try:
         yield

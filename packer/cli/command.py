@@ -1,4 +1,4 @@
-"""What all commands have in common: `--debug`, errors as one line, and options under headings."""
+"""The common part of all commands: `--debug`, errors as one line, and options under headings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packer.options.command_options import DebugOption
 from packer.options.headings import GENERAL, HEADINGS, REQUIRED
 
 GROUPED_FROM = 12
-"""Options from which a command lists them under headings."""
+"""Number of options from which a command lists them under headings."""
 
 NAME_WIDTH = 24
 """Width of the column of names under all headings."""

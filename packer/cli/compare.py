@@ -35,9 +35,9 @@ def compare(
 ) -> None:
     """Run all algorithms on DATASET and show the rows that each needs; nothing is written.
 
-    Algorithms that may take minutes for rows above 512 tokens are left out there unless --algorithm names them.
+    For rows above 512 tokens, algorithms that may take minutes are left out unless --algorithm names them.
 
-    DATASET is what `pack` takes, or a histogram: a file NAME.csv with the header length,count.
+    DATASET is a source as for `pack`, or a histogram: a file NAME.csv with the header length,count.
     """
     from packer import pipeline, report
 

@@ -1,6 +1,6 @@
 """`--config` and `--like`: options of a command from a file, or from a dataset that was packed before.
 
-What is given on the command line wins over the file, and the file over the dataset.
+The command line overrides the file, and the file overrides the dataset.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from packer.options import PackOptions, options_of
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NOT_IN_FILES = ("help", "as_json", "debug", "config", "like")
-_NOT_OF_DATASETS = ("weights", "chat_template")  # weights stand with the sources; a template is no file there
-_NEED_TOKENS = ("split_at", "untrained")  # change the number of rows, and are no options of commands without tokens
+_NOT_OF_DATASETS = ("weights", "chat_template")  # they belong to the sources, and are not a file there
+_NEED_TOKENS = ("split_at", "untrained")  # change the number of rows, and are not options of commands without tokens
 
 
 def like_option(function: Function) -> Function:

@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class UserPath(click.Path):
-    """A path in which `~` is the home folder, also where the shell does not expand it: in quotes and after `=`."""
+    """A path in which `~` is the home folder, even where the shell does not expand it: in quotes and after `=`."""
 
     def __init__(self, *, exists: bool = False, dir_okay: bool = True) -> None:
         super().__init__(exists=exists, dir_okay=dir_okay, path_type=Path)
@@ -42,13 +42,13 @@ class UserPath(click.Path):
 
 
 class FileContent(str):
-    """The content of a file, given in place of the file."""
+    """The content of a file, which was named on the command line."""
 
     __slots__ = ()
 
 
 class Content(UserPath):
-    """A file whose content is the value, or one of some names that stand for content."""
+    """A file whose content is the value, or the name of content that comes with packer."""
 
     def __init__(self, names: tuple[str, ...] = ()) -> None:
         super().__init__(exists=True, dir_okay=False)
@@ -112,7 +112,7 @@ class DeclaredOption(click.Option):
 
 
 def _help(option: Option, *, repeats: bool) -> str:
-    """The sentence of an option, with its choices where they do not stand beside its name, and its default in words."""
+    """The sentence of an option, with its choices unless they are shown next to its name, and its default in words."""
     about = option.about
     parts = [about.off if option.default is True and about.off is not None else about.help]
     if option.choices and about.metavar is not None:

@@ -1,4 +1,4 @@
-"""`packer doctor`: what this machine has for packing."""
+"""`packer doctor`: versions, resources and kernels of this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONAL = {
     "lightning": "training with Lightning",
     "torchdata": "its StatefulDataLoader",
 }
-"""Distributions that packer can do without, and what they are for."""
+"""Optional distributions, and what they are for."""
 
 
 @command(short_help="Show what this machine has for packing.")
@@ -93,7 +93,7 @@ def _kernel_cache() -> dict[str, Any]:
 
 
 def _compile_kernels() -> None:
-    """Pack, verify and compare small sources of every common type with compiled kernels, and run every algorithm."""
+    """Compile all kernels: pack, verify and compare small sources of every common type, and run every algorithm."""
     from tempfile import TemporaryDirectory
 
     import numpy as np

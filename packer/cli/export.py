@@ -1,4 +1,4 @@
-"""`packer export`: write a packed dataset as the files that another trainer reads."""
+"""`packer export`: write a packed dataset as files for another trainer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def export(packed: Path, as_json: bool, **values: Any) -> None:
     torchtune    tokens, labels, input_pos, seq_lens
     parquet      all columns as they are
 
-    Every shard becomes one file. An interrupted export leaves nothing that looks complete.
+    Every shard becomes one file. An interrupted export never looks complete.
     """  # noqa: D301  (an escaped b tells click to keep the lines)
     from packer import exporting
 

@@ -30,9 +30,8 @@ from packer.stores import AnyPath
 def materialize(index: AnyPath, sources: tuple[str, ...], as_json: bool, **values: Any) -> None:
     """Write the rows of an INDEX with their tokens.
 
-    INDEX is what `packer pack --index-only` wrote. The result is what the same command writes without --index-only,
-    and what appending the same documents makes of it. An interrupted command continues where it stopped when it is run
-    again.
+    INDEX is the output of `packer pack --index-only`. The result is the same as packing without --index-only, and
+    appending the same documents. An interrupted command continues where it stopped when it is run again.
     """
     from packer import pipeline
     from packer.ranks import rank_of

@@ -1,9 +1,9 @@
 """Errors as one line on stderr, and the exit codes.
 
 0    done
-1    the input, the data or the machine is at fault
+1    a fault in the input, the data or the machine
 2    wrong usage
-3    what was checked is not right (`verify`, `check`)
+3    a check failed (`verify`, `check`)
 130  interrupted (SIGINT); 143: terminated (SIGTERM)
 """
 
@@ -23,7 +23,7 @@ from packer.errors import PackerError
 from packer.system_errors import shortage_behind
 
 NOT_RIGHT = 3
-"""Exit code of a check whose result is that something is wrong."""
+"""Exit code of a check that has found something wrong."""
 
 
 @contextmanager

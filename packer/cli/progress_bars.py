@@ -49,11 +49,11 @@ _WORDS = {
 
 @contextmanager
 def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
-    """Show on stderr how far each stage is, and print log messages there.
+    """Show the progress of each stage on stderr, and print log messages there.
 
-    A terminal gets a bar for each stage that takes more than a second, and messages about work that has no measure,
-    such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A process that works
-    silently, because another one shows all this, prints only what concerns itself.
+    A terminal gets a bar for each stage that takes more than a second, and messages about work whose progress cannot be
+    measured, such as compiling. Anything else, such as the log of a cluster, gets a line every 15 seconds. A process
+    that works silently, because another one shows all this, prints only messages about itself.
     """
     log, handler = logging.getLogger("packer.ranks" if silently else "packer"), _LinesOnStderr()
     log.setLevel(logging.INFO)
@@ -72,8 +72,8 @@ def progress_bars(*, silently: bool = False) -> Iterator[Progress]:
 def _bars() -> Iterator[Progress]:
     """Draw bars.
 
-    "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears at
-    once, because algorithms report no progress while they run.
+    "solve auto" and "solve bfd" belong to one stage, "solve", and the bar shows which of them is running. It appears
+    immediately, because algorithms report no progress while they run.
     """
     kind, begun, bar = "", 0.0, None
 
@@ -106,7 +106,7 @@ def _new_bar(stage: str, done: int, total: int) -> tqdm[Any]:
 
     tqdm.monitor_interval = 0  # no monitor thread: where none can be started, tqdm would print a warning
     unit = _UNITS.get(stage.split()[0], "B")
-    width = shutil.get_terminal_size().columns  # 80 where the terminal says 0, for which tqdm draws nothing
+    width = shutil.get_terminal_size().columns  # 80 if the terminal reports 0, with which tqdm would draw nothing
     return tqdm(
         initial=done, total=total, desc=stage, unit=unit, unit_scale=unit != "alg", file=sys.stderr, ncols=width
     )
@@ -141,7 +141,7 @@ def _lines() -> Iterator[Progress]:
 
 
 class _LinesOnStderr(logging.Handler):
-    """Prints every log message as a line on stderr; those about the status on a terminal only."""
+    """Prints every log message as a line on stderr; messages about the status only on a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name != STATUS.name or sys.stderr.isatty():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check_report_files(
     *, report: Path | None, plot: Path | None = None, with_text: bool, tokenizer: str | None
 ) -> None:
-    """Check what can be checked before the work: that the files can be written, and that text can be shown.
+    """Check before the work begins that the files can be written, and that text can be shown.
 
     A file of another kind, such as a source whose name follows `--report` by mistake, is never replaced.
 
@@ -58,7 +58,7 @@ def text_decoder(*, with_text: bool, tokenizer: str | None) -> Callable[[Any], s
 def write_report_files(
     figures: ReportFigures, *, report: Path | None, plot: Path | None = None, plot_of: str = "rows"
 ) -> list[str]:
-    """Write the report and the plot that are asked for, and return a line about each.
+    """Write the requested report and plot, and return a line about each.
 
     Raises:
         PackerError: a file cannot be written, or the dataset has no such plot.
@@ -76,7 +76,7 @@ def write_report_files(
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file under another name and rename it, so that it never is half a file.
+    """Write a file under a temporary name and rename it, so that it is never incomplete.
 
     Raises:
         PackerError: the file cannot be written.

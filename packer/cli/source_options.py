@@ -32,7 +32,7 @@ _SOURCES = Option(
 
 
 def source_options(function: Function) -> Function:
-    """Add the argument DATASET, one or several paths, and `--source` for a mixture in its place."""
+    """Add the argument DATASET, one or several paths, and `--source` for a mixture instead."""
     function = click.option(cls=DeclaredOption, declared=_SOURCES)(function)
     return click.argument("dataset", nargs=-1)(function)
 

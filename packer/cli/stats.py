@@ -52,8 +52,8 @@ def stats(
 ) -> None:
     """Show how much padding DATASET has now, and how much when packed; or how full a packed dataset is.
 
-    It predicts as many rows as `pack` makes with the same options, also for mixtures, groups, pairs and
-    limits. Several row lengths are compared in a table, to choose one.
+    It predicts the number of rows that `pack` makes with the same options, also for mixtures, groups, pairs and
+    limits. Several row lengths are compared in a table.
     """
     source, weights = sources_and_weights(dataset, sources)
     files = values_of(PlotOptions, values) | {"report": values["report"]}
@@ -76,7 +76,7 @@ def stats(
 
 
 class _Found(NamedTuple):
-    """What is printed, as JSON or as text, and what a report shows; None if none is asked for."""
+    """Output as JSON and as text, and the figures of a report; None if no report is requested."""
 
     content: dict[str, object]
     text: str

@@ -25,10 +25,10 @@ from packer.options.command_options import JsonOption, OutputOptions
 @options(OutputOptions, without=("output",))
 @options(JsonOption)
 def tokenize(dataset: tuple[str, ...], as_json: bool, **values: Any) -> None:
-    """Tokenize DATASET once and keep the tokens, as datasets.save_to_disk would.
+    """Tokenize DATASET once and store the tokens in the format of datasets.save_to_disk.
 
-    DATASET is one path or several, as `pack` takes them with --tokenizer. Packing the output gives the same rows as
-    packing the text. An interrupted command continues where it stopped when it is run again.
+    DATASET is one path or several, as for `pack` with --tokenizer. Packing the output gives the same rows as packing
+    the text. An interrupted command continues where it stopped when it is run again.
     """
     from packer import pipeline
 

@@ -14,7 +14,7 @@ from packer.facts.totals import GroupTotals, Totals
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation(Facts):
-    """A generation, which was packed by itself."""
+    """A generation, which was packed separately."""
 
     source: SourceIdentity
     """Identity of its source."""
@@ -48,7 +48,7 @@ def joined_source(generations: Sequence[Generation]) -> SourceIdentity:
 def summed_totals(generations: Sequence[Generation], max_len: int) -> Totals:
     """Return the totals of all generations: sums, and the efficiency of all rows.
 
-    The lower bound is that of packing each generation by itself, which may be above that of all documents together.
+    The lower bound is that of packing each generation separately, which may be above that of all documents together.
 
     Args:
         generations: the generations.

@@ -22,7 +22,7 @@ Reason = Literal[
 ]
 """Why a record cannot be used. The names are part of the format:
 
-- unreadable: it does not parse, or is no object.
+- unreadable: it cannot be parsed, or is not an object.
 - missing_value: a column, or the content of a message, is missing or null.
 - wrong_type: a value has another type than expected, such as a number where text belongs.
 - invalid_text: text cannot be written as UTF-8, or the tokenizer refuses it.

@@ -1,4 +1,4 @@
-"""Identity of a source, which reveals changes to it; contains neither absolute paths nor times."""
+"""Identity of a source, by which changes to it are detected; contains neither absolute paths nor times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FileIdentity(Facts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextIdentity(Facts):
-    """Everything that shapes the tokens of text; the same for a folder and its copy on the Hub."""
+    """Everything that determines the tokens of text; equal for a folder and its copy on the Hub."""
 
     columns: tuple[str, ...]
     """Names of the columns that are read."""
@@ -48,13 +48,13 @@ class TextIdentity(Facts):
     """Version of the tokenizers library."""
 
     transformers: str | None = None
-    """Version of the transformers library; None if the tokenizer's files alone say how to tokenize."""
+    """Version of the transformers library; None if it was not needed."""
 
     chat_template: str | None = None
-    """xxh3-128 of the chat templates, hexadecimal; None if the text is no chat."""
+    """xxh3-128 of the chat templates, hexadecimal; None if the text is not a chat."""
 
     jinja2: str | None = None
-    """Version of the jinja2 library; None if the text is no chat."""
+    """Version of the jinja2 library; None if the text is not a chat."""
 
     today: str | None = None
     """Date of tokenizing, YYYY-MM-DD; None unless a chat template uses it."""

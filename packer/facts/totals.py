@@ -1,4 +1,4 @@
-"""Totals of a packed dataset: every document and token of the source, counted by what became of it."""
+"""Totals of a packed dataset: every document and token of the source, counted by what happened to it."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ OUT/.packer/lock        held while a process appends, or several ranks together,
                         replaces the dataset
 OUT/.packer/append-N/   generation N, built as a packed dataset is, with the manifest that the dataset will have
 
-`join_generation.py` puts a finished generation in place. What was begun stays when the claim ends without it. In object
-storage there is no lock: whoever begins generation N first makes it, and the manifest is replaced on a condition.
+`join_generation.py` moves a finished generation into the dataset. If the claim ends before that, the generation stays.
+In object storage there is no lock: the process that begins generation N first makes it, and the manifest is replaced
+only if it is still the one that was read.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def claim_append(out: AnyPath, *, prepare: Callable[[], None], shared: bool = Fa
 
     Args:
         out: folder of a complete packed dataset.
-        prepare: called first, while no other process has the dataset; in object storage, where nothing keeps others
-            out, it is called by each.
+        prepare: called first, while no other process has the dataset; in object storage, where others cannot be kept
+            out, each process calls it.
         shared: claim it together with other processes that do so.
 
     Raises:

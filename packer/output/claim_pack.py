@@ -27,7 +27,7 @@ def claim_pack(
         overwrite: replace a complete dataset in a folder, and discard an unfinished one that is damaged or has another
             request.
         shared: claim a folder together with other processes; what lies in object storage always is.
-        patience: seconds without a sign of life after which a process is taken for dead.
+        patience: seconds without a sign of life after which a process is considered dead.
 
     Raises:
         PackerError: the dataset is in use, damaged, of another request, complete, or not made by packer.
@@ -41,7 +41,7 @@ def claim_pack(
 
 
 def way_to_replace(out: AnyPath) -> str:
-    """Return what a user does to write a complete dataset anew, for a message."""
+    """Return how a user can replace a complete dataset, for a message."""
     if isinstance(out, RemotePath):
         return f"remove it first (`{removal_of(out)}`)"
     return "replace it with --overwrite"

@@ -1,7 +1,7 @@
 """Claim an output in object storage, to begin or resume a packed dataset there.
 
-There are no locks in a store. Whoever puts the request first, if absent, has begun the dataset, and all others join it
-if theirs is equal. Signs of life say whether it is still being written.
+There are no locks in a store. The process that writes the request first, if absent, begins the dataset, and others with
+an equal request join it. Signs of life show whether it is still being written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def claim_stored(out: RemotePath, request: Request, *, overwrite: bool, patience
         out: path of the dataset.
         request: request for it; an unfinished dataset is resumed only if its request is equal.
         overwrite: discard an unfinished dataset of another request.
-        patience: seconds without a sign of life after which a process is taken for dead.
+        patience: seconds without a sign of life after which a process is considered dead.
 
     Raises:
         PackerError: the dataset is complete, unfinished with another request, being written with another request, or
@@ -70,7 +70,7 @@ def refuse_replacing_stored(out: RemotePath) -> None:
 
 
 def _refuse_foreign(out: RemotePath) -> None:
-    holds_anything = out.exists()  # subtle: asked first, because another process may just begin it
+    holds_anything = out.exists()  # subtle: checked first, because another process may be about to begin it
     if holds_anything and not (out / WORK).is_dir():
         _refuse_finished(out)
         raise PackerError(f"{out} exists and is not {PACKED.name}: choose another --output")

@@ -1,9 +1,9 @@
-"""Put a finished generation in place, so that the dataset has it or has it not at every instant.
+"""Move a finished generation into its dataset, so that at every instant the dataset either has it or does not.
 
 The shards come into the dataset first, under names that its manifest does not list: by renames, or in object storage as
 copies that the store makes. Then the new manifest replaces the old one: by a rename, or by a put on the condition that
-the old one is still there. The small files that list all shards for `datasets` follow. Whoever is killed in between
-leaves `OUT/.packer/append-N`, from which the next append goes on.
+the old one is still there. The small files that list all shards for `datasets` follow. A process that is killed in
+between leaves `OUT/.packer/append-N`, from which the next append continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def finish_joining(out: AnyPath, *, sync: bool) -> None:
-    """Put a generation in place that an interrupted command had finished, and remove what others have left.
+    """Move a generation into the dataset that an interrupted command had finished, and remove leftovers of others.
 
     Args:
         out: claimed dataset.
@@ -60,7 +60,7 @@ def finish_joining(out: AnyPath, *, sync: bool) -> None:
 
 
 def join_generation(out: AnyPath, generation: int, *, sync: bool) -> None:
-    """Put the generation with this number in place, which is finished in its own folder.
+    """Move the generation with this number, which is finished in its own folder, into the dataset.
 
     Args:
         out: claimed dataset.
@@ -97,7 +97,7 @@ def changed_by_another(out: AnyPath) -> PackerError:
 
 
 def _bring(out: AnyPath, building: AnyPath, grown: Manifest, present: Manifest, *, sync: bool) -> None:
-    """Bring shards and lists of a generation into the dataset, which does not know them yet."""
+    """Move shards and lists of a generation into the dataset, whose manifest does not list them yet."""
     entries = grown.shards[len(present.shards) :]
     _move(out, building, {shard_name(number, len(entries)): entry.file for number, entry in enumerate(entries)})
     for name in grown.files:

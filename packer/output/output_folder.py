@@ -43,7 +43,7 @@ class OutputFolder:
     """Path of the finished output."""
 
     building: Path
-    """Folder to write files to: `out` itself, or a hidden folder beside it."""
+    """Folder to write files to: `out` itself, or a hidden folder next to it."""
 
     kind: Kind
     """Kind of the output."""
@@ -52,7 +52,7 @@ class OutputFolder:
     """Whether files and folders are fsynced."""
 
     is_shared: bool = False
-    """Whether other processes write to it, too, so that no file that looks left over may be removed."""
+    """Whether other processes write to it, too, so files that look left over must not be removed."""
 
     @property
     def work(self) -> Path:
@@ -115,7 +115,7 @@ class OutputFolder:
             replace_folder.sync_folder(folder)
 
     def put(self, temporary: Path, name: str) -> None:
-        """Give a written file its place and name in the output."""
+        """Move a written file to its final name in the output."""
         temporary.rename(self.building / name)
         self.sync_folder(self.building)
 

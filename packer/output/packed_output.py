@@ -119,7 +119,7 @@ class PackedOutput(OutputFolder):
 
 
 def names_in(folder: Path) -> frozenset[str]:
-    """Return the names of all files in a folder, so that one listing says which of very many there are.
+    """Return the names of all files in a folder, because one listing is cheaper than many single checks.
 
     There are none in a missing folder: another process has completed the output, and removed it.
     """

@@ -83,7 +83,7 @@ def restore(out: Path, kind: Kind) -> None:
 
 
 def prepare_beside(building: Path, out: Path, kind: Kind) -> None:
-    """Prepare the hidden folder in which a replacement of `out` is built, so that work can begin or resume."""
+    """Prepare the hidden folder in which a replacement of `out` is built, to begin or resume."""
     if building.is_symlink():
         building.unlink()
     elif (building / WORK).is_dir():
@@ -130,7 +130,7 @@ def refuse_mount_point(out: Path) -> None:
 
 
 def sibling(out: Path, role: str) -> Path:
-    """Return the path of a hidden folder beside `out`: rows, new -> .rows.packer-new."""
+    """Return the path of a hidden folder next to `out`: rows, new -> .rows.packer-new."""
     whole = Path(os.path.abspath(out))  # noqa: PTH100 ("." has no name, and links must stay)
     return whole.parent / f".{whole.name}.packer-{role}"
 

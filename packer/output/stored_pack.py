@@ -7,8 +7,8 @@ OUT/.packer/ranks/                signs of life
 OUT/.packer/ID/                   spill, notes and committed, as in a local folder; ID is a hash of the request, so that
                                   what a process of another request may still write is never read
 
-Every process is a rank, because there are no locks: one by itself is rank 0 of 1. All that a process needs to go on is
-in the store, so any machine can do so.
+Every process is a rank, because there are no locks: a single one is rank 0 of 1. Everything that is needed to resume is
+in the store, so any machine can do that.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class StoredPack:
 
     @property
     def is_shared(self) -> bool:
-        """True: nothing keeps other processes out."""
+        """True: other processes cannot be kept out."""
         return True
 
     @property
@@ -179,7 +179,7 @@ class StoredPack:
             )
 
     def _write_beside(self, name: str, content: bytes) -> None:
-        """Write a small file; only who still has the request replaces one that another command has left."""
+        """Write a small file; one that another command has left is replaced only if the request is still this one's."""
         path = self.out / name
         try:
             path.write_bytes(content, if_absent=True)

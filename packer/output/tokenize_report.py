@@ -35,7 +35,7 @@ class TokenizeReport(Facts):
     """The tokenizer's padding token, or its end-of-sequence token, or 0."""
 
     options: Mapping[str, object]
-    """Names of the columns kept beside the tokens, under the key "keep", and "on_error" unless it is the default."""
+    """Names of the columns to keep, under the key "keep", and "on_error" unless it is the default."""
 
     text: TextIdentity
     """Everything that shapes the tokens."""

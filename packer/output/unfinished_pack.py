@@ -1,4 +1,4 @@
-"""What packing needs of an unfinished packed dataset, whether it is a local folder or lies in object storage."""
+"""Interface of an unfinished packed dataset, in a local folder or in object storage, as packing uses it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class UnfinishedPack(Protocol):
         """Return a context that yields a local path to write to; see `put` and `commit`. An exception removes it."""
 
     def put(self, temporary: Path, name: str) -> None:
-        """Give a written file its place and name in the dataset."""
+        """Move a written file to its final name in the dataset."""
 
     def write_note(self, name: str, content: bytes, *, lasting: bool) -> None:
         """Write a file into `notes`, completely or not at all.

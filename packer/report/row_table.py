@@ -139,9 +139,9 @@ def render_row(
 
 
 def render_text(segments: Sequence[RowSegment], *, decode: Decode | None = None, color: bool = False) -> str:
-    """Return all tokens of segments, with those that are trained told from their context.
+    """Return all tokens of segments, with trained ones distinguished from their context.
 
-    Trained tokens are bold and context is dim; without color, trained tokens stand between [[ and ]].
+    Trained tokens are bold and context is dim; without color, trained tokens are between [[ and ]].
 
     Args:
         segments: segments of a row.

@@ -93,12 +93,12 @@ def verify_packed(folder: AnyPath, progress: Progress, engine: Engine = Threads(
 
 
 def _is_appended(path: AnyPath, digest: str) -> bool:
-    """Whether a small file is still to be put in place by an append, which has replaced the manifest."""
+    """Whether an append that has replaced the manifest must still move a small file into the dataset."""
     return path.is_file() and hash_file(path) == digest
 
 
 def _names_appended(building: AnyPath) -> frozenset[str]:
-    """Return the names of the files that an append is putting in place, before it replaces the manifest."""
+    """Return the names of the files that an append is moving into the dataset, before it replaces the manifest."""
     try:
         return frozenset(names_listed(json.loads((building / MANIFEST).read_bytes())))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -127,7 +127,7 @@ class CheckedShard:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardCheck:
-    """Checks any shard by itself. Can be pickled."""
+    """Checks single shards. Can be pickled."""
 
     folder: AnyPath
     """The dataset."""
@@ -173,7 +173,7 @@ def _verify_shard(
         manifest: manifest of the dataset.
         out_items: (max_len + 1,) counts of segments, to which those of the shard are added.
         documents: documents that may be in it; None for any.
-        copy: local copy of the shard, to be read in its place.
+        copy: local copy of the shard, to be read instead.
     """
     path = copy or folder / entry.file
     if path.is_file() and path.stat().st_size == entry.bytes and hash_file(path) != entry.xxh3_128:

@@ -46,7 +46,7 @@ def _formatted(value: object) -> str:
 
 
 def manifest_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each contradiction within a manifest, or with the files for `datasets` beside it."""
+    """Yield a sentence for each contradiction within a manifest, or with the files for `datasets`."""
     for part in parts_of(manifest):
         for fault in _part_faults(part):
             yield in_generation(part, fault)

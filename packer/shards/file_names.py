@@ -76,6 +76,6 @@ def appending_folder(folder: AnyPath, generation: int) -> AnyPath:
 
 
 def is_appended_to(folder: AnyPath) -> bool:
-    """Whether a generation of a packed dataset was begun, and is not in place."""
+    """Whether a generation was begun, but is not part of the packed dataset yet."""
     work = folder / ".packer"
     return work.is_dir() and any(path.name.startswith("append-") for path in work.iterdir())

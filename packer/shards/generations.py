@@ -59,7 +59,7 @@ def keys_of(manifest: Manifest) -> list[str]:
 
 
 def in_generation(part: Manifest, sentence: str, *, source: object = None) -> str:
-    """Return a sentence about a part of a dataset with the generation that it is about, if there are several.
+    """Return a sentence about a part of a dataset, with the number of its generation if there are several.
 
     Args:
         part: the part.
@@ -128,7 +128,7 @@ def with_generation(manifest: Manifest, added: Manifest) -> tuple[Manifest, Mapp
 
 
 def with_files(manifest: Manifest) -> tuple[Manifest, Mapping[str, bytes]]:
-    """Return a description that lists the small files beside the shards, and the content of these."""
+    """Return a manifest that lists the other small files of the dataset, and their contents."""
     from xxhash import xxh3_128_hexdigest
 
     files = files_beside(manifest)

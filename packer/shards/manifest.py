@@ -29,7 +29,7 @@ from packer.stores import AnyPath, RemotePath
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartOfSet:
-    """Where a generation lies in its dataset."""
+    """Position of a generation in its dataset."""
 
     generation: int = 0
     """Its number, from 0."""
@@ -61,13 +61,13 @@ class Manifest:
     """Shards in order; the rows of each continue those of the one before. A tuple, or a `ShardTable` of very many."""
 
     files: Mapping[str, str]
-    """xxh3-128 of the small files beside the shards, by name."""
+    """xxh3-128 of the other files of the dataset, by name."""
 
     generations: tuple[Generation, ...] = ()
     """Generations, if there are several; `source` and `totals` are then those of all together."""
 
     part: PartOfSet | None = None
-    """Where the rows lie in a dataset of several generations; only if this describes one of them. Not in the file."""
+    """Position of the rows in a dataset of several generations, if this describes one. Not stored in the file."""
 
     @property
     def format_version(self) -> int:

@@ -15,7 +15,7 @@ from packer.shards.file_names import MOST_SHARDS, all_shard_names, rejected_name
 from packer.shards.option_kinds import OPTIONS
 
 IN_MANIFEST, IN_TABLE, INDEX_ONLY, GROWN = FORMAT_VERSIONS = 1, 2, 3, 4
-"""Format versions: the entries of the shards are in the manifest, or in a table beside it; in either place, but the
+"""Format versions: the entries of the shards are in the manifest, or in a table next to it; in either place, but the
 shards have no tokens; with or without tokens, in either place, but there are several generations. Nothing else differs.
 """
 

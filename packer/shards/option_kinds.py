@@ -15,7 +15,7 @@ def _kind_of(option: Option) -> Kinds:
 
 
 def option_kinds(declaration: type) -> dict[str, Kinds]:
-    """Return the kinds of declared options by name, with "?" behind the name of each that may be absent."""
+    """Return the kinds of declared options by name, with "?" after the name of each that may be absent."""
     options = options_of(declaration)
     return {name if option.is_required else f"{name}?": _kind_of(option) for name, option in options.items()}
 

@@ -74,7 +74,7 @@ def _damage_named(path: AnyPath) -> Iterator[None]:
 
 
 def _read_table(path: AnyPath, digest: str, ends: Sequence[int]) -> ShardTable:
-    """Read the entries of very many shards from the file beside the manifest.
+    """Read the entries of very many shards from the table.
 
     Raises:
         PackerError: the file is missing, or was changed.
@@ -98,7 +98,7 @@ def _read_table(path: AnyPath, digest: str, ends: Sequence[int]) -> ShardTable:
 
 
 def _refuse_irregular(folder: Path, listed: Iterable[Iterable[str]]) -> None:
-    """Raise a PackerError if a listed file is something other than a regular file; one that is missing is not.
+    """Raise a PackerError if a listed file exists and is not a regular file.
 
     The folder is listed once instead of looking at each of 100,000 files.
     """
@@ -182,7 +182,7 @@ def open_shard(folder: AnyPath, entry: ShardEntry, manifest: Manifest, copy: Pat
         folder: the dataset.
         entry: entry of the shard.
         manifest: manifest of the dataset.
-        copy: local copy of the shard, to be mapped in its place.
+        copy: local copy of the shard, to be mapped instead.
 
     Raises:
         PackerError: the file is missing, or its size, rows or columns contradict the manifest.

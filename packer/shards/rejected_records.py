@@ -32,7 +32,7 @@ def read_rejected(path: AnyPath) -> Iterator[RejectedRecord]:
 def rejected_faults(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     """Yield a sentence for each reason that the list and the totals of the manifest count differently.
 
-    A mixture counts a document once per copy, and need not take it at all, so that its counts are not compared.
+    A mixture counts a document once per copy, and may not take it at all, so its counts are not compared.
     """
     recorded = manifest.totals.documents_rejected
     if recorded is None or manifest.options.weights:

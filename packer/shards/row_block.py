@@ -23,7 +23,7 @@ class RowBlock:
     """Lists of the token columns that the segments come from: shape (segments,)."""
 
     kept_lists: NDArray[np.int64]
-    """Lists of the kept columns that they come from; others if tokens were copied out of their source before."""
+    """Lists of the kept columns that they come from; they differ if tokens were copied out of their source before."""
 
     documents: NDArray[np.int64]
     """Documents of the segments, numbered in their own source: shape (segments,)."""

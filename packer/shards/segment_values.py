@@ -87,7 +87,7 @@ class SegmentValues:
             gather_bytes(source.kept_tokens[name].addresses, spans, values.itemsize, values.view(np.uint8))
 
     def columns(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> SourceColumns:
-        """Return the values as columns, whose list s is the document of segment s, of which nothing else is there.
+        """Return the values as columns, whose list s is the document of segment s, with only that segment.
 
         Args:
             starts: (segments,) first token of each segment in its document.

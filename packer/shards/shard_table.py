@@ -1,4 +1,4 @@
-"""Entries of very many shards: a table in a file of its own, beside the manifest.
+"""Entries of very many shards: a table in a file of its own, next to the manifest.
 
 JSON with an entry for each of 100,000 shards takes seconds to read, and this table milliseconds. It is an Arrow IPC
 stream, uncompressed, with the fields of `ShardEntry` as columns except for `file`, which follows from the number of the
@@ -31,7 +31,7 @@ _SCHEMA = pa.schema([(name, pa.int64()) for name in _LEAST] + [("xxh3_128", pa.b
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ShardTable(Sequence[ShardEntry]):
-    """A sequence of entries that are made when they are asked for, from columns."""
+    """A sequence of entries, which are made from columns when they are requested."""
 
     _counts: Mapping[str, NDArray[np.int64]]
     _hashes: bytes
@@ -56,7 +56,7 @@ class ShardTable(Sequence[ShardEntry]):
 
         Raises:
             TypeError: a column is missing or of another type, or a value is out of range.
-            ValueError, OSError: the content is no Arrow stream.
+            ValueError, OSError: the content is not an Arrow stream.
             MemoryError: a damaged length asks for too much.
         """
         table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
@@ -133,14 +133,14 @@ class ShardTable(Sequence[ShardEntry]):
 
 
 def column_of(shards: Sequence[ShardEntry], name: str) -> NDArray[np.int64]:
-    """Return a numeric field of all entries of a manifest, in a time that suits very many."""
+    """Return a numeric field of all entries of a manifest; fast also for very many."""
     if isinstance(shards, ShardTable):
         return shards.column(name)
     return np.array([getattr(entry, name) for entry in shards], np.int64)
 
 
 def hashes_of(shards: Sequence[ShardEntry]) -> NDArray[np.void]:
-    """Return the xxh3-128 of all entries of a manifest, 16 bytes each, in a time that suits very many."""
+    """Return the xxh3-128 of all entries of a manifest, 16 bytes each; fast also for very many."""
     if isinstance(shards, ShardTable):
         return shards.hashes
     return np.frombuffer(bytes.fromhex("".join(entry.xxh3_128 for entry in shards)), f"V{_HASH_BYTES}")
@@ -152,7 +152,7 @@ def kept_shards(entries: Sequence[ShardEntry], ends: Sequence[int] = ()) -> Sequ
 
 
 def files_beside(manifest: Manifest) -> dict[str, bytes]:
-    """Return the content, by name, of the small files beside the shards that depend on these and the source."""
+    """Return the content, by name, of the small files of a dataset that depend on its shards and its source."""
     table = {manifest.table_name: manifest.shards.to_bytes()} if isinstance(manifest.shards, ShardTable) else {}
     return datasets_files(manifest.source, all_shard_names(*manifest.shard_ends)) | table
 

@@ -1,4 +1,4 @@
-"""Check which segments share a row: at most max_segments, limits, pairs side by side, groups together or apart."""
+"""Check which segments share a row: at most max_segments, within limits, pairs adjacent, groups together or apart."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@
 - `dataset_figures`: figures of a dataset before packing
 - `packed_figures`: figures of a packed dataset
 - `row_mixing`: how mixed rows are, and how evenly attention is divided among them
-- `row_limits`: how full rows are of what `--limit` limits
+- `row_limits`: use of limited columns (`--limit`)
 - `row_lengths`: figures of the same documents in rows of several lengths, to choose max_len by
 - `report_figures`: everything that a report in HTML shows
-- `model_work`: work of a 7B model on rows, of which attention is a share
+- `model_work`: work of a 7B model on rows, and the share of attention in it
 - `row_figures` and `algorithm_comparison`: figures of each algorithm's rows
 
 Importing this package imports none of them.

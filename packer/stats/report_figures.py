@@ -138,7 +138,7 @@ class ReportFigures:
     """Numbers for each row."""
 
     row_lengths: RowLengths | None
-    """Rows of several lengths; None if they cannot be told from the rows that exist."""
+    """Rows of several lengths; None if they cannot be derived from the rows that exist."""
 
     rows: tuple[ShownRow, ...]
     """Rows drawn at random, in their order."""

@@ -1,4 +1,4 @@
-"""The choice of max_len: what rows of several lengths cost the same documents."""
+"""The choice of max_len: costs of the same documents in rows of several lengths."""
 
 from dataclasses import asdict, dataclass
 

@@ -1,4 +1,4 @@
-"""How full rows are of what `--limit` limits: images, for example."""
+"""Use of limited columns (`--limit`), such as the number of images in a row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitUse:
-    """What the rows hold of a column that is limited."""
+    """Use of a limited column by the rows."""
 
     column: str
     """Name of the column."""

@@ -1,20 +1,20 @@
 """Text and chats to tokens and labels; `tokenizers` is imported on use, `transformers` only if it is needed.
 
 text_columns.py          columns that hold a text, a prompt and its completion, or a conversation
-messages.py              checks of their values
+messages.py              checks of the values in these columns
 conversations.py         records to conversations; messages that are context only
 rendering.py             conversations to text, by a chat template
-message_ends/            where messages end in that text, and what the assistant wrote
-tokens.py                text to tokens, and where in them given characters begin
-word_tokens.py           the same by a memory of words, where few cores are there
-token_places.py          where among tokens a character begins
-text_encoder.py          all of it, batch by batch
+message_ends/            where messages end in the rendered text, and what the assistant wrote
+tokens.py                text to tokens, and the tokens at which given characters begin
+word_tokens.py           the same with a memory of words, for machines with few cores
+token_places.py          the token at which a character begins
+text_encoder.py          records to tokens and labels, batch by batch
 pair_columns.py          columns that hold preference pairs
 pair_encoder.py          preference pairs to tokens and labels
 tokenizer_identity.py    what shapes the tokens, for a manifest
 load_tokenizer.py        tokenizers by path or Hub id
 tokenizer.py             a tokenizer, with transformers or without
-tokenizer_folder.py      tokenizers whose files say everything
+tokenizer_folder.py      tokenizers that can be opened without transformers
 tokenizer_classes.py     classes of transformers that take a tokenizer.json as it is
 tokenizer_content.py     the content of a tokenizer, whichever way it was made
 template_environment.py  chat templates, compiled as transformers does

@@ -1,7 +1,7 @@
 """Records to conversations: system prompt, tools, template arguments, and the messages that are context only.
 
-A message may say whether it is trained: by `weight`, 0 or 1, in OpenAI's fine-tuning format and in ShareGPT, and by
-`train`, true or false, in Axolotl's. Otherwise, --train-on decides.
+A message may have a field that says whether it is trained: `weight`, 0 or 1, in OpenAI's fine-tuning format and in
+ShareGPT, or `train`, true or false, in Axolotl's. Otherwise, --train-on decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from packer.text.rendering import Chat
 from packer.text.text_columns import SYSTEM, TEMPLATE_KWARGS, TOOLS
 
 _NO_TEXT = {"role", "name", "weight", "train"}
-"""Fields of a message that are no part of what it says."""
+"""Fields of a message that are not part of its content."""
 
 
 def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn, row: int) -> Chat:
@@ -50,10 +50,10 @@ def chat_of(record: Mapping[str, Any], columns: Sequence[str], train_on: TrainOn
 
 
 def _system_message(parts: Sequence[Sequence[Message]], system: Any, row: int) -> list[Message]:
-    """Return the system prompt of a column beside the messages, as in ShareGPT; "" and null mean that there is none.
+    """Return the system prompt in a column of its own, as in ShareGPT; "" and null mean that there is none.
 
     Raises:
-        TextError: it is no text, or the conversation begins with another system prompt.
+        TextError: it is not text, or the conversation begins with another system prompt.
     """
     first = next(chain.from_iterable(parts), None)
     if system is None or first is None or not (system := text_of(system, f"'{SYSTEM}'", row)):
@@ -78,7 +78,7 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
         row: number of the document, for errors.
 
     Raises:
-        TextError: a weight is neither 0 nor 1, or contradicts `train_on`; or an answer that is trained says nothing.
+        TextError: a weight is neither 0 nor 1, or contradicts `train_on`; or a trained answer is empty.
     """
     masked, number = [], 0
     for column, messages in parts:
@@ -103,7 +103,7 @@ def _masked_messages(parts: Sequence[tuple[str, Sequence[Message]]], train_on: T
 
 
 def _is_empty_answer(message: Message) -> bool:
-    """Whether a message is of the assistant, and has nothing that a template could write, such as tool calls."""
+    """Whether a message is of the assistant, and has nothing that a template could write, not even tool calls."""
     return message["role"] == "assistant" and not any(message[name] for name in message.keys() - _NO_TEXT)
 
 

@@ -21,11 +21,11 @@ _NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"  # silences `warning_advice` an
 def open_tokenizer(path_or_id: str) -> Tokenizer:
     """Open a tokenizer by path (a folder or tokenizer.json) or Hub id.
 
-    A tokenizer.json with a tokenizer_config.json beside it is opened as the folder, because only the configuration
-    names the end-of-sequence token and the chat template. Code that comes with a tokenizer (`auto_map`) is never run.
+    A tokenizer.json next to a tokenizer_config.json is opened as the folder, because only the configuration names the
+    end-of-sequence token and the chat template. Code that comes with a tokenizer (`auto_map`) is never run.
 
     Raises:
-        PackerError: there is no such tokenizer, or it needs code of its own.
+        PackerError: there is no such tokenizer, or it needs its own code.
     """
     path_or_id = expanded(path_or_id)
     path = Path(path_or_id)
@@ -113,7 +113,7 @@ def _check_templates(config: Path) -> None:
 
 
 def _download(hub_id: str) -> Path | None:
-    """Return the folder of a tokenizer of the Hub, with those files that are known; None if it cannot be had.
+    """Download those files of a tokenizer of the Hub that are known; return their folder, or None if that fails.
 
     Raises:
         Exception: the Hub has no such tokenizer, or does not answer; transformers itself would retry for half a minute.
@@ -124,5 +124,5 @@ def _download(hub_id: str) -> Path | None:
         HfApi().model_info(hub_id, timeout=_TIMEOUT)
     try:
         return Path(snapshot_download(hub_id, allow_patterns=[*FILES], etag_timeout=_TIMEOUT))
-    except Exception:  # transformers tries by itself, and says why it fails
+    except Exception:  # transformers tries again, and says why it fails
         return None

@@ -87,11 +87,11 @@ def messages_of(value: Any, column: str, row: int) -> list[Message]:
     """Check a conversation and give every message a `role` and, unless it has none, a `content`.
 
     The fields `from` and `value` of ShareGPT become `role` and `content`; `human` is the user and `gpt` the assistant.
-    An `observation` is of a tool, and the content of a `function_call`, JSON with the name and arguments of one call or
-    of several, becomes the `tool_calls` of the assistant. All other fields are left for the chat template.
+    An `observation` becomes a message of a tool. The content of a `function_call`, JSON with the name and arguments of
+    one call or several, becomes the `tool_calls` of the assistant. All other fields are left for the chat template.
 
     Raises:
-        TextError: it is no list of messages, or a role is unknown.
+        TextError: it is not a list of messages, or a role is unknown.
     """
     if not isinstance(value, list):
         what = "null" if value is None else f"a {type(value).__name__}"
@@ -143,9 +143,9 @@ def _is_plain(message: Message) -> bool:
 
 
 def plain(value: Any, where: str, row: int) -> Any:
-    """Return a value as JSON has it; what JSON does not have, such as a time of Arrow, becomes the name of its type.
+    """Return a value as JSON types; values that JSON does not have, such as Arrow times, become their type's name.
 
-    Chat templates come from anywhere, and objects of Python have methods that jinja2's sandbox does not know.
+    Chat templates may be untrusted, and Python objects have methods that jinja2's sandbox does not know.
 
     Raises:
         TextError: the value is nested too deeply.

@@ -1,4 +1,4 @@
-"""Columns that hold preference pairs: two answers, and their prompt beside them or at the beginning of both."""
+"""Columns that hold preference pairs: two answers, with their prompt in a third column or at the beginning of both."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _NAMED = "name them by --text-column, as in question,chosen,rejected"
 
 
 def recognize_pairs(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
-    """Tell which columns hold preference pairs, and where their prompts are.
+    """Find the columns that hold preference pairs and their prompts.
 
-    Answers are strings or lists of messages. If there are prompts of the same kind, the answers follow them. Otherwise
-    both begin with the prompt; so they do if they are messages beside a prompt that is a string, as in UltraFeedback.
+    Answers are strings or lists of messages. If there are prompts of the same kind, the answers follow them. Otherwise,
+    both answers begin with the prompt, also if they are messages and a prompt column holds strings, as in
+    UltraFeedback.
 
     Args:
         fields: the schema, or a first record.

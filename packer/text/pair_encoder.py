@@ -1,8 +1,8 @@
-"""Preference pairs to tokens and labels: both answers of a record, each behind the prompt that they share.
+"""Preference pairs to tokens and labels: both answers of a record, each after the prompt that they share.
 
 Loss covers what follows the prompt, which has the same tokens on both sides. It ends where TRL's DPOTrainer ends it: at
-the first token in which either side differs from the prompt tokenized alone. If there is no prompt in a column of its
-own, it is what both sides begin with: messages, or characters.
+the first token in which either side differs from the prompt tokenized alone. If no column holds the prompt, it is what
+both sides begin with: messages, or characters.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PairEncoder(Encoder):
         return replace(_side(both, 0), rejected_answers=_side(both, 1))
 
     def _tokenize(self, chunk: Chunk) -> list[tuple[list[int], list[Place]]]:
-        """Tokenize both sides, and begin the answers of both behind the tokens that they share with their prompt."""
+        """Tokenize both sides, and begin the answers of both after the tokens that they share with their prompt."""
         found = super()._tokenize(chunk)
         if chunk.cuts is None:
             return found
@@ -66,7 +66,7 @@ class PairEncoder(Encoder):
         return found
 
     def _written(self, columns: dict[str, list[Any]], first_row: int) -> Chunk:
-        """Make a chunk of answers as text, each behind its prompt."""
+        """Make a chunk of answers as text, each after its prompt."""
         texts, cuts = [], []
         for record, row in self._records(columns, first_row):
             sides = [text_of(record[column], f"'{column}'", row) for column in self.records.columns]
@@ -83,7 +83,7 @@ class PairEncoder(Encoder):
         return Chunk(first_row, texts, cuts if self.has_labels else None)
 
     def _rendered(self, columns: dict[str, list[Any]], first_row: int) -> Chunk:
-        """Make a chunk of answers as messages, each rendered behind its prompt by the chat template."""
+        """Make a chunk of answers as messages, each rendered after its prompt by the chat template."""
         assert self._template is not None
         texts, cuts = [], []
         for record, row in self._records(columns, first_row):
@@ -148,7 +148,7 @@ class PairEncoder(Encoder):
         return value
 
     def _check_beginning(self, shared: list[Message], prompt: str | None, row: int) -> None:
-        """Check that both sides begin with a prompt, and that it holds a prompt that is a string beside messages.
+        """Check that both sides begin with a prompt, which contains the prompt of the record if that is a string.
 
         Raises:
             TextError: they do not.
@@ -185,9 +185,9 @@ def _prompt(chunk: Chunk, at: int) -> str:
 
 
 def _ends_in_spaces(prompt: str) -> bool:
-    """Whether a prompt may have other tokens by itself although a token ends with it on both sides.
+    """Whether a prompt may have other tokens if tokenized alone, although a token ends with it on both sides.
 
-    Tokenizers in the manner of GPT-2 split "a  b" into "a", " " and " b", but "a  " into "a" and "  ".
+    Tokenizers like that of GPT-2 split "a  b" into "a", " " and " b", but "a  " into "a" and "  ".
     """
     return prompt.endswith(" ") or (prompt[-2:].isspace() and len(prompt) > 1)
 

@@ -15,7 +15,7 @@ from packer.text.text_columns import TEMPLATE_KWARGS
 from packer.text.tokenizer import Tokenizer
 
 CHOICE = f"choose a template by --chat-template ({', '.join(BUILT_IN_TEMPLATES)}, or a file)"
-"""Remedy if a chat template is missing or unfit."""
+"""Remedy if a chat template is missing or unsuitable."""
 
 # arguments of transformers' apply_chat_template
 _GIVEN = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize")
@@ -44,10 +44,10 @@ class Chat:
 
 
 class Templates:
-    """A tokenizer's chat templates, or one given in their place.
+    """A tokenizer's chat templates, or another one used instead.
 
     Raises:
-        PackerError: there is no template, or one is no text; or a built-in one needs tokens that there are not.
+        PackerError: there is no template, or one is not text; or a built-in one needs tokens that the tokenizer lacks.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str | None = None) -> None:
@@ -147,7 +147,7 @@ def _arguments(chat: Chat) -> dict[str, Any]:
 
 
 def _quotes(reason: str, chat: Chat, error: Exception) -> bool:
-    """Whether the reason of an error may quote text of a chat; the template's own sentences need not."""
+    """Whether the reason of an error may quote text of a chat; messages that the template itself raises do not."""
     from jinja2 import TemplateError
 
     if not isinstance(error, TemplateError):

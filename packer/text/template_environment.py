@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
 
 BEGIN_GENERATED, END_GENERATED = "\U000f5afe", "\U000f5aff"
-"""Private-use characters that are written around what {% generation %} encloses, if that is asked for."""
+"""Private-use characters that are written around what {% generation %} encloses, on request."""
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _NAMES_OF_CALLS = {"caller", "varargs", "kwargs"}  # which mean something else within a call
@@ -45,8 +45,8 @@ def parsed(source: str, *, marked: bool = False) -> nodes.Template:
 def _environment(marked: bool) -> Environment:
     """Make the environment of `transformers.utils.chat_template_utils`.
 
-    Templates come with tokenizers from anywhere. They see JSON types only, cannot change them, and get no names of
-    Python's that would lead out of the sandbox.
+    Templates come with tokenizers, which may be untrusted. They see JSON types only, cannot change them, and get no
+    Python names that would lead out of the sandbox.
     """
     from jinja2 import TemplateError, nodes
     from jinja2.exceptions import SecurityError
@@ -55,7 +55,7 @@ def _environment(marked: bool) -> Environment:
     from jinja2.utils import Namespace
 
     class Sandbox(ImmutableSandboxedEnvironment):
-        """Reads `message.role` at once; the class it derives from looks for an attribute of the dictionary first."""
+        """Reads `message.role` directly; the class it derives from first looks for an attribute of the dictionary."""
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:

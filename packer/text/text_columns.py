@@ -24,7 +24,7 @@ TRAIN_ON: dict[Kind, tuple[TrainOn, ...]] = {
 
 SYSTEM, TOOLS, TEMPLATE_KWARGS = "system", "tools", "chat_template_kwargs"
 OF_CHATS = (SYSTEM, TOOLS, TEMPLATE_KWARGS)
-"""Columns that are read beside messages."""
+"""Columns that are read in addition to messages."""
 
 ALPACA, ALPACA_INPUT = ("instruction", "output"), "input"
 """Columns of the Alpaca format; the prompt is the instruction followed by the input, if there is one."""
@@ -64,7 +64,7 @@ class Records:
 
 
 def recognize(fields: pa.Schema | Mapping[str, Any], name: str, text_column: str | None = None) -> Records:
-    """Tell what kind of documents a source holds, by the names and types of its columns.
+    """Find out what kind of documents a source holds, from the names and types of its columns.
 
     Args:
         fields: the schema, or a first record.

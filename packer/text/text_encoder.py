@@ -37,7 +37,7 @@ class TextOptions:
     train_on: TrainOn | None = None
     """What is trained; None: the assistant's turns in chats, completions of prompts, every token of plain text."""
     chat_template: str | None = None
-    """A Jinja template in place of the tokenizer's own."""
+    """A Jinja template to use instead of the tokenizer's own."""
     eos: bool = True
     """Whether to end texts and completions with the end-of-sequence token, so that a model learns to stop."""
     mixed: bool = False

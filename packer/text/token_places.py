@@ -1,4 +1,4 @@
-"""Where among a text's tokens its characters are."""
+"""Places of characters among the tokens of a text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):
-    """Where among a text's tokens a character begins."""
+    """Place of a character among the tokens of a text."""
 
     token: int
     """The first token that holds the character or a later one; the number of tokens if none does."""

@@ -22,13 +22,13 @@ class Tokenizer:
     special_tokens: Mapping[str, str]
     """Special tokens by name, such as `eos_token`; chat templates read them by these names."""
     chat_template: Any = None
-    """A chat template, several by name, or whatever the configuration has in their place; None without one."""
+    """A chat template, several by name, or whatever else the configuration has; None without one."""
     backend: RustTokenizer | None = None
     """The tokenizer in Rust; None if there is none."""
     content: Content | None = None
     """Content of the tokenizer in Rust, if it was opened without transformers."""
     pretrained: PreTrainedTokenizerBase | None = None
-    """The tokenizer of transformers, which may do more than the one in Rust; None if its files say everything."""
+    """The tokenizer of transformers, which may do more than the one in Rust; None if it is not needed."""
 
     @property
     def eos_token_id(self) -> int | None:

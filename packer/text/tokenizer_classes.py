@@ -1,8 +1,8 @@
 r"""What classes of transformers make of a tokenizer.json, for those that take it as it is.
 
-Versions differ. Up to 4, a class reads the tokenizer from the file, and some write its post-processor anew; from 5 on,
-most classes take the vocabulary only and build the rest. A class is listed here if both come to the same: if the file
-has the very settings that the class would build.
+Versions differ. Up to 4, a class reads the tokenizer from the file, and some replace its post-processor; from 5 on,
+most classes take only the vocabulary and build the rest. A class is listed here if both give the same result, because
+the file has exactly the settings that the class would build.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What shapes the tokens of a tokenizer in Rust, whichever way it was made."""
+"""Everything that determines the tokens of a tokenizer in Rust, however it was made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OTHER = ("version", "truncation", "padding", "post_processor")
 
 
 class Content(NamedTuple):
-    """Content of a tokenizer, without what comes around the tokens of a text."""
+    """Content of a tokenizer, except for the tokens that it adds around those of a text."""
 
     settings: dict[str, Any]
     """`added_tokens`, `normalizer`, `pre_tokenizer`, `decoder` and `model` as in a tokenizer.json, written in one way;
@@ -34,7 +34,7 @@ def content_of(backend: Tokenizer) -> Content:
 
 
 def settled(part: Any) -> Any:
-    """Write settings that mean the same in one way.
+    """Write settings that mean the same in the same way.
 
     Examples:
         >>> settled({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
@@ -49,5 +49,5 @@ def settled(part: Any) -> Any:
     return {
         name: None if value == "" and name in ("continuing_subword_prefix", "end_of_word_suffix") else settled(value)
         for name, value in part.items()
-        if name != "trim_offsets"  # of offsets behind a post-processor only
+        if name != "trim_offsets"  # of offsets after a post-processor only
     }

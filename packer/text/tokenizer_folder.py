@@ -1,7 +1,7 @@
-"""Tokenizers whose files say everything, so that transformers, which takes seconds to import, is not needed.
+"""Tokenizers that can be opened from their files alone, without transformers, which takes seconds to import.
 
-`open_complete` gives what `AutoTokenizer` would, or None as soon as it meets anything that it does not know: a key, a
-class, a kind of model, a special token that is not in the file. transformers opens these.
+`open_complete` returns what `AutoTokenizer` would, or None if it finds anything unknown: a key, a class, a kind of
+model, or a special token that is not in the file. transformers then opens the tokenizer.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _KNOWN = {
     *("spaces_between_special_tokens", "split_special_tokens", "stride", "strip_accents", "tokenize_chinese_chars"),
     *("tokenizer_class", "truncation_side", "truncation_strategy", "use_default_system_prompt"),
 }
-"""Keys of a tokenizer_config.json that are taken into account below, or do not shape tokens."""
+"""Keys of a tokenizer_config.json that are taken into account below, or do not affect tokens."""
 
 
 class _Config(NamedTuple):
-    """What is written beside a tokenizer.json."""
+    """Content of the files that come with a tokenizer.json."""
 
     values: dict[str, Any]
-    """Content of tokenizer_config.json; older tokenizers have special tokens in a file of their own, which wins."""
+    """Content of tokenizer_config.json; in older tokenizers, special tokens in another file take precedence."""
     kind: TokenizerClass
     """The class that it names."""
     chat_template: Any
-    """As in transformers: files win over tokenizer_config.json, and several templates are a dictionary."""
+    """As in transformers: files take precedence over tokenizer_config.json, and several templates are a dictionary."""
     added_ids: Mapping[str, Any]
     """Content of added_tokens.json, which older tokenizers have."""
 
@@ -60,7 +60,7 @@ def open_complete(folder: Path, name: str) -> Tokenizer | None:
         name: path or Hub id of the tokenizer, for messages.
 
     Returns:
-        None if its files do not say everything, or cannot be read.
+        None if its files do not suffice, or cannot be read.
     """
     try:
         config = _read_config(folder)
@@ -84,11 +84,11 @@ def open_complete(folder: Path, name: str) -> Tokenizer | None:
 
 
 def _read_config(folder: Path) -> _Config | None:
-    """Read all files but the tokenizer itself; None if one holds what is not known.
+    """Read all files except the tokenizer itself; None if one holds something unknown.
 
     Raises:
         OSError: the configuration cannot be read.
-        ValueError: a file is no JSON, or no text.
+        ValueError: a file is not JSON, or not text.
     """
     values = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     older, added, model = (
@@ -117,7 +117,7 @@ def _read_config(folder: Path) -> _Config | None:
 
 
 def _chat_template(folder: Path, configured: Any) -> Any:
-    """Return the chat templates; a list of them only if it is none that transformers takes."""
+    """Return the chat templates; as a list only if transformers would not accept it."""
     found = {}
     if (folder / "chat_template.jinja").is_file():
         found["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def _parsed(text: str) -> RustTokenizer | None:
 
 
 def _special_tokens(config: _Config, padding: Any) -> dict[str, str] | None:
-    """Return special tokens by name; None if one is no token."""
+    """Return special tokens by name; None if one is not a token."""
     values = {**config.kind.special_tokens, **config.values}
     if padding is not None:
         values.setdefault("pad_token", padding["pad_token"])

@@ -1,4 +1,4 @@
-"""What shapes the tokens, for a manifest: without paths, and the same for a folder and its copy on the Hub."""
+"""Identity of the tokens of text, for a manifest: without paths, and equal for a folder and its copy on the Hub."""
 
 from __future__ import annotations
 

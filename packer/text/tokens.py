@@ -20,7 +20,7 @@ _PROBES = ("a", "Hello, world!\n", "  Two  spaces \u00e9\u4e2d\U0001f600 42")
 
 
 class TextTokens:
-    """A tokenizer that adds nothing by itself, and tells what it would have added.
+    """A tokenizer that adds no tokens, but knows which ones it would have added.
 
     Args:
         tokenizer: changed in place: it no longer adds tokens, pads or truncates.

@@ -1,12 +1,12 @@
 r"""Tokens of ASCII text by a memory of words, for byte-level tokenizers of a known kind.
 
 Such a tokenizer cuts text at its added tokens, what is between them into words by a regular expression, and each word
-into tokens by its merges. The `tokenizers` library does the first two anew for every text, keeping track of offsets;
-they take most of its time. In ASCII, `\p{L}`, `\p{N}` and `\s` are a few characters, normalization changes nothing, and
-Python's `re` finds the same words. The tokens of a word come from the library, once. What lies between two added tokens
-and is not ASCII is left to it, too.
+into tokens by its merges. The `tokenizers` library repeats the first two steps for every text, keeping track of
+offsets; they take most of its time. In ASCII, `\p{L}`, `\p{N}` and `\s` are a few characters, normalization changes
+nothing, and Python's `re` finds the same words. The tokens of a word come from the library, once. Text between two
+added tokens that is not ASCII is left to the library, too.
 
-This takes a third of the library's processor time, but one core only, as it runs in Python: see `is_quicker`.
+This takes a third of the library's processor time, but uses only one core, because it runs in Python: see `is_quicker`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FEW_CORES = 2
 
 
 def is_quicker() -> bool:
-    """Whether few cores are there for tokens, which the library uses all of, as many as its settings allow."""
+    """Whether there are so few cores that a memory of words is quicker than the library, which uses many."""
     if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("0", "false", "off", "no", "n", "f"):
         return True
     allowed = os.environ.get("RAYON_NUM_THREADS", "")
@@ -160,7 +160,7 @@ class WordTokens:
 
 
 class _KnownWords(dict[str, list[int]]):
-    """Tokens by word; a word that is not there is given to the model of the tokenizer."""
+    """Tokens by word; unknown words are passed to the model of the tokenizer."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sections that account: for every token, and for the sources of a mixture."""
+"""Sections that account for every token, and for the sources of a mixture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: sections and their style in one file, under a policy that allows nothing else."""
+"""The page: sections and their style in one file, with a content security policy that allows nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECTIONS: dict[str, Callable[[ReportFigures], Section | None]] = {
 """Function that makes each section, in the order of the page."""
 
 TOKENS_A_SECOND = 10_000
-"""Tokens that a GPU trains on in a second, until the reader enters another number."""
+"""Tokens per second and GPU, until the reader enters another number."""
 
 _LISTED = 40
 """Segments that are listed in the table below the rows."""
@@ -101,7 +101,7 @@ def _ways(figures: ReportFigures) -> list[tuple[str, str, float, int, str]]:
 
 
 def _row_data(figures: ReportFigures) -> dict[str, Any]:
-    """Return what the script tells of segments: for each row, values of all segments one after the other."""
+    """Return what the script shows of segments: for each row, values of all segments one after the other."""
     return {
         "maxLen": figures.stats.max_len,
         "sources": [part.name for part in figures.stats.mixture],
@@ -148,7 +148,7 @@ def _listed_segment(row: ShownRow, index: int, figures: ReportFigures) -> list[s
 
 
 def _json(content: object) -> str:
-    """Return JSON that ends no element of HTML early: < is written as an escape."""
+    """Return JSON that cannot end an HTML element early: < is written as an escape."""
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -161,7 +161,7 @@ def _asset(name: str) -> str:
 
 
 def _code(text: str) -> Markup:
-    """Return a sentence as HTML, with what stands between backticks as code."""
+    """Return a sentence as HTML, with text between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 

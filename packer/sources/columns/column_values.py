@@ -1,4 +1,4 @@
-"""Values of extra columns: read from JSON and converted to one type, with errors that name a value that does not fit."""
+"""Values of extra columns: read from JSON and converted to one type, with errors that name a misfit."""
 
 from __future__ import annotations
 

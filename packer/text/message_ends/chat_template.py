@@ -2,9 +2,9 @@
 
 If the template marks answers by {% generation %}, what is marked is trained. Otherwise, an answer begins where the
 rendering of the messages before it ends, with the generation prompt, and ends where the rendering of the messages up
-to it ends. That is what a model is given and what it has to write: the token that ends its turn is trained, and a
-newline that the template writes behind that, too. The text is never searched: if one of these renderings is not the
-beginning of the whole, the chat is refused.
+to it ends. These are the model's input and what it has to write: the token that ends its turn is trained, and so is a
+newline that the template writes after it. The text is never searched: if the whole does not begin with one of these
+renderings, the chat is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LocatedChat:
     trained: list[Span] | None
     """What is trained, in order; None if everything is."""
     turn_starts: list[int] | None
-    """Where messages begin, ascending from 0; None if not asked for. What precedes the first message belongs to it."""
+    """Where messages begin, ascending from 0; None if not requested. Text before the first message belongs to it."""
 
 
 class ChatTemplate:
@@ -54,9 +54,9 @@ class ChatTemplate:
             chat: the conversation.
             train_on: "assistant", "completion" (all that follows the first `chat.first` messages) or "all"; messages
                 in `chat.masked` are not trained.
-            turns: find where messages begin. A message begins where the rendering of those before it ends, if that is
-                the beginning of the whole. Otherwise it begins no turn: the template writes it into what comes before
-                (answers of several tools, a system prompt), or rewrites that.
+            turns: find where messages begin. A message begins where the rendering of those before it ends, if the whole
+            begins with that. Otherwise it does not begin a turn: the template writes it into what comes before
+            (answers of several tools, a system prompt), or rewrites that.
 
         Raises:
             TextError: the template refuses the chat, or the places cannot be found exactly.
@@ -83,7 +83,7 @@ class ChatTemplate:
         chat, text, starts = one.chat, one.text, [0]
         if one.ends is not None:
             starts += one.ends[:-1]
-        elif not self._prompts.of(chat).always:  # a prompt behind every beginning would count as a part of it
+        elif not self._prompts.of(chat).always:  # a prompt after every beginning would count as a part of it
             for count in range(1, len(chat.messages)):
                 before = self.templates.attempt(chat, chat.messages[:count])
                 if isinstance(before, str) and text.startswith(before) and starts[-1] < len(before):
@@ -91,7 +91,7 @@ class ChatTemplate:
         return sorted({*starts} - {len(text)}) or [0]
 
     def _tagged(self, one: RenderedChat) -> list[Span]:
-        """Find what the template's tags enclose, behind the prompt."""
+        """Find what the template's tags enclose, after the prompt."""
         chat, spans = one.chat, one.generated
         if spans is None:
             text, spans = split_at_marks(chat.row, self.templates.render(chat, marked=True))
@@ -137,8 +137,8 @@ class ChatTemplate:
     def _answers_by_ends(self, one: RenderedChat, turns: list[int]) -> list[Span] | None:
         """Find answers without further renderings; None if that is not possible.
 
-        A template that tells `ends` writes the same generation prompt behind every message of every chat, and nothing
-        behind the last message without a request.
+        A template for which `ends` are known writes the same generation prompt after every message of every chat, and
+        nothing after the last message without a request.
         """
         chat, text, ends = one.chat, one.text, one.ends
         if ends is None or 0 in turns:
@@ -153,7 +153,7 @@ class ChatTemplate:
         return spans if is_exact else None
 
     def _completion(self, one: RenderedChat) -> list[Span]:
-        """Find everything behind the prompt, which is rendered with the generation prompt."""
+        """Find everything after the prompt, which is rendered with the generation prompt."""
         chat = one.chat
         before = self._rendered_prompt(chat, chat.first)
         start = _end_of(before, one, chat.first, is_prompt=True)
@@ -180,16 +180,16 @@ class ChatTemplate:
         return [(ends[turn], ends[turn + 1]) for turn in turns]
 
     def _rendered_prompt(self, chat: Chat, count: int) -> str:
-        """Render the first messages with the generation prompt: what the model is given before it writes."""
+        """Render the first messages with the generation prompt: the model's input before it writes."""
         if count == 0 and isinstance(self.templates.attempt(chat, [], prompt=True), Exception):
             raise _without_beginning(chat)
         return self.templates.render(chat, count, prompt=True)
 
     def _check_end(self, one: RenderedChat, before: str) -> None:
-        """Check that the whole does not end in a generation prompt that nobody asked for.
+        """Check that the whole does not end in a generation prompt that was not requested.
 
-        If the template appends a prompt on request only, the prompt is known from `before`, what the model was given.
-        Otherwise, a further message must leave the text as it is, because it would replace a prompt.
+        If the template appends a prompt on request only, the prompt is known from `before`, the model's input.
+        Otherwise, another message must leave the text unchanged, because it would replace a prompt.
         """
         chat, text = one.chat, one.text
         self._refuse_prompts(chat)
@@ -223,10 +223,10 @@ def _end_of(part: str, one: RenderedChat, turn: int, *, is_prompt: bool = False)
         part: the rendering.
         one: the whole chat.
         turn: number of the message that the rendering is for, for errors.
-        is_prompt: whether it is what the model is given before it writes this message.
+        is_prompt: whether it is the model's input before it writes this message.
 
     Raises:
-        TextError: the whole begins otherwise.
+        TextError: the whole does not begin with it.
     """
     if one.text.startswith(part):
         return len(part)

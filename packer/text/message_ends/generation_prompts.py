@@ -1,13 +1,13 @@
-r"""What a chat template appends behind the last message: a generation prompt on request, and parts of it always.
+r"""What a chat template appends after the last message: a generation prompt on request, and parts of it always.
 
 A prompt that is appended without a request must not be taken for the end of the last turn. In
 
     {% for message in messages %}...{% endfor %}<|im_start|>assistant\n{% if add_generation_prompt %}<think>{% endif %}
 
-the text `<|im_start|>assistant\n` follows an answer at the end, does not follow one that a question comes after, and is
-part of the prompt. Short chats show that; they have the tools and arguments of the chat in question, as prompts depend
-on these (`enable_thinking`). Renderings alone cannot tell a tail of `<|im_start|>` from the beginning of a question;
-where the template's syntax tells what comes behind the loop over messages, that is compared, too.
+the text `<|im_start|>assistant\n` follows an answer at the end, does not follow an answer before a question, and is
+part of the prompt. Short chats show that; they have the tools and arguments of the chat in question, because prompts
+depend on these (`enable_thinking`). Renderings alone cannot distinguish a tail of `<|im_start|>` from the beginning of
+a question; if the template's syntax shows what comes after the loop over messages, that is compared, too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _WORD = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|\w+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationPrompt:
-    """What a template appends behind the last message."""
+    """What a template appends after the last message."""
 
     requested: str
-    """What it writes behind a question only on request; "" if nothing or unknown."""
+    """What it writes after a question only on request; "" if nothing or unknown."""
     always: bool | None
     """Whether it appends a part of the prompt without a request, too; None if unknown."""
 
@@ -82,7 +82,7 @@ def _holds_lists(chat: Chat) -> bool:
 
 
 def _shares_tail(answered: str, prompted: str) -> bool:
-    """Whether what comes behind the loop over messages, if that is known, is a part of the prompt."""
+    """Whether what comes after the loop over messages, if that is known, is a part of the prompt."""
     tail, prompt = (text_behind_messages(text) for text in (answered, prompted))
     if tail is None or prompt is None or not tail.strip():
         return False
@@ -90,7 +90,7 @@ def _shares_tail(answered: str, prompted: str) -> bool:
 
 
 def _shares_words(answered: str, followed: str, prompted: str) -> bool | None:
-    """Whether something that is in the prompt comes behind the last answer, and not before another question.
+    """Whether something that is in the prompt comes after the last answer, and not before another question.
 
     Args:
         answered: rendering of a question and an answer.

@@ -1,4 +1,4 @@
-"""Templates that tell by tags what the assistant writes: {% generation %} ... {% endgeneration %}."""
+"""Templates that mark what the assistant writes by tags: {% generation %} ... {% endgeneration %}."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def has_generation_tags(source: str) -> bool:
 
 @lru_cache(64)
 def tags_stand_alone(source: str) -> bool:
-    """Whether a rendering with marks is the template's text and the marks: nothing reads what the tags enclose.
+    """Whether a rendering with marks is the template's text plus the marks: nothing reads what the tags enclose.
 
-    This holds if tags stand in conditions and loops only, not in macros, captured text or filters.
+    This holds if tags are in conditions and loops only, not in macros, captured text or filters.
     """
     from jinja2 import TemplateError, nodes
 
@@ -50,7 +50,7 @@ def split_at_marks(row: int, marked: str) -> tuple[str, list[tuple[int, int]]]:
         marked: a rendering with marks.
 
     Raises:
-        TextError: they are no pairs.
+        TextError: they are not pairs.
     """
     text, *pieces = marked.split(BEGIN_GENERATED)
     if END_GENERATED in text:

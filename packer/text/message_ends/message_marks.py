@@ -1,4 +1,4 @@
-r"""One rendering that tells where every message ends: by a copy of the template that writes a mark behind each.
+r"""One rendering that tells where every message ends: by a copy of the template that writes a mark after each.
 
 Most templates write something, then one message after the other in a loop, then the generation prompt. If nothing in
 the loop or before it looks ahead, the template writes the same for the first messages of a chat as for these in the
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _END, _LOOKED_AHEAD, _START = "\U000f5afd", "\U000f5afc", "\U000f5afb"
 _FIRST_BYTES = _END.encode()[:3]
 _AFTER = {"add_generation_prompt", "bos_token", "eos_token", "pad_token", "unk_token"}
-"""Names that the statements behind the loop may read."""
+"""Names that the statements after the loop may read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class RenderedChat:
     text: str
     ends: list[int] | None = None
     """Where the renderings of its first message, its first two, ... end in the text; None if this rendering does not
-    tell."""
+    show it."""
     generated: list[tuple[int, int]] | None = None
-    """Spans in {% generation %} tags; None if there are no tags or this rendering does not tell."""
+    """Spans in {% generation %} tags; None if there are no tags, or this rendering does not show them."""
 
 
 def render_with_ends(templates: Templates, chat: Chat, *, ends: bool = True) -> RenderedChat:
@@ -83,7 +83,7 @@ def render_with_ends(templates: Templates, chat: Chat, *, ends: bool = True) -> 
 
 @lru_cache(64)
 def mark_ends(source: str) -> str | None:
-    """Make a copy of a template that writes marks behind messages; None if it may always look ahead.
+    """Make a copy of a template that writes marks after messages; None if it may always look ahead.
 
     It writes another mark where a condition may look ahead, and a third one before a loop that may leave out the first
     message. Without these, its text is that of the template.
@@ -112,7 +112,7 @@ def ends_of(marked: str, count: int) -> list[int] | None:
         count: number of messages.
 
     Returns:
-        None if the template looked ahead, left out more than the first message, or wrote something behind the last.
+        None if the template looked ahead, left out more than the first message, or wrote something after the last.
     """
     head, start, body = marked.rpartition(_START)
     *pieces, rest = body.split(_END)
@@ -123,7 +123,7 @@ def ends_of(marked: str, count: int) -> list[int] | None:
 
 
 def text_behind_messages(marked: str) -> str | None:
-    """What the copy `mark_ends` of a template writes behind the last message; None without a message."""
+    """What the copy `mark_ends` of a template writes after the last message; None without a message."""
     _, end, text = marked.rpartition(_END)
     return text if end else None
 
@@ -135,12 +135,12 @@ def without_end_marks(marked: str) -> str:
 
 @lru_cache(64)
 def _may_write_marks(source: str) -> bool:
-    """Whether a template may write our characters itself."""
+    """Whether a template may itself write the characters of marks."""
     return _FIRST_BYTES in source.encode() or "\\u000f5af" in source.lower()
 
 
 def _may_hold_marks(chat: Chat) -> bool:
-    """Whether a chat may hold our characters itself."""
+    """Whether a chat may itself hold the characters of marks."""
     return _FIRST_BYTES in pickle.dumps((chat.messages, chat.tools, chat.kwargs), protocol=4)  # strings are UTF-8 there
 
 
