@@ -16,7 +16,7 @@ def lower_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -
 
 
 def cut_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
-    """Packs that are needed even where segments may be cut anywhere: [6, 6, 6] in packs of 10 -> 2, not 3."""
+    """Packs that are needed even if segments may be cut anywhere: [6, 6, 6] in packs of 10 -> 2, not 3."""
     segments = int(histogram.sum())
     return max(token_bound(histogram), 0 if max_segments is None else -(-segments // max_segments))
 
@@ -32,8 +32,9 @@ def l2_bound(histogram: NDArray[np.int64]) -> int:
     """Bound L2 of Martello and Toth (Knapsack Problems, 1990, section 8.3.2).
 
     Segments above half the capacity each have a pack of their own. For any alpha up to half the capacity, those above
-    capacity - alpha leave no room for segments of alpha or more, so whatever of these the other large ones have no room
-    for needs further packs. The bound is the best over alpha: [6, 6, 6, 5] in packs of 10 -> 4, where the tokens say 3.
+    capacity - alpha leave no room for segments of alpha or more, so those of these segments for which the other large
+    ones have no room need further packs. The bound is the best over alpha: [6, 6, 6, 5] in packs of 10 -> 4, whereas
+    the tokens alone give 3.
     """
     capacity = len(histogram) - 1
     half = capacity // 2
@@ -46,7 +47,7 @@ def l2_bound(histogram: NDArray[np.int64]) -> int:
 
 
 def segments_bound(histogram: NDArray[np.int64], max_segments: int | None = None) -> int:
-    """Segments over the segments that a pack can hold, rounded up, with the long ones set apart.
+    """Segments divided by the segments that a pack can hold, rounded up, with long ones counted separately.
 
     For any t up to half the capacity, a segment above capacity - t shares its pack with none of t or more, and of those
     between at most min(max_segments, capacity // t) fit into one pack. The bound is the best over t; t = 1 is the
@@ -71,7 +72,7 @@ def _below(histogram: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def vector_bounds(demands: NDArray[np.int32], capacities: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows that no packing of items with several demands can go below, by each resource alone.
+    """Lower bounds on the rows of items with several demands, from each resource alone.
 
     The largest of them is a lower bound. Demands of a capacity above COARSE are counted in coarser units, rounded down.
     [[6, 6, 2], [0, 1, 1]] with capacities [10, 1] -> [2, 2].

@@ -1,4 +1,4 @@
-"""Exact fill on a histogram: a short search finds packs without a gap, and each is repeated while its segments last."""
+"""Exact fill on a histogram: a short search finds packs without a gap; each is repeated as long as its segments last."""
 
 from typing import NamedTuple
 
@@ -33,10 +33,11 @@ class Filled(NamedTuple):
 
 
 def exact_fill(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Fill packs to the last token where a short search can: the longest segment left, then the longest that fit.
+    """Fill packs to the last token if a short search can: the longest segment left, then the longest that fit.
 
     The search goes depth first, the longest first, and ends at a pack without a gap or after some hundred dead ends;
-    the pack it found is repeated while its segments last. Unless a limit on segments binds, it usually beats best fit.
+    the pack it found is repeated as long as its segments last. Unless a limit on segments binds, it usually beats best
+    fit.
     """
     limit = segment_limit(histogram, max_segments)
     below = np.arange(len(histogram))
@@ -77,7 +78,7 @@ def _exact_fill(
 
 @jit_helper
 def packs_left(left: NDArray[np.int64], found: NDArray[np.int64], size: int) -> int:
-    """Count the packs of the pattern found[:size], in descending order, for which segments are left."""
+    """Count the packs of the pattern found[:size], in descending order, that the segments left can fill."""
     packs: int = left[found[0]]
     repeat = 0
     for place in range(size):
@@ -107,7 +108,7 @@ def add_packs(out: Filled, found: NDArray[np.int64], size: int, packs: int, out_
 
 @jit_helper
 def longest_left(out_below: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
-    """Return the longest length up to `length` of which a segment is left, or 0.
+    """Return the longest length up to `length` with a segment left, or 0.
 
     out_below[l] points downwards, at first to l itself. Where a length has run out, the path is compressed, so that
     later searches skip it.
@@ -164,7 +165,7 @@ def _search(
         backtracks -= 1
         if best_room == 0 or size == 1 or backtracks < 0:
             return found
-        # one back, then only shorter ones
+        # put one back, then try only shorter ones
         size -= 1
         room += out_path[size]
         next_length = out_path[size] - 1

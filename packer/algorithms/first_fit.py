@@ -19,7 +19,7 @@ from packer.algorithms.open_packs import (
 from packer.algorithms.patterns import Patterns
 
 FIRST = 3
-"""The last column of groups, which lie in no stack here: the index of the group's first pack."""
+"""The last column of groups, which are in no stack here: the index of the group's first pack."""
 
 LEFT, RIGHT, ABOVE, ROOM = range(4)
 """Columns of tree nodes: children, parent, the largest residual of the packs below; LEFT of a leaf is its group."""
@@ -52,9 +52,9 @@ def _first_fit(
 ) -> tuple[int, Links]:
     """Fill `out_groups`, and return how many there are, and the links; a group is an interval of consecutive packs.
 
-    A pack that takes a segment of length l is the first to be asked for the next one, so it takes as many as it can.
-    A group of which only the first packs took something falls into two intervals: of packs 0-9 of 100 tokens that hold
-    [60], four segments of 20 make 0-1 with [60, 20, 20] and 2-9 with [60].
+    A pack that takes a segment of length l is also the first candidate for the next one, so it takes as many as it can.
+    If only the first packs of a group took something, the group is divided into two intervals: for packs 0-9 of 100
+    tokens that hold [60], four segments of 20 make 0-1 with [60, 20, 20] and 2-9 with [60].
     """
     capacity = len(histogram) - 1
     groups, links = out_groups, out_links

@@ -1,4 +1,4 @@
-"""Ranges of indices, one after the other: what loops over spans become in NumPy."""
+"""Ranges of indices, one after the other, to replace loops over spans in NumPy."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Rows that look like the corpus: segments in random order, each row closed by segments that fill it exactly.
 
-Solvers sort by length, so that a row holds segments of like lengths. Here a row takes the next segments of a random
-order until one does not fit; then one, two or three others that fill the gap exactly close it, found among those that
-come next in the order. If there are none, up to MOST_REMOVED segments are put back and the larger gap is tried. Rows
-without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have been, if
-their lengths are varied enough: `reserve` keeps a random share of the segments for that.
+Solvers sort by length, so a row holds segments of similar lengths. Here, a row takes the next segments of a random
+order until one does not fit; then it is closed by one, two or three others that fill the gap exactly, found among those
+that come next in the order. If there are none, up to MOST_REMOVED segments are put back and the larger gap is tried.
+Rows without padding waste nothing, so the remaining segments can be packed as tightly as all segments could have been,
+if their lengths are varied enough: `reserve` keeps a random share of the segments for that.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class DrawnRows:
     """Rows that are exactly full, as extents, and the segments that are left.
 
     Extents [5, 3, 2, 4, 5, 6] at max_len 10, in this order: DrawnRows(row_extents=[5, 3, 2, 4, 6],
-    row_starts=[0, 3, 5], left=[0, 0, 0, 0, 0, 1, ...]); 5 did not fit behind 4, and 6 closed the row.
+    row_starts=[0, 3, 5], left=[0, 0, 0, 0, 0, 1, ...]); 5 did not fit after 4, and 6 closed the row.
     """
 
     row_extents: NDArray[np.int32]
@@ -73,7 +73,7 @@ def draw_rows(
         order: (segments,) extents, 1 to max_len, in random order; used as scratch space.
         max_len: the capacity of a row.
         max_segments: the most segments in a row; None for no limit.
-        reserve: the sum of the extents that are left over at least.
+        reserve: smallest sum of the extents that are left over.
     """
     assert order.dtype == np.int32
     limit = max_len if max_segments is None else min(max_segments, max_len)

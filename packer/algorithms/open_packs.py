@@ -1,9 +1,9 @@
 """The packs that can still take a segment, as the kernels keep them.
 
-Packs that hold the same extents are one **group**. Groups lie in stacks, one stack per key (a residual, or a
-fill), the group that changed last on top. A set of bits says which stacks hold something, so that the next
-one is found in a few steps however long a pack is. What a group's packs hold is a **chain** of links (extent, repeat,
-parent), shared between groups that were one once: [5, 5, 2] is the link (2, 1) whose parent is the link (5, 2).
+Packs that hold the same extents are one **group**. Groups are in stacks, one stack per key (a residual, or a fill),
+with the group that changed last on top. A set of bits says which stacks are not empty, so that the next one is found in
+a few steps, however long a pack is. The contents of a group's packs are a **chain** of links (extent, repeat, parent),
+which groups share that were once a single one: [5, 5, 2] is the link (2, 1) whose parent is the link (5, 2).
 """
 
 import math
@@ -58,7 +58,7 @@ def segment_limit(histogram: NDArray[np.int64], max_segments: int | None) -> int
 
 
 def new_groups(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Make room for the groups of a run; group 0 stands for the packs still untouched and never runs out.
+    """Make room for the groups of a run; group 0 stands for untouched packs and never runs out.
 
     One length makes at most two new groups: by each step that leaves part of a group as it was, or by new packs,
     and each time the last pack may be filled in part only.
@@ -77,7 +77,7 @@ def open_packs(histogram: NDArray[np.int64], untouched: int) -> OpenPacks:
 
 
 def no_packs(groups: NDArray[np.int64], keys: int) -> OpenPacks:
-    """Stacks for the keys 0 to keys - 1 with nothing in them; `groups` are those that may be laid on them."""
+    """Empty stacks for the keys 0 to keys - 1; `groups` are those that may be pushed onto them."""
     words = (keys + 63) >> 6
     return OpenPacks(groups, np.full(keys, NONE), np.zeros(words, np.uint64), np.zeros((words + 63) >> 6, np.uint64))
 
@@ -154,7 +154,7 @@ def next_key(packs: OpenPacks, start: int) -> int:
 
 @jit_helper
 def copy_packs(packs: OpenPacks, out: OpenPacks) -> int:
-    """Make `out` hold the groups that `packs` holds, with chains that begin anew; returns how many groups that is."""
+    """Copy the groups of `packs` to `out`, with empty chains; returns how many groups there are."""
     keys = len(packs.tops)
     key = next_key(out, 0)
     while key < keys:

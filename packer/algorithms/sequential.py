@@ -71,7 +71,7 @@ def sequential(
 ) -> OrderedRows:
     """Next fit: each document goes into the open row, or closes it and opens the next.
 
-    Documents longer than max_len are cut every max_len tokens, no oftener. `lengths` are the tokens placed of each
+    Only documents longer than max_len are cut, every max_len tokens. `lengths` are the tokens placed of each
     document, shape (documents,); 0 where none are. `open_row` is the row that earlier documents left open.
     """
     return _arrange(lengths, max_len, max_segments, open_row, least=max_len)
@@ -88,7 +88,7 @@ def wrapped(
 
 
 class _Found(NamedTuple):
-    """What a walk writes down, as far as there is room for it: the arrays of `OrderedRows`."""
+    """Output of a walk, as far as there is room for it: the arrays of `OrderedRows`."""
 
     row_starts: NDArray[np.int64]
     row_documents: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Spread, for limits on segments that bind: packs must then share long and short segments evenly."""
+"""Spread, for limits on the number of segments: packs must then share long and short segments evenly."""
 
 from collections.abc import Callable
 
@@ -29,10 +29,10 @@ from packer.algorithms.open_packs import (
 from packer.algorithms.patterns import Patterns
 
 SWITCHES = 12
-"""Lengths at which best fit takes over: so many are tried for each of two ways to choose them."""
+"""Number of lengths at which best fit takes over that are tried, for each of two ways to choose them."""
 
 NEAR = 8
-"""Lengths that are tried afterwards on either side of the best of these."""
+"""Number of lengths that are then tried on either side of the best of these."""
 
 SURPLUSES = (0.0, 0.001, 0.004, 0.016, 0.06)
 """Packs to spread over beyond the lower bound, as shares of it."""

@@ -31,7 +31,7 @@ from packer.algorithms.patterns import Patterns
 
 
 def spfhp_published(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Pack as SPFHP was published (Krell et al., arXiv 2107.02027).
+    """Pack by SPFHP as published (Krell et al., arXiv 2107.02027).
 
     Each segment, the longest first, goes into the pack with the most room, among equals the one that changed last;
     but a pack that was opened for a length takes no second segment of that length. A larger limit may need more packs.
@@ -69,7 +69,7 @@ def spfhp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patt
 
 
 def _reached(patterns: Patterns) -> NDArray[np.int64]:
-    """The length at which the first pack came to hold 1, 2, ... segments: [9, 1] and [5, 4, 1] -> [9, 4, 1]."""
+    """The length at which a pack first held 1, 2, ... segments: [9, 1] and [5, 4, 1] -> [9, 4, 1]."""
     sizes = np.diff(patterns.offsets)
     places = np.arange(len(patterns.extents)) - np.repeat(patterns.offsets[:-1], sizes)
     reached = np.zeros(patterns.max_segments, np.int64)
@@ -78,7 +78,7 @@ def _reached(patterns: Patterns) -> NDArray[np.int64]:
 
 
 USED, OPENED, CLOSED, CLOSED_SEGMENTS, CLOSED_TOKENS = range(5)
-"""What the counts of a run are of: groups, packs that hold anything, packs that take no more, and what is in these."""
+"""Counts of a run: groups, packs that are not empty, packs that take no more, and the segments and tokens in these."""
 
 
 class _Run(NamedTuple):
@@ -94,7 +94,7 @@ def _new_run(histogram: NDArray[np.int64]) -> _Run:
 
 
 def descending_lengths(histogram: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the lengths that there are: [0, 2, 0, 1] -> [3, 1]."""
+    """Return the lengths that occur, descending: [0, 2, 0, 1] -> [3, 1]."""
     lengths: NDArray[np.int64] = np.flatnonzero(histogram)[::-1].copy()
     return lengths
 
@@ -220,7 +220,7 @@ def _better_limit(
 
 @jit_helper
 def _packs_needed(run: _Run, remaining: int, limit: int, shortest: int) -> int:
-    """Packs that the run has at the end, at the least: as if the remaining segments were all of the shortest length."""
+    """Lower bound on the packs at the end of the run: as if all remaining segments had the shortest length."""
     packs = run.packs
     capacity = len(packs.tops) - 1
     fill = next_key(packs, 1)

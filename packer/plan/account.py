@@ -1,4 +1,4 @@
-"""Count documents and tokens by what becomes of them."""
+"""Count documents and tokens by what happens to them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ BLOCKS_PER_PARTITION = 256
 """Smallest number of blocks in a partition, so that even a small one is a sample of the corpus."""
 
 MOST_BLOCKS = 1 << 20
-"""Largest number of blocks that are noted; of more, neighbors are merged in pairs, and divided again when dealt."""
+"""Largest number of blocks that are held; of more, neighbors are merged in pairs, and divided again when dealt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class Blocks:
 
 
 class BlockMarker:
-    """Divides a stream of documents into blocks that take about the same place in rows.
+    """Divides a stream of documents into blocks that take about the same number of places in rows.
 
     The two documents of a preference pair are added together and never separated.
 
@@ -116,7 +116,7 @@ class BlockMarker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partitions:
-    """Blocks, or the parts of merged blocks, dealt to partitions at random, about as many to each."""
+    """Blocks, or the parts of merged blocks, dealt to partitions at random, about the same number to each."""
 
     blocks: Blocks
     """Blocks of all documents."""

@@ -30,7 +30,7 @@ class Located:
 
     @classmethod
     def in_one_row(cls, documents: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Located:
-        """Return segments that are no rows, as if they were one."""
+        """Return segments that do not form rows, as if they were one row."""
         return cls(documents=documents, starts=starts, lengths=lengths, row_starts=np.array([0, len(documents)]))
 
     @classmethod
@@ -96,7 +96,7 @@ class PieceRows:
         rows = self.order[first_row:last_row]
         depths = self.starts[rows + 1] - self.starts[rows]
         row_starts = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
-        # Piece i of these rows is as far behind the start of its row in `pieces` as in the result.
+        # Piece i of these rows has the same distance from the start of its row in `pieces` as in the result.
         found = self.pieces[np.arange(row_starts[-1]) + np.repeat(self.starts[rows] - row_starts[:-1], depths)]
         return Located(
             documents=found["document"].astype(np.int64),

@@ -83,7 +83,7 @@ class Segments:
     """Tokens cut off by truncation."""
 
     untrained_documents: int = 0
-    """Documents of which `without` removed all segments."""
+    """Documents whose segments were all removed by `without`."""
 
     untrained_tokens: int = 0
     """Tokens in segments that `without` removed and in no remaining segment, each counted once."""

@@ -1,6 +1,6 @@
 """A plan that is held in memory as a whole: which segment goes to which row of which shard.
 
-Only groups of documents, kept together or apart, are planned like this, because no partition can plan them by itself.
+Only groups of documents, kept together or apart, are planned like this, because no partition can plan them alone.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class _Strategies(NamedTuple):
 
 
 def nnlshp_published(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
-    """Pack as NNLSHP was published: every strategy, nearest whole numbers, and {l, max_len - l} for what is left.
+    """Pack by NNLSHP as published: every strategy, nearest whole numbers, and {l, max_len - l} for what is left.
 
     None means the paper's 3 segments. A `PackerError` says so where there are more than `MOST_STRATEGIES` strategies.
     """
@@ -94,8 +94,9 @@ def nnlshp_published(histogram: NDArray[np.int64], max_segments: int | None = No
 def nnlshp(histogram: NDArray[np.int64], max_segments: int | None = None) -> Patterns:
     """Pack by the paper's least squares, with strategies found as they are needed and the remainder by best fit.
 
-    Strategies use the lengths there are and those the paper counts as cheap. Never more packs than `spfhp` or `bfd`,
-    whose packing is the start and is kept where it meets the lower bound or nothing better is found.
+    Strategies use the lengths that occur and those that the paper counts as cheap. The search starts from the packings
+    of `spfhp` and `bfd`, and keeps them if they meet the lower bound or nothing better is found, so it never takes more
+    packs.
     """
     capacity = len(histogram) - 1
     return _packed(histogram, max_segments, _paper_weights(capacity), np.zeros(capacity + 1))
@@ -118,7 +119,7 @@ def _packed(
     weights: NDArray[np.float64],
     padding: NDArray[np.float64],
 ) -> Patterns:
-    """The best of the greedy algorithms and of every solution on the way to the least squares, rounded."""
+    """The best of the greedy algorithms' packings, and of all rounded solutions on the way to the least squares."""
     limit = segment_limit(histogram, max_segments)
     best = min(best_fit_decreasing(histogram, limit), spfhp(histogram, limit), key=lambda patterns: patterns.packs)
     if best.packs == lower_bound(histogram, limit):
@@ -134,9 +135,9 @@ def _packed(
 
 
 def _roundings(histogram: NDArray[np.int64], solution: _Strategies) -> list[NDArray[np.int64]]:
-    """The amounts as whole numbers: nearest, upwards, and downwards with one more wherever all its segments are left.
+    """Round the amounts: to the nearest, upwards, and downwards with one more wherever all its segments are left.
 
-    The nearest serve where counts are large. Where most amounts are below 1, each of the three wins now and then.
+    Rounding to the nearest is best if counts are large. If most amounts are below 1, any of the three may win.
     """
     downwards = np.floor(solution.amounts + NEARLY).astype(np.int64)
     order = np.argsort(downwards - solution.amounts, kind="stable")
@@ -151,7 +152,7 @@ def _roundings(histogram: NDArray[np.int64], solution: _Strategies) -> list[NDAr
 def _solutions(
     histogram: NDArray[np.int64], limit: int, weights: NDArray[np.float64], padding: NDArray[np.float64]
 ) -> Iterator[_Strategies]:
-    """Least-squares solutions over ever more strategies; the last one is that over all, unless the work runs out.
+    """Yield least-squares solutions over more and more strategies; the last one is over all, unless the work runs out.
 
     Each round finds the strategies that the residual asks for. `padding`, shape (max_len + 1,), is the damping of the
     padding column of each length; 0 for none.
@@ -180,7 +181,7 @@ def _solutions(
         passive = improve(columns, target, passive._replace(work=passive.work + search_work), tolerance, MOST_WORK)
         first_new = len(columns.damping) - (len(offsets) - 1)
         if not (passive.columns[: passive.used] >= first_new).any():
-            break  # what was found is, but for rounding, a sum of what is in use
+            break  # except for rounding, what was found is a sum of columns in use
         yield _taken(columns, passive)
 
 

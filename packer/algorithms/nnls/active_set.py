@@ -31,14 +31,14 @@ class Columns(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What the columns should sum to, row by row, and how much a row matters."""
+    """Sum that the columns should have, row by row, and the weight of each row."""
 
     counts: NDArray[np.float64]  # (max_len + 1,)
     weights: NDArray[np.float64]  # (max_len + 1,) the squares of the weights in the objective
 
 
 class Passive(NamedTuple):
-    """The columns with an amount above 0; of the arrays only the first `used` entries count."""
+    """The columns with an amount above 0; only the first `used` entries of the arrays count."""
 
     columns: NDArray[np.int64]  # (capacity,) their numbers
     amounts: NDArray[np.float64]  # (capacity,)
@@ -70,7 +70,7 @@ def weighted_residual(columns: Columns, target: Target, passive: Passive) -> NDA
 
 @jit_helper
 def slope(columns: Columns, column: int, vector: NDArray[np.float64]) -> float:
-    """The column times a vector over rows: what the objective falls by per unit, if that is the weighted residual."""
+    """The product of a column and a vector over rows; with the weighted residual, how the objective falls per unit."""
     total = 0.0
     for entry in range(columns.offsets[column], columns.offsets[column + 1]):
         total += vector[columns.lengths[entry]]
@@ -211,7 +211,7 @@ def solve_transposed(factor: NDArray[np.float64], out: NDArray[np.float64]) -> N
 
 @jit_helper
 def solve_upper(factor: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-    """Solve R x = out for the leading triangle that fits; four sums at once, for one would wait for itself."""
+    """Solve R x = out for the leading triangle that fits; four independent sums keep the processor busy."""
     used = len(out)
     for row in range(used - 1, -1, -1):
         first = 0.0

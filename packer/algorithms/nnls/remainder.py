@@ -1,4 +1,4 @@
-"""Packs from whole numbers of strategies: they hold exactly the segments of the histogram."""
+"""Packs from whole numbers of strategies, which hold exactly the segments of the histogram."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ def fill(
 ) -> Patterns:
     """Pack `counts[k]` times the strategy lengths[offsets[k]:offsets[k + 1]], and whatever is then left by best fit.
 
-    If the strategies need more segments of a length than there are, the last packs do without: their places are open
-    to shorter segments, and otherwise stay padding. Empty packs are left out. Lengths ascend in a strategy.
+    If the strategies need more segments of a length than there are, the last packs go without: their places may take
+    shorter segments, and otherwise stay padding. Empty packs are left out. Lengths ascend in a strategy.
     """
     packs = _open_packs(histogram, len(counts))
     used, links = _fill(histogram, limit, offsets, lengths, counts, packs, new_links())
@@ -93,7 +93,7 @@ def _open_packs(histogram: NDArray[np.int64], strategies: int) -> OpenPacks:
 
 @jit_helper
 def _alike(left: NDArray[np.int64], strategy: NDArray[np.int32], packs: int) -> int:
-    """Count the packs of a strategy that can be filled alike before a length runs out; 0 if all have run out."""
+    """Count the packs of a strategy that can be filled equally before a length runs out; 0 if all have run out."""
     alike = 0
     place = 0
     while place < len(strategy):

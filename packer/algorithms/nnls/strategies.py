@@ -44,7 +44,7 @@ def _every_strategy(capacity: int, limit: int, strategies: int) -> tuple[NDArray
     while depth >= 0:
         new = stack[depth]
         if new == left or ((2 * new > left or depth + 1 == limit) and new < left):
-            # nothing but one last segment fits behind stack[:depth]
+            # nothing but one last segment fits after stack[:depth]
             stack[depth] = left
             if entries + depth + 1 > len(lengths):
                 longer = np.empty(2 * len(lengths) + limit, np.int32)
@@ -70,12 +70,12 @@ def _every_strategy(capacity: int, limit: int, strategies: int) -> tuple[NDArray
 def best_strategies(
     values: NDArray[np.float64], limit: int, least: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The best strategy with each length in it, as far as it is worth more than `least`; the best first.
+    """The best strategy that contains each length, if it is worth more than `least`; the best first.
 
     Offsets and lengths as from `every_strategy`.
 
-    `values`, shape (max_len + 1,), says what a segment of each length is worth; those worth NEVER are not used. A
-    strategy may come more than once.
+    `values`, shape (max_len + 1,), are the values of a segment of each length; lengths with NEVER are not used. A
+    strategy may occur more than once.
     """
     capacity = len(values) - 1
     levels = _levels(limit - 1)
@@ -122,7 +122,7 @@ def _combine(first: NDArray[np.float64], second: NDArray[np.float64], out: NDArr
 def _written_out(
     tables: NDArray[np.float64], halves: NDArray[np.int64], levels: NDArray[np.int64], firsts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """For each length of `firsts`: that length and the best fill of what is left, descending the halves."""
+    """Return, for each length of `firsts`, that length and the best fill of what is left, by descending the halves."""
     capacity = tables.shape[1] - 1
     offsets = np.zeros(len(firsts) + 1, np.int64)
     lengths = np.empty(16 * len(firsts) + capacity + 1, np.int32)

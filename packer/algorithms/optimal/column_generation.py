@@ -17,7 +17,7 @@ TOLERANCE = 2**-26
 """Value beyond that of a pack that a pattern needs to become a column; HiGHS is exact to about 1e-7."""
 
 CAUTION = 0.7
-"""Weight of the values behind the best bound in the values at which patterns are priced."""
+"""Weight of the values that gave the best bound, in the values at which patterns are priced."""
 
 NEW_COLUMNS = 100
 """Most patterns that a round adds, the most valuable first."""
@@ -45,7 +45,7 @@ class ColumnGeneration:
             histogram: (max_len + 1,) the segments of every extent.
             limit: the most segments in a pack.
             knots: ascending indices of lengths, the first and the last among them; None makes all lengths knots.
-            values: (lengths,) the values behind a known bound; None takes those of the simple bounds.
+            values: (lengths,) the values that gave a known bound; None for those of the simple bounds.
         """
         self.capacity = len(histogram) - 1
         self.limit = limit
@@ -57,7 +57,7 @@ class ColumnGeneration:
         self.bound = 0
         """The best certified bound so far."""
         self.values = first_values(histogram, limit) if values is None else values
-        """The values (lengths,) behind the best bound: no pattern is worth more than a pack."""
+        """The values (lengths,) that gave the best bound: no pattern is worth more than a pack."""
         self.exact = False
         """Whether the last solution is optimal for the columns it had."""
         self.finished = False
@@ -76,7 +76,7 @@ class ColumnGeneration:
         demand = np.zeros(len(knots) + 1)
         np.add.at(demand, self._knot, self.demand * (1 - self._share))
         np.add.at(demand, self._knot + 1, self.demand * self._share)
-        self._proved = 0.0  # the best bound of this program before it was rounded up, nearly
+        self._proved = 0.0  # approximately the best bound of this program, before rounding up
         self._master = Master(demand[:-1])
         self._known: set[bytes] = set()
         self._sizes: list[NDArray[np.int64]] = []
@@ -109,7 +109,7 @@ class ColumnGeneration:
     def step(self, work: int, seconds: float) -> None:
         """Solve the linear program, improve the bound, and add the patterns that are worth more than a pack.
 
-        The solver stops early after so much work or so many seconds; its values still give a bound.
+        The solver stops early at these limits of work or seconds; its values still give a bound.
         """
         self.packs, duals, self.exact = self._master.solve(max(1, work // self._per_iteration), seconds)
         ahead = np.append(duals[1:], 0.0)

@@ -1,4 +1,4 @@
-"""Packs after templates: each place takes the nearest length left, and later places make up for the difference."""
+"""Packs that follow templates: each place takes the nearest length left, and later places even out the difference."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ STRICT = -1
 """Window of strict packs: every place takes its length or the next shorter one that is left."""
 
 BORROWED = 4
-"""A place may take one in BORROWED tokens of the places after it."""
+"""A place may take 1 / BORROWED of the tokens of the places after it."""
 
 
 @jit
@@ -24,7 +24,7 @@ def follow(
     window: int,
     out: Filled,
 ) -> tuple[Filled, NDArray[np.int64]]:
-    """Fill `counts[i]` packs after template i; returns them and the histogram left over. `out` has no packs yet.
+    """Fill `counts[i]` packs like template i; returns them and the histogram left over. `out` has no packs yet.
 
     The templates take `turns` turns, so that all of them are affected when a length runs out. `window` is how far the
     last place but one may deviate from its template to leave no gap; if it is STRICT, no place exceeds its template.
@@ -58,7 +58,7 @@ def _one_pack(
     out_left: NDArray[np.int64],
     out_found: NDArray[np.int64],
 ) -> int:
-    """Write one pack after a template, descending, to `out_found`; returns how many segments it has.
+    """Write one pack that follows a template, descending, to `out_found`; returns how many segments it has.
 
     Where [5, 4, 3] finds no 5 but a 4, the token left makes the next place look for 4 + 1 * 4 // 7 = 4, and the last
     for whatever fills the pack: [4, 4, 4].
@@ -103,7 +103,7 @@ def _one_pack(
 def _nearest(
     want: int, most: int, out_below: NDArray[np.int64], out_above: NDArray[np.int64], left: NDArray[np.int64]
 ) -> int:
-    """The length nearest to `want`, of at most `most`, of which a segment is left; 0 where there is none."""
+    """The length nearest to `want`, at most `most`, with a segment left; 0 if there is none."""
     if want <= 0:
         return 0
     shorter = longest_left(out_below, left, want)
@@ -115,7 +115,7 @@ def _nearest(
 
 @jit_helper
 def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) -> int:
-    """The length nearest to `want`, within the window, beside which another segment left fills the room; or 0."""
+    """The length nearest to `want`, within the window, with which another segment left fills the room; or 0."""
     for away in range(window):
         for length in (want + away, want - away):
             if 0 < length < room and left[length] > 0:
@@ -127,7 +127,7 @@ def _beside_exact(want: int, window: int, room: int, left: NDArray[np.int64]) ->
 
 @jit_helper
 def _shortest_left(out_above: NDArray[np.int64], left: NDArray[np.int64], length: int) -> int:
-    """The shortest length from `length` on of which a segment is left, or len(left); the twin of `longest_left`."""
+    """The shortest length from `length` on with a segment left, or len(left); the twin of `longest_left`."""
     shortest = length
     while shortest < len(left) and (out_above[shortest] != shortest or left[shortest] == 0):
         if out_above[shortest] == shortest:

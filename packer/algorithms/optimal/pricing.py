@@ -18,7 +18,7 @@ class Priced(NamedTuple):
     """Shape (lengths,): the value of the best pattern with each length in it."""
 
     table: NDArray[np.int64]
-    """Best values of the segments beside one, by their number and their room; `patterns_with` reads it."""
+    """Best values of the other segments of a pattern, by their number and their room; `patterns_with` reads it."""
 
 
 def certified_bound(demand: NDArray[np.int64], values: NDArray[np.int64], best: int) -> int:
@@ -65,14 +65,14 @@ def _unlimited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: 
 
 @jit
 def _limited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: int, limit: int) -> NDArray[np.int64]:
-    """The best value (limit + 1, capacity + 1) with at most so many segments in at most so much room."""
+    """The best value (limit + 1, capacity + 1) for each number of segments and each room, as upper limits."""
     best = np.zeros((limit + 1, capacity + 1), np.int64)
     for segments in range(1, limit + 1):
         before = best[segments - 1]
         after = best[segments]
         most = 0
         for i in range(len(lengths)):
-            # a shorter one that is worth as much is in a best pattern too
+            # a shorter one of the same value is in a best pattern, too
             if values[i] > most:
                 most = values[i]
                 _allow(before, lengths[i], most, after)
@@ -81,7 +81,7 @@ def _limited(lengths: NDArray[np.int64], values: NDArray[np.int64], capacity: in
 
 @jit_helper
 def _allow(before: NDArray[np.int64], length: int, value: int, out_after: NDArray[np.int64]) -> None:
-    """Raise the best values to those with one segment of this length and value as the last."""
+    """Raise the best values to those that a last segment of this length and value allows."""
     # two windows that begin at index 0: with no index that could be negative the loop becomes vector instructions,
     # seven times as fast
     rooms = before[: len(before) - length]
@@ -110,7 +110,7 @@ def patterns_with(
         row = len(table) - 1
         i = len(lengths) - 1
         while table[row, room] > 0:
-            # the longest that stands in a best pattern; a shorter one never comes before a longer one
+            # the longest in a best pattern; a shorter one never comes before a longer one
             while lengths[i] > room or values[i] + table[row - step, room - lengths[i]] != table[row, room]:
                 i -= 1
             indices[end] = i

@@ -1,4 +1,4 @@
-"""Whole packs from the fractions of a linear program: packs after rounded patterns, and the rest packed anew."""
+"""Whole packs from the fractions of a linear program: packs that follow rounded patterns, and the rest packed again."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ def round_packs(
     attempt: int,
     strict: bool,
 ) -> Patterns:
-    """Pack the histogram with `packs[i]` packs, more or less, like template i, and the rest by a heuristic.
+    """Pack the histogram with about `packs[i]` packs like template i, and the rest by a heuristic.
 
     If the templates provide a place for every segment, `strict` keeps to them; attempt 0 then rounds down and attempt 1
     to the nearest. Other attempts round so that the running sum is kept, as `rounded` does.
@@ -79,7 +79,7 @@ def _followed(
     *,
     strict: bool,
 ) -> tuple[Patterns, NDArray[np.int64]]:
-    """Packs after templates, and the histogram of what they leave."""
+    """Packs that follow templates, and the histogram of what they leave."""
     turns, window = (1, STRICT) if strict else way
     extents = templates.extents.astype(np.int64)
     filled, left = follow(histogram, templates.offsets, extents, counts, limit, turns, window, nothing_filled())

@@ -50,7 +50,7 @@ SLACK = 1e-6
 """Tolerance of the linear program's objective, in packs."""
 
 KEPT = (0.85, 0.7, 0.85, 0.7, 0.85, 0.5)
-"""Shares of the packs of a solution that are kept when the rest is solved anew."""
+"""Shares of the packs of a solution that are kept when the rest is solved again."""
 
 LEFT_PER_TEMPLATE = 8
 """Most packs that are not kept, per pattern that a solution uses."""

@@ -34,7 +34,7 @@ def stages(histogram: NDArray[np.int64], limit: int) -> list[NDArray[np.int64] |
 
 
 def first_values(histogram: NDArray[np.int64], limit: int) -> NDArray[np.float64]:
-    """Return values (lengths,) at which no pattern is worth more than a pack: those behind the better of two bounds.
+    """Return values (lengths,) at which no pattern is worth more than a pack: those that give the better of two bounds.
 
     Either a length is worth its share of the capacity, or it is worth one of the places beside lengths of at least t;
     see `token_bound` and `segments_bound` in `packer.algorithms.bounds`.
