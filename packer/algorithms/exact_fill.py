@@ -1,4 +1,4 @@
-"""Exact fill on a histogram: a short search finds packs without a gap; each is repeated as long as its segments last."""
+"""Exact fill on a histogram: a short search finds packs without a gap, each repeated as long as its segments last."""
 
 from typing import NamedTuple
 
