@@ -143,7 +143,7 @@ def test_of_many_shards_sizes_are_checked_at_once_and_the_rest_when_they_are_rea
     last.write_bytes(content[:-8])
     assert refusal(out).startswith(f"{last} has {len(content) - 8:,} bytes, the manifest says {len(content):,}")
     last.unlink()
-    assert refusal(out).startswith(f"{last} is missing, the manifest lists it")
+    assert refusal(out).startswith(f"{last} is missing, but listed in the manifest")
 
 
 def test_the_maps_of_a_dataset_end_with_it(packed):
@@ -277,7 +277,7 @@ def test_a_missing_shard_is_named(tmp_path):
     (shard,) = out.glob("*.arrow")
     shard.unlink()
     message = refusal(out)
-    assert message.startswith(f"{shard} is missing, the manifest lists it: ")
+    assert message.startswith(f"{shard} is missing, but listed in the manifest: ")
     assert "restore it, or pack again" in message
 
 

@@ -282,8 +282,8 @@ def test_a_state_from_rows_that_are_left_out_here_begins_the_next_epoch(batches)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "the sampler's state has version 3, this package reads the versions 1 and 2: resume with the"),
-        ({"version": None}, "the sampler's state has version None, this package reads the versions 1 and 2: resume"),
+        ({"version": 3}, "the sampler's state has version 3, this package reads versions 1 and 2: resume with the"),
+        ({"version": None}, "the sampler's state has version None, this package reads versions 1 and 2: resume"),
         ({"dataset": "ffff"}, "the sampler's state has dataset ffff, this sampler 0123456789abcdef: resume with the"),
         ({"seed": 1}, "the sampler's state has seed 1, this sampler 0: resume with the same seed"),
         ({"global_batch": 5}, "the sampler's state has global_batch 5, this sampler 4: resume with the same global_b"),

@@ -95,7 +95,7 @@ def test_a_dataset_of_very_many_shards_has_their_table_in_the_cache(bucket, tmp_
     assert isinstance(dataset.manifest.shards, shard_table.ShardTable)
     (bucket / "set" / SHARDS).unlink()
     assert [as_lists(row) for row in pickle.loads(pickle.dumps(dataset))] == rows_on_disk(out)
-    with pytest.raises(PackerError, match=f"{bucket}/set/{SHARDS} is missing, the manifest lists it"):
+    with pytest.raises(PackerError, match=f"{bucket}/set/{SHARDS} is missing, but listed in the manifest"):
         packer.load(f"{bucket}/set")
 
 

@@ -235,7 +235,7 @@ def test_truncated_documents_stay_so_and_dropped_ones_are_empty(source, tmp_path
     assert again.totals.tokens_packed == truncated.totals.tokens_packed
     dropped = pack(source, tmp_path / "dropped", max_len=96, long="drop")
     again = pack(tmp_path / "dropped", tmp_path / "dropped-again", max_len=128)
-    assert f"dropped documents are empty now, so that doc_ids stay the same ({count} too long)" in caplog.text
+    assert f"dropped documents are empty now, so doc_ids stay the same ({count} too long)" in caplog.text
     assert again.totals.documents_dropped["empty"] == dropped.totals.documents - dropped.totals.documents_packed
     assert documents_of(tmp_path / "dropped-again") == documents_of(tmp_path / "dropped")
 
@@ -339,7 +339,7 @@ def cut_off(path: Path) -> None:
 DAMAGES = {
     "manifest.json is damaged": lambda folder: cut_off(folder / "manifest.json"),
     "holds packed rows, not documents": lambda folder: (folder / "manifest.json").unlink(),
-    "is missing, the manifest lists it": lambda folder: first_shard(folder).unlink(),
+    "is missing, but listed in the manifest": lambda folder: first_shard(folder).unlink(),
     "bytes, the manifest says": lambda folder: cut_off(first_shard(folder)),
     "has a segment of document 99,999": lambda folder: rewritten(first_shard(folder), "doc_ids", 99_999),
     "it is in the rows more than once": lambda folder: rewritten(first_shard(folder), "doc_ids", 1),

@@ -39,7 +39,10 @@ def test_documents_that_look_padded_are_warned_of(tmp_path, caplog, left):
     documents = [tokens or [5] for tokens in made_documents(300)]
     source = save_arrow(tmp_path / "rows.arrow", padded(documents, 64, left=left))
     (warning,) = warnings_of(caplog, source, tmp_path / "out", max_len=64)
-    assert "several tokens of id 0, which looks like padding: give an attention_mask" in warning
+    assert (
+        "several tokens of id 0, which looks like padding and is packed like all other tokens: give an attention_mask"
+        in warning
+    )
     assert not warnings_of(caplog, save_arrow(tmp_path / "bare.arrow", documents), tmp_path / "out", max_len=64)
     columns = {
         "input_ids": padded(documents, 64, left=left),

@@ -133,7 +133,7 @@ def test_notes_beside_data_are_left_out(tmp_path, tokenizer, caplog):
     write_lines(folder / "rows.jsonl", [{"text": "word"}])
     with caplog.at_level("INFO", logger="packer"):
         assert len(packed(folder, tokenizer, "lines")) == 1
-    assert "2 of 3 files are CSV or text beside data in other formats, and are left out" in caplog.text
+    assert "2 of 3 files are CSV or text among data in other formats, and are left out" in caplog.text
 
 
 RECORDS = [{"text": text, "topic": number} for number, text in enumerate(TEXTS)]

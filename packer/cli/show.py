@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     metavar="ID",
     help="Show the segments of this document instead of a row; SOURCE:ID in a mixture, with sources from 0.",
 )
-@click.option("--full", is_flag=True, help="Show all tokens, with trained ones told from their context.")
+@click.option("--full", is_flag=True, help="Show all tokens, with trained ones marked.")
 @options(SourceOption)
 @options(PackOptions, "tokenizer", help="Show text instead of token ids.")
 @options(JsonOption)

@@ -23,7 +23,7 @@ _SOURCES = Option(
     choices=(),
     default=(),
     about=About(
-        "Source of a mixture, in place of DATASET; its weight is 1 by default.",
+        "Source of a mixture, instead of DATASET; its weight is 1 by default.",
         MIXTURES,
         flags=("--source",),
         metavar="PATH:WEIGHT",

@@ -62,12 +62,12 @@ class EngineOptions:
 
     engine: Annotated[
         EngineName,
-        About("What runs the tasks: threads of this machine, or a Ray cluster with the same storage.", RANKS),
+        About("Where tasks run: in threads on this machine, or on a Ray cluster with the same storage.", RANKS),
     ] = "threads"
     ray_address: Annotated[
         str | None,
         About(
-            "Ray cluster; auto is the one that this machine belongs to.",
+            "Address of the Ray cluster; auto is the cluster that this machine belongs to.",
             RANKS,
             metavar="ADDRESS",
             default_words="a cluster of this machine alone",
@@ -80,7 +80,7 @@ class EngineOptions:
     ranks: Annotated[
         str | None,
         About(
-            "Number of these processes, or env: both numbers as torchrun, Slurm or SkyPilot set them.",
+            "Number of these processes; env reads both numbers from the variables of torchrun, Slurm or SkyPilot.",
             RANKS,
             metavar="N",
         ),
@@ -133,7 +133,7 @@ class RowLengthsOption:
     max_len: Annotated[
         tuple[int, ...],
         About(
-            "Number of tokens in a row, or several to choose from, as in 512,1024,2048; a packed dataset has its own.",
+            "Number of tokens in a row, or several to compare, as in 512,1024,2048; not for packed datasets.",
             ROWS,
             least=1,
             most=LONGEST_ROW,
@@ -150,7 +150,7 @@ class ReportOptions:
 
     report: Annotated[
         Path | None,
-        About("Page of HTML to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html"),
+        About("HTML file to write: a report with plots, which needs no network.", OUTPUT, metavar="FILE.html"),
     ] = None
     with_text: Annotated[
         bool,
@@ -164,7 +164,7 @@ class ReportOptions:
 class PlotOptions:
     """Options of a single plot of a report."""
 
-    plot: Annotated[Path | None, About("Picture to write: one plot of the report.", OUTPUT, metavar="FILE.svg")] = None
+    plot: Annotated[Path | None, About("SVG file to write: one plot of the report.", OUTPUT, metavar="FILE.svg")] = None
     plot_of: Annotated[ReportPlot, About("The plot that --plot writes.", OUTPUT, metavar="NAME")] = "rows"
 
 
@@ -200,7 +200,7 @@ class DoctorOptions:
 
     compile_kernels: Annotated[
         bool,
-        About("Compile the kernels into the cache, for the image of a container.", GENERAL, flags=("--compile",)),
+        About("Compile all kernels into the cache, as for a container image.", GENERAL, flags=("--compile",)),
     ] = False
 
 

@@ -55,7 +55,7 @@ class PackOptions:
     ] = "labels"
     lengths_column: Annotated[
         str | None,
-        About("Column with the number of tokens of each document, in place of tokens.", READING, on_command=False),
+        About("Column with the number of tokens of each document, instead of tokens.", READING, on_command=False),
     ] = None
     on_error: Annotated[
         OnError,
@@ -149,7 +149,7 @@ class PackOptions:
     limit: Annotated[
         tuple[str, ...],
         About(
-            "Most that the documents of a row may have in a column, such as images:16; the column is kept.",
+            "Largest sum of a column over the documents of a row, such as images:16; the column is kept.",
             ROWS,
             metavar="COLUMN:MAX",
         ),
@@ -165,7 +165,7 @@ class PackOptions:
         ),
     ] = 1
     untrained: Annotated[Untrained, About("What to do with segments that have no trained token.", ROWS)] = "keep"
-    allow_untrained: Annotated[bool, About("Pack labels of which none is trained.", ROWS)] = False
+    allow_untrained: Annotated[bool, About("Pack the dataset even if no token is trained.", ROWS)] = False
     seed: Annotated[int, About("Seed of all permutations and samples.", ROWS, metavar="N")] = 0
     pad_id: Annotated[
         int | None,
@@ -182,7 +182,7 @@ class PackOptions:
     overlap: Annotated[
         int,
         About(
-            "With --long split, number of tokens that a piece repeats from the piece before, without loss.",
+            "With --long split, number of tokens that a piece repeats from the piece before it, without loss.",
             LONG,
             most=INT32,
             metavar="N",
@@ -219,7 +219,7 @@ class PackOptions:
     group_by: Annotated[
         str | None,
         About(
-            "Column whose equal values make documents a group; documents with null are in none.",
+            "Column by whose values documents are grouped; documents with null are in no group.",
             MIXTURES,
             metavar="COLUMN",
         ),
@@ -239,7 +239,7 @@ class PackOptions:
     emit: Annotated[
         tuple[TokenColumn, ...],
         About(
-            "Token columns to write beside input_ids and labels.",
+            "Token columns to write in addition to input_ids and labels.",
             OUTPUT,
             metavar="COLUMNS",
             convert=as_token_columns,

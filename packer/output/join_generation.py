@@ -49,7 +49,7 @@ def finish_joining(out: AnyPath, *, sync: bool) -> None:
     if before.is_dir():  # interrupted when the manifest was in place
         _replace_small_files(out, before, sync=sync)
     if PACKED.is_complete(appending_folder(out, generations)):
-        log.warning("the documents of an append that was interrupted are put in place first")
+        log.warning("the documents of an interrupted append are moved into the dataset first")
         try:
             join_generation(out, generations, sync=sync)
         except (OSError, PackerError):

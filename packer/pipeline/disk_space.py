@@ -40,7 +40,7 @@ def check_decoding(claimed: UnfinishedPack, source: OpenDocuments, options: Pack
     about = "about" if spill.sampled else "up to"
     if spill.bytes + rows >= _WORTH_LOGGING * free:
         log.info(
-            "decoding needs %s %s beside the output until it is complete, the rows about %s; %s are free",
+            "decoding needs %s %s in addition to the output until it is complete, the rows about %s; %s are free",
             about,
             byte_size(spill.bytes),
             byte_size(rows),

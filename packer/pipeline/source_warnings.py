@@ -41,8 +41,8 @@ def warn_of_padding(mapped: OpenDocuments) -> None:
         if found is not None:
             of_source = f" of {name}" if name else ""
             log.warning(
-                "most documents%s begin or end with several tokens of id %d, which looks like padding: give an "
-                "attention_mask, or remove it; it is packed like all other tokens",
+                "most documents%s begin or end with several tokens of id %d, which looks like padding and is packed "
+                "like all other tokens: give an attention_mask, or remove it",
                 of_source,
                 found,
             )

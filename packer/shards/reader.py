@@ -82,7 +82,7 @@ def _read_table(path: AnyPath, digest: str, ends: Sequence[int]) -> ShardTable:
     import xxhash
 
     if not _is_regular_file(path):
-        raise PackerError(f"{path} is missing, the manifest lists it: {_REMEDY}")
+        raise PackerError(f"{path} is missing, but listed in the manifest: {_REMEDY}")
     try:
         content = path.read_bytes()
         if xxhash.xxh3_128_hexdigest(content) != digest:
@@ -165,7 +165,7 @@ def check_size(folder: AnyPath, entry: ShardEntry) -> AnyPath:
     try:
         size = path.stat().st_size
     except FileNotFoundError as error:
-        raise PackerError(f"{path} is missing, the manifest lists it: {_REMEDY}") from error
+        raise PackerError(f"{path} is missing, but listed in the manifest: {_REMEDY}") from error
     except StoreError:
         raise
     except OSError as error:

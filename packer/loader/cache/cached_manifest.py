@@ -76,7 +76,7 @@ def _read(path: RemotePath) -> bytes:
         return path.read_bytes()
     except FileNotFoundError as error:
         raise PackerError(
-            f"{path} is missing, the manifest lists it: restore it, or pack again to another folder"
+            f"{path} is missing, but listed in the manifest: restore it, or pack again to another folder"
         ) from error
     except OSError as error:
         raise remote_error(path, error) from error

@@ -67,7 +67,7 @@ class DownloadedShards:
                     raise  # of the local file
                 if isinstance(error, FileNotFoundError):
                     raise PackerError(
-                        f"{source} is missing, the manifest lists it: restore it, or pack again to another folder"
+                        f"{source} is missing, but listed in the manifest: restore it, or pack again to another folder"
                     ) from error
                 raise remote_error(source, error) from error
             fault = _fault(to, entry)

@@ -203,7 +203,7 @@ class BatchSampler:
         """
         if state.get("version") not in STATE_VERSIONS:
             raise PackerError(
-                f"the sampler's state has version {state.get('version')}, this package reads the versions 1 and 2: "
+                f"the sampler's state has version {state.get('version')}, this package reads versions 1 and 2: "
                 "resume with the version of packer that saved it"
             )
         for name, value in {"lanes": None, "window": None, **self._identity()}.items():

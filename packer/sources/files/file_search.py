@@ -58,7 +58,7 @@ def _main_files(files: list[AnyPath]) -> list[AnyPath]:
     main = [file for file, kind in zip(files, kinds, strict=True) if kind in chosen]
     if len(main) < len(files):
         log.info(
-            "%d of %d files are CSV or text beside data in other formats, and are left out",
+            "%d of %d files are CSV or text among data in other formats, and are left out",
             len(files) - len(main),
             len(files),
         )

@@ -126,7 +126,7 @@ def find_on_hub(hub_id: str, split: str | None) -> Found:
         except Exception as error:  # types differ by version and HTTP library
             raise PackerError(
                 f"{missing} ({_first_line(error)}); check the spelling and the network "
-                "(HF_HUB_OFFLINE=1 takes what was downloaded before)"
+                "(HF_HUB_OFFLINE=1 uses what was downloaded before)"
             ) from error
     try:
         dataset = datasets.load_dataset(hub_id, split=split)

@@ -155,7 +155,7 @@ def _warn_of_losses(folder: Path, manifest: Manifest) -> None:
     dropped = {reason: count for reason, count in totals.documents_dropped.items() if count and reason != "empty"}
     if dropped:
         log.warning(
-            "%s: dropped documents are empty now, so that doc_ids stay the same (%s)",
+            "%s: dropped documents are empty now, so doc_ids stay the same (%s)",
             folder,
             ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items()),
         )

@@ -210,8 +210,8 @@ class ChatTemplate:
         if self._prompts.of(chat).always:
             raise TextError(
                 chat.row,
-                "the chat template appends a generation prompt, or a part of one, also where none is asked for, so "
-                f"that the end of a turn is not known; {_REMEDY}",
+                "the chat template appends a generation prompt, or a part of one, even if none is requested, so "
+                f"the end of a turn is not known; {_REMEDY}",
                 "unlocated_spans",
             )
 
