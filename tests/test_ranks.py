@@ -315,16 +315,16 @@ def test_one_rank_prints_the_summary_and_the_environment_names_the_rank(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["00003-00000.arrow", "drawn-", "data-00003", "manifest.json"])
 def test_a_rank_killed_at_any_stage_is_replaced_and_the_bytes_are_those_of_one_process(tmp_path, stage):
-    """Rank 0 or 1 kills itself when it is about to rename a file of the stage; a third one finishes with the rest."""
+    """Rank 0 or 1 kills itself when it is about to name a file of the stage; a third one finishes with the rest."""
     source, options = as_files(tmp_path), options_of({"algorithm": "mixed"})
     packer.pack(source, tmp_path / "expected", **options)
     killer = f"""
 import os, signal, sys
 from pathlib import Path
 from packer.__main__ import main
-for name in ("rename", "replace"):
+for name in ("rename", "replace", "hardlink_to"):
     def strike(path, target, usual=getattr(Path, name)):
-        if {stage!r} in str(target):
+        if {stage!r} in f"{{path}} {{target}}":
             os.kill(os.getpid(), signal.SIGKILL)
         return usual(path, target)
     setattr(Path, name, strike)
