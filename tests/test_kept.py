@@ -2,6 +2,7 @@
 
 import json
 import math
+from datetime import date
 from pathlib import Path
 
 import datasets
@@ -9,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import packer
+from packer.cli import cli
 from packer.errors import PackerError
 from packer.pipeline.verification import segment_differences
 from packer.sources import open_source
@@ -350,3 +353,22 @@ def test_a_row_of_padding_has_kept_columns(tmp_path):
     (row,) = dataset.__getitems__([])
     assert list(row) == dataset.column_names
     assert [row[name].tolist() for name in ("source", "weight", "clean")] == [[None], [0.0], [False]]
+
+
+def test_dates_stay_arrays_in_batches_of_tensors(tmp_path):
+    days = [date(2026, 1, 1), date(2026, 1, 2)]
+    pq.write_table(pa.table({"input_ids": [[1, 2], [3, 4, 5]], "day": days}), tmp_path / "rows.parquet")
+    packer.pack(tmp_path / "rows.parquet", tmp_path / "out", max_len=8, keep=["day"])
+    (batch,) = packer.batches(packer.load(tmp_path / "out"), rows=1, keep=["day"])
+    assert sorted(batch["segments"]["day"].astype(str).tolist()) == ["2026-01-01", "2026-01-02"]
+
+
+def test_show_prints_json_whatever_numbers_are_kept(tmp_path):
+    columns = {"input_ids": [[1, 2, 3]], "weight": [float("nan")], "logprob": [[float("-inf"), -0.5, 0.0]]}
+    packer.pack(
+        write(tmp_path, "arrow", columns), tmp_path / "out", max_len=3, keep=["weight"], keep_tokens=["logprob"]
+    )
+    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "out"), "0", "--json"]).stdout
+    (segment,) = json.loads(shown, parse_constant=pytest.fail)["rows"][0]["segments"]
+    assert segment["kept"] == {"weight": None}
+    assert segment["kept_tokens"] == {"logprob": [None, -0.5, 0.0]}

@@ -1,5 +1,6 @@
 """The segments in one row of a packed dataset: as a table, as text, and as JSON."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -174,7 +175,9 @@ def row_to_json(segments: Sequence[RowSegment], *, decode: Decode | None = None)
             **({} if segment.labels is None else {"labels": segment.labels.tolist()}),
             **({} if decode is None else {"text": decode(segment.input_ids)}),
             "kept": {name: _json_value(value) for name, value in segment.kept.items()},
-            "kept_tokens": {name: values.tolist() for name, values in segment.kept_tokens.items()},
+            "kept_tokens": {
+                name: [_json_value(value) for value in values] for name, values in segment.kept_tokens.items()
+            },
         }
         for segment in segments
     ]
@@ -224,7 +227,12 @@ def _cell(value: Any) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """A kept value that JSON can hold: a number, a truth value, a string or null; anything else as a string."""
+    """A kept value that JSON can hold: a number, a truth value, a string or null; anything else as a string.
+
+    NaN, which is also a missing number, and infinity are null.
+    """
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

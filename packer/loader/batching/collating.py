@@ -101,7 +101,7 @@ def collate(
         epoch: epoch of the masks; by default that of the BatchSampler that selected the rows, and 0 with any other
             sampler.
         keep: segment columns to add to `segments`; for `hf` and `encoder`. In `hf`, unless None, `segments` is a key
-            as above, without `segment_ids`. Strings and lists are NumPy arrays of objects whatever `tensors` is.
+            as above, without `segment_ids`. Strings, lists, dates and times are NumPy arrays whatever `tensors` is.
         keep_tokens: token columns to add; for `hf` and `encoder`. With `encoder`, "labels" adds those on disk.
         position_offset: position of the first token of every segment, for `hf` and `encoder`; 2 for RoBERTa, which
             counts from the id of its padding plus 1.
@@ -254,7 +254,7 @@ def _as_tensors(tensors: Tensors, batch: Any) -> Any:
             return type(value)(map(convert, value))
         if isinstance(value, dict):
             return {name: convert(part) for name, part in value.items()}
-        has_dtype = isinstance(value, np.ndarray) and value.dtype != object  # torch has none for strings and lists
+        has_dtype = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"  # torch has none for strings and dates
         return torch.from_numpy(value) if has_dtype else value
 
     return convert(batch)
