@@ -75,6 +75,7 @@ def test_tokenizing_or_verifying_tokens_as_text_says_what_can_be_done(tmp_path, 
         (["--text-column", "t"], "--text-column is 't', but there is no tokenizer: set --tokenizer"),
         (["--align", 3], "--align is 3, and --max-len 8 is not a multiple of it: take 6 or 9"),
         (["--keep", "input_ids"], "--keep 'input_ids': the rows have a column of that name"),
+        (["--keep-tokens", "labels"], "--keep-tokens 'labels': the rows have a column of that name"),
     ],
 )
 def test_options_are_called_as_they_are_given(rows, options, words):

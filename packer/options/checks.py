@@ -95,10 +95,11 @@ def _check_kept_columns(options: PackOptions) -> None:
     """Kept columns must be named only once, and not like columns that rows always have."""
     names = [*options.keep, *options.keep_tokens]
     for name in names:
+        option = "--keep" if name in options.keep else "--keep-tokens"
         if name in (*TOKEN_COLUMNS, *SEGMENT_COLUMNS, options.input_column, options.labels_column):
-            raise PackerError(f"--keep {name!r}: the rows have a column of that name; rename it in the source")
+            raise PackerError(f"{option} {name!r}: the rows have a column of that name; rename it in the source")
         if names.count(name) > 1:
-            raise PackerError(f"--keep {name!r}: it is named {names.count(name)} times; name it once")
+            raise PackerError(f"{option} {name!r}: it is named {names.count(name)} times; name it once")
 
 
 def _check_pieces(options: PackOptions, *, keeps_whole: bool) -> None:
