@@ -61,7 +61,7 @@ def pack(
             `help(packer.PackOptions)` and docs/reference/commands.md list them.
 
     Raises:
-        PackerError: an error that the user can mend, in one line: the value, the limit and the remedy.
+        PackerError: an error that the user can fix, in one line: the value, the limit and the remedy.
         TypeError: there is no option of that name, or `max_len` is missing.
     """
     from packer.options import options_of, pack_options
@@ -124,7 +124,7 @@ def append(
         progress: as in `pack`.
 
     Raises:
-        PackerError: an error that the user can mend, in one line.
+        PackerError: an error that the user can fix, in one line.
     """
     from packer.pipeline import append as run
 
@@ -178,7 +178,7 @@ def materialize(
         progress: as in `pack`.
 
     Raises:
-        PackerError: an error that the user can mend, in one line.
+        PackerError: an error that the user can fix, in one line.
     """
     from packer.pipeline import materialize as run
 
@@ -267,7 +267,7 @@ def export(
         progress: callback, called as `progress("export", done, total)`, in tokens.
 
     Raises:
-        PackerError: an error that the user can mend, in one line.
+        PackerError: an error that the user can fix, in one line.
     """
     from packer.exporting import export as run
 

@@ -99,7 +99,7 @@ class Notes(Protocol):
         """Return a note, or None."""
 
     def load_all(self, names: Sequence[str]) -> Iterator[Note | None]:
-        """Yield several notes in order, or None in place of a missing one."""
+        """Yield several notes in order, or None instead of a missing one."""
         return map(self.load, names)
 
     def facts_of(self, stage: str, numbers: Sequence[int]) -> dict[int, Mapping[str, Any]]:

@@ -123,7 +123,7 @@ def _probe(address: str | None) -> None:
     """Connect to a cluster's address, HOST:PORT; Ray itself would try for many minutes.
 
     Raises:
-        OSError: nobody answers.
+        OSError: there is no answer.
         ValueError: it has no port.
     """
     if address in (None, "auto", "local"):

@@ -176,7 +176,7 @@ class _Compiled:
 def _once_for_all_constants(dispatcher: Any) -> Any:
     """Have kernels that call this one do so with the types of constants, instead of their values.
 
-    Numba would compile it anew for each: `permute(out, 0, size, key)` for the constant 0.
+    Numba would compile it again for each: `permute(out, 0, size, key)` for the constant 0.
     """
     from numba.core import types
 

@@ -14,7 +14,7 @@ class Patterns:
 
         Patterns(offsets=[0, 3, 4], extents=[3000, 1000, 96, 4096], counts=[1204, 7])
 
-    Two patterns may be alike. Their order is the algorithm's, the same in every run.
+    Two patterns may be equal. Their order is the algorithm's, the same in every run.
     """
 
     offsets: NDArray[np.int64]

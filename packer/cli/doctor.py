@@ -82,7 +82,7 @@ def _kernel_cache() -> dict[str, Any]:
     folder = kernel.compiled.stats.cache_path
     package = Path(row_kernels.__file__).parent.parent
     root = Path(folder) if folder is not None else None
-    if root is not None and package in root.parents:  # beside every module
+    if root is not None and package in root.parents:  # the cache is next to each module
         root = package
     elif root is not None:
         root = root.parent

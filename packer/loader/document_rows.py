@@ -79,7 +79,7 @@ class DocumentRows(Sequence[list[Segment]]):
         lanes: int | None = None,
         window: int = 2,
     ) -> DocumentBatchSampler:
-        """Return a `batch_sampler` for a DataLoader, whose dataset is then asked for rows in place of indices.
+        """Return a `batch_sampler` for a DataLoader, whose dataset is then asked for rows instead of indices.
 
             loader = DataLoader(examples, batch_sampler=rows.batch_sampler(global_batch=8), collate_fn=...)
 

@@ -56,7 +56,7 @@ def causal_lm_loss(logits: Tensor, labels: Tensor, *, num_items: float, weights:
 
     Without weights, the step's loss is the mean over tokens, as Hugging Face models compute it. With the weights of
     `collate(..., loss_weights=...)` it is the mean over sequences or documents of the mean over their tokens, which
-    equals the loss of the unpacked batch with each sequence averaged by itself (Krell et al., arXiv 2107.02027).
+    equals the loss of the unpacked batch with each sequence averaged separately (Krell et al., arXiv 2107.02027).
 
     Args:
         logits: shape (B, T, vocabulary), any floating dtype; the loss has the same dtype.

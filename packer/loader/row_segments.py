@@ -137,7 +137,8 @@ def token_loss_weights(
     A token is trained if its label is not -100; other tokens have weight 0. The weights of a sequence therefore sum
     to 1, or to 0 if none of its tokens is trained, and the sum of all weights is the number of sequences with a
     trained token. `(weights * cross_entropy).sum() / weights.sum()` is the mean over sequences of the mean over their
-    tokens: the loss of the unpacked batch with each sequence averaged by itself, as in Krell et al. (arXiv 2107.02027).
+    tokens: the loss of the unpacked batch with each sequence averaged separately, as in Krell et al. (arXiv
+        2107.02027).
 
     Example: labels [-100, 5, 6, -100, 7] and lengths [3, 2] -> [0, 1/2, 1/2, 0, 1].
 
@@ -145,7 +146,7 @@ def token_loss_weights(
         labels: (T,) labels, not shifted.
         lengths: (segments,) segment lengths, which sum to T.
         doc_ids: (segments,) document of each segment; -1 for padding.
-        per: "sequence" averages each segment by itself; "document" averages all pieces of a split document in this
+        per: "sequence" averages each segment separately; "document" averages all pieces of a split document in this
             batch together. Pieces in other batches are not taken into account.
     """
     trained = labels != NO_LOSS

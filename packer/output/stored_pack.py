@@ -125,7 +125,7 @@ class StoredPack:
         """Upload a written shard: first its entry, then the shard itself.
 
         Raises:
-            PackerError: another command has begun the dataset anew.
+            PackerError: another command has started the dataset again.
         """
         self.check_request()
         (self.entries / f"{entry.file}.json").write_bytes(entry_bytes(entry))
@@ -168,7 +168,7 @@ class StoredPack:
                 (self.out / name).unlink(missing_ok=True)
 
     def check_request(self) -> None:
-        """Raise a PackerError if another command has begun the dataset anew, or has finished it."""
+        """Raise a PackerError if another command has started the dataset again, or has finished it."""
         try:
             found = self.request_path.read_bytes()
         except FileNotFoundError:

@@ -61,7 +61,7 @@ def label(
 
 
 def tooltip(text: str) -> str:
-    """Return the title of an element, which browsers show beside the pointer."""
+    """Return the title of an element, which browsers show next to the pointer."""
     return element("title", {}, escape(text))
 
 
@@ -71,7 +71,7 @@ def percentage(share: float) -> str:
 
 
 def shortened(name: str, most: int = 26) -> str:
-    """Return a name that fits half a phone, with its end in place of what is too much: "...2024-shard.parquet"."""
+    """Return a name that fits half a phone, keeping its end if it is too long: "...2024-shard.parquet"."""
     return name if len(name) <= most else "..." + name[3 - most :]
 
 

@@ -90,7 +90,7 @@ class UsableLists(Input):
         return [replace(self, unchecked=piece) for piece in self.unchecked.cut(size)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, one `Batch` per chunk, with an empty list in place of unusable ones."""
+        """Yield the documents in order, one `Batch` per chunk, with an empty list instead of unusable ones."""
         for batch in read_whole(self.unchecked).batches(pool):
             yield from (_usable(part, self.columns) for part in one_chunk_each(batch))
 

@@ -77,7 +77,7 @@ class UsableNumbers(Input):
         return self.unchecked.places
 
     def cut(self, size: int) -> Sequence[Input]:
-        """Cut the input into pieces, each checked by itself; see `Input.cut`."""
+        """Cut the input into pieces, each checked separately; see `Input.cut`."""
         return [replace(self, unchecked=piece) for piece in self.unchecked.cut(size)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:

@@ -12,7 +12,7 @@ _MOST_COPIED = 5 << 30  # bytes that S3 copies in one request
 def copy_object(path: RemotePath, to: RemotePath) -> None:
     """Copy an object to another path of the same bucket, where an object is overwritten; raises as `requested`.
 
-    The store makes the copy by itself, unless the object is too large for that.
+    The store itself makes the copy, unless the object is too large for that.
     """
     obstore = library(str(path))
 

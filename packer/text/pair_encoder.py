@@ -167,8 +167,8 @@ class PairEncoder(Encoder):
         one, other = self.records.columns
         return TextError(
             row,
-            f"'{one}' and '{other}' differ from the first {what} on, and there is no prompt beside them; "
-            f"write it before both or into a column of its own, {_ALL}",
+            f"'{one}' and '{other}' differ from the first {what} on, and there is no prompt column; "
+            f"write the prompt before both or into its own column, {_ALL}",
             "invalid_chat" if self.records.conversational else "invalid_text",
         )
 

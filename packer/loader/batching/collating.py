@@ -143,7 +143,7 @@ def collate(
 def flatten(examples: Sequence[Mapping[str, Any]], *, tensors: Tensors = "torch") -> dict[str, Any]:
     """Concatenate raw tokenized examples into one sequence, as DataCollatorWithFlattening does; a `collate_fn`.
 
-    This packs each mini-batch by itself: an optimizer step sees the same documents as with padding, so that nothing
+    This packs each mini-batch separately: an optimizer step sees the same documents as with padding, so nothing
     else about a training run changes (Kundu et al., arXiv 2407.09105). Keys, values and types equal those of
     `DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)`, plus `use_cache=False`: the
     format `hf` of `collate`.

@@ -171,7 +171,7 @@ class BatchSampler:
         Args:
             batches: batches of this epoch that this rank trained on; by default those that were yielded. Pass it if
                 batches are read ahead, as by a DataLoader with workers or accelerate's loader; torchdata's
-                StatefulDataLoader saves the right state by itself.
+                StatefulDataLoader saves the right state automatically.
 
         Raises:
             PackerError: an epoch has fewer batches.

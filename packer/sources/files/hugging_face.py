@@ -60,7 +60,7 @@ class Found(NamedTuple):
 def find_saved(folder: AnyPath, split: str | None) -> Found:
     """Find the Arrow streams of a folder that `save_to_disk` wrote, without importing `datasets`.
 
-    Old versions of `datasets` saved an indices mapping beside the data; it is read, too.
+    Old versions of `datasets` saved an indices mapping next to the data; it is read, too.
 
     Args:
         folder: folder with `dataset_dict.json` or `state.json`.

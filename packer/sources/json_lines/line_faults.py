@@ -35,7 +35,7 @@ def line_fault(line: bytes, columns: Columns, *, has_labels: bool) -> DocumentEr
 def parse_usable(
     block: bytes, columns: Columns, types: Mapping[str, pa.DataType], *, has_labels: bool
 ) -> tuple[Block, tuple[Rejection, ...]]:
-    """Parse a block of lines, with an empty document in place of every line that cannot be used.
+    """Parse a block of lines, with an empty document instead of every line that cannot be used.
 
     Args:
         block: whole lines.

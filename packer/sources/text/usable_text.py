@@ -21,7 +21,7 @@ Records: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
 def encode_usable(
     encoder: Encoder, records: Records, kept: Sequence[str], faults: Sequence[DocumentError]
 ) -> tuple[Encoded, dict[str, pa.Array], tuple[Rejection, ...]]:
-    """Encode records, with an empty document in place of every record that cannot be used.
+    """Encode records, with an empty document instead of every record that cannot be used.
 
     Args:
         encoder: encoder of the records.

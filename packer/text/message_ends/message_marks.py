@@ -9,7 +9,7 @@ whole chat, so that the end of the loop's body is where a message ends. Example:
 writes "[a]|[b]|" for two messages, where | stands for the mark: they end at 3 and 6 of "[a][b]".
 
 Where a condition may look ahead, the copy writes another mark that says so. Every beginning of the chat is then
-rendered by itself, as it is for templates of any other form. docs/how-to/chat-templates.md explains this in full.
+rendered separately, as for templates of any other form. docs/how-to/chat-templates.md explains this in full.
 """
 
 from __future__ import annotations
