@@ -31,7 +31,7 @@ Reason = Literal[
 - unlocated_spans: what the assistant wrote cannot be located exactly in the rendered chat.
 - invalid_tokens: a token is null or out of range, or there are too many.
 - invalid_labels: labels or a mask are null, have another length than the tokens, or hold an invalid value.
-- invalid_value: a value of a kept column cannot be kept, or one of a limit is no whole number.
+- invalid_value: a value of a kept column cannot be kept, or one of a limit is missing or not a whole number.
 """
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
