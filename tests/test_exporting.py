@@ -254,7 +254,7 @@ def test_an_existing_export_is_replaced_only_with_overwrite(packed, tmp_path):
         (packed, {"to": "torchtitan", "compression": "none"}, "with compression zstd, not none"),
         (other, {"to": "torchtitan"}, "from other rows"),
     ):
-        message = f"out is complete, exported {found}: choose another --output, or replace it with --overwrite"
+        message = f"out is complete, exported {found}: choose another output, or replace it with overwrite"
         with pytest.raises(PackerError, match=message):
             packer.export(source, out, **options)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
@@ -315,18 +315,18 @@ def refused(tmp_path, name):
     out, options, message = tmp_path / "out", {"to": "torchtitan"}, ""
     if name == "file":
         out.write_text("mine")
-        message = "out exists and is not a folder: choose another --output"
+        message = "out exists and is not a folder: choose another output"
     elif name == "foreign folder":
         out.mkdir()
         (out / "mine").write_text("mine")
         options["overwrite"] = True
-        message = "out exists and is not an export: choose another --output"
+        message = "out exists and is not an export: choose another output"
     elif name == "the dataset itself":
         out, options["overwrite"] = packed, True
-        message = "packed is inside the packed dataset: choose an --output next to it"
+        message = "packed is inside the packed dataset: choose an output next to it"
     elif name == "inside":
         out = packed / "out"
-        message = "out is inside the packed dataset: choose an --output next to it"
+        message = "out is inside the packed dataset: choose an output next to it"
     elif name == "target":
         options["to"] = "nowhere"
         message = "to is 'nowhere': choose one of megatron, maxtext, torchtitan, torchtune, parquet"
@@ -345,7 +345,7 @@ def refused(tmp_path, name):
     elif name == "no folder":
         (tmp_path / "file").write_text("")
         out = tmp_path / "file" / "out"
-        message = "Not a directory: choose a folder that can be written with --output"
+        message = "Not a directory: choose a folder that can be written with output"
     return packed, out, options, message
 
 
