@@ -23,7 +23,7 @@ def test_a_file_sets_the_defaults_of_all_options(source):  # noqa: F811
 output = "out"
 max_len = 32
 long = "truncate"
-shard_size = "10KB"
+shard-size = "10KB"
 emit = ["position_ids"]
 labels = false
 sync = false
@@ -58,6 +58,13 @@ def test_a_source_of_a_mixture_stands_in_a_file_as_on_the_command_line(tmp_path,
     )
     succeeded("pack", "--config", "mix.toml")
     assert manifest_of("mix")["options"]["weights"] == [1.0, 2.0]
+
+
+def test_one_value_of_a_list_needs_no_brackets_in_a_file(source):  # noqa: F811
+    Path("pack.toml").write_text('max_len = 64\nkeep-tokens = "values"\noutput = "out"\n')
+    pq.write_table(pa.table({"input_ids": [[1, 2]], "values": [[0.5, 1.5]]}), "rows.parquet")
+    succeeded("pack", "rows.parquet", "--config", "pack.toml")
+    assert manifest_of("out")["options"]["keep_tokens"] == ["values"]
 
 
 def test_like_takes_every_option_that_shapes_the_bytes(tmp_path, monkeypatch, shared_data):

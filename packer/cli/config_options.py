@@ -58,13 +58,15 @@ def _use_file(context: click.Context, parameter: click.Parameter, path: Path | N
     if path is None:
         return
     known = {"source" if name == "sources" else name: name for name in _names(context)}
+    lists = {parameter.name for parameter in context.command.params if parameter.multiple or parameter.nargs == -1}
     defaults = {}
     for name, value in _read_toml(path).items():
-        if name not in known:
+        found = known.get(name.replace("-", "_"))
+        if found is None:
             similar = get_close_matches(name.replace("-", "_"), known, n=1)
             meant = f"; did you mean {similar[0]}?" if similar else ""
             raise click.UsageError(f"{path}: {context.info_name} has no option {name!r}{meant}")
-        defaults[known[name]] = [value] if name == "dataset" and isinstance(value, str) else value
+        defaults[found] = [value] if found in lists and isinstance(value, str) else value
     context.default_map = {**(context.default_map or {}), **defaults}
 
 
