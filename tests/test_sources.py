@@ -16,6 +16,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer.errors import PackerError
 from packer.gather import Spans, TokenColumn, gather
 from packer.labels import NO_LOSS
 from packer.sources import Source, TokenTable, open_source
@@ -230,6 +231,12 @@ def test_datasets_in_memory_and_on_disk(tmp_path, how, where):
 def test_format_of_a_dataset_does_not_matter():
     dataset = datasets.Dataset.from_dict({"input_ids": DOCUMENTS, "labels": LABELS}).with_format("numpy")
     assert read_whole(open_source(dataset)) == (DOCUMENTS, LABELS)
+
+
+def test_a_dataset_whose_rows_are_transformed_as_they_are_read_is_refused():
+    dataset = datasets.Dataset.from_dict({"input_ids": DOCUMENTS}).with_transform(lambda rows: rows)
+    with pytest.raises(PackerError, match=r"has a transform .* apply it with map, or remove it with reset_format"):
+        open_source(dataset)
 
 
 def save_with_indices(folder: Path, indices: list[int], documents=DOCUMENTS) -> None:

@@ -99,13 +99,18 @@ def find_table(dataset: Dataset | DatasetDict, split: str | None, name: str = "d
     """Find the Arrow table of a `datasets` object, and the indices mapping that `shuffle` or `filter` gave it.
 
     Raises:
-        PackerError: the split does not exist, or must be chosen.
+        PackerError: the split does not exist, or must be chosen; or the dataset has a transform.
     """
     if isinstance(dataset, dict):
         chosen = choose_split(name, list(dataset), split)
         return find_table(dataset[chosen], None, f"{name}/{chosen}")
     if split is not None and split != str(dataset.split):
         raise no_splits(f"{name} is a single dataset", split)
+    if dataset.format["type"] == "custom":
+        raise PackerError(
+            f"{name} has a transform (set_transform), which packing does not apply: apply it with map, or remove it "
+            "with reset_format"
+        )
     indices = _indices(dataset._indices.table.column(0).chunks) if dataset._indices is not None else None
     return Found(name, [], indices=indices, table=dataset.data, fingerprint=dataset._fingerprint)
 
