@@ -161,6 +161,8 @@ def test_there_are_no_tokens_to_load_or_write(tmp_path):
         packer.load(tmp_path / "packed", source=path)
     with pytest.raises(PackerError, match="packed from lengths alone"):
         packer.materialize(tmp_path / "packed", path, tmp_path / "made")
+    with pytest.raises(PackerError, match="packed from lengths alone, so there are no tokens to export"):
+        packer.export(tmp_path / "packed", to="parquet")
     done = CliRunner().invoke(cli, ["show", str(tmp_path / "packed"), "0"])
     assert done.exit_code == 1
     assert "so there are no tokens to show: packer.rows('" in done.stderr

@@ -141,6 +141,8 @@ def export(
     if is_remote(packed):
         raise PackerError(f"{packed} is in object storage: copy the packed dataset to a local folder to export it")
     dataset = load(packed)
+    if dataset.manifest.options.lengths_column is not None:
+        raise PackerError(f"{packed} was packed from lengths alone, so there are no tokens to export")
     if dataset.manifest.options.index_only:
         raise PackerError(
             f"{packed} is an index without tokens: write its rows by `packer materialize`, and export these"
