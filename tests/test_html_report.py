@@ -292,7 +292,7 @@ def test_copies_in_a_mixture_count_as_documents(source, folder, tmp_path) -> Non
 def test_rows_that_do_not_tell_other_lengths_say_so(source, tmp_path, options) -> None:
     run("pack", source, "--max-len", 128, *options, "-o", tmp_path / "out", "--report", tmp_path / "page.html")
     assert "These rows do not tell" in (tmp_path / "page.html").read_text()
-    words = "its rows do not tell; choose another"
+    words = "its rows do not show it; choose another"
     assert words in run("stats", tmp_path / "out", "--plot", tmp_path / "p.svg", "--plot-of", "max-len", fails=True)
 
 
@@ -378,7 +378,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(source, packed, tmp_p
     assert not (tmp_path / "out").exists()
     words = ("stats", source, "--with-text", "--tokenizer", "T", "--report", tmp_path / "page.html")
     assert "--with-text is for a packed dataset" in run(*words, fails=True)
-    assert "it is no mixture; choose another" in run(
+    assert "it is not a mixture; choose another" in run(
         "stats", packed, "--plot", tmp_path / "plot.svg", "--plot-of", "mixture", fails=True
     )
     assert list(tmp_path.iterdir()) == []

@@ -348,7 +348,7 @@ def test_check_says_a_line_for_each_bad_verdict_and_exits_with_3_when_none_is_sa
     bad = result.stdout.splitlines()[-3:]
     assert bad[0].startswith("eager leaks: changing one document moved others by 0.")
     assert bad[1].startswith("sdpa leaks: ")
-    assert bad[2].startswith(f"{IMPLEMENTATION} refuses: FalconForCausalLM has attention of its own")
+    assert bad[2].startswith(f"{IMPLEMENTATION} refuses: FalconForCausalLM has its own attention")
     assert all("; no implementation here is safe: pack with --max-segments 1" in line for line in bad)
     assert result.stderr == ""
 

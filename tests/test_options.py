@@ -292,7 +292,7 @@ def test_token_columns_are_those_asked_for_in_the_order_on_disk(options, columns
         ({"overwrite": "no"}, "overwrite is 'no': it must be true or false"),
         ({"workers": 0}, "workers is 0: it must be a whole number from 1"),
         ({"engine": "slurm"}, "engine is 'slurm': choose one of threads, ray"),
-        ({"rank_timeout": 0}, "rank_timeout is 0: it must be a number from 1"),
+        ({"rank_timeout": 0}, "rank_timeout is 0: it must be a number from 0.1"),
         ({"output": b"out"}, "output is b'out': it must be a path"),
     ],
 )

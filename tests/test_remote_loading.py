@@ -202,7 +202,7 @@ def test_a_forked_process_fetches_shards_by_itself(small, remote):
 
     child = context.Process(target=fail, daemon=True)
     child.start()
-    assert answers.get(timeout=30).startswith(f"{remote / dataset.manifest.shards[3].file} is missing, the manifest")
+    assert answers.get(timeout=30).startswith(f"{remote / dataset.manifest.shards[3].file} is missing, but listed")
     child.join()
 
 

@@ -412,7 +412,7 @@ def test_the_command_prints_the_space_that_decoding_needs_unless_that_is_little(
     assert done.exit_code == 0
     first = done.stderr.splitlines()[0]
     assert first.startswith("packer: decoding needs about 4")
-    assert " kB beside the output until it is complete, the rows about 9" in first
+    assert " kB in addition to the output until it is complete, the rows about 9" in first
     assert first.endswith("B are free")
     assert not logging.getLogger("packer").handlers
     mapped = write(tmp_path / "b", "stream", [[1], [2]])

@@ -474,7 +474,7 @@ def test_wrong_addresses_are_refused(source, out, message):
     refused = run("pack", source, "-o", out, "--max-len", 64)
     assert refused.exit_code == 2
     assert message in refused.output
-    with pytest.raises(PackerError, match=r"no address in object storage|packer writes to folders, s3://"):
+    with pytest.raises(PackerError, match=r"not an address in object storage|packer writes to folders, s3://"):
         packer.pack(source, out, **OPTIONS)
 
 

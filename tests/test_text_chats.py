@@ -129,7 +129,7 @@ def test_marks_out_of_place_are_rendered_with_and_without(encoders, tokenizer, n
     (ids,) = lists(encoders(template, "all").encode([{"messages": DIALOGUE}]).input_ids)
     assert ids == tokenizer(given, add_special_tokens=False)["input_ids"]
     if name not in ("captured", "in a macro"):
-        with pytest.raises(TextError, match="so that its place is not known"):
+        with pytest.raises(TextError, match="so its place is not known"):
             encode(encoders(template), DIALOGUE)
         return
     found, labels, _ = encode(encoders(template), DIALOGUE)
@@ -150,7 +150,7 @@ def test_a_chat_may_hold_the_characters_that_tell_places(encoders, tokenizer, te
     wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert lists(encoders(template, "all").encode([{"messages": conversation}]).input_ids)[0] == wanted
     if template == MARKED["marked"] and character > "\U000f5afd":
-        with pytest.raises(TextError, match="so that its place is not known"):
+        with pytest.raises(TextError, match="so its place is not known"):
             encode(encoders(template), conversation)
         return
     plain = [{"role": "user", "content": "fox"}, *DIALOGUE[1:]]
