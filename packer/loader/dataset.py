@@ -93,7 +93,8 @@ class PackedDataset:
     def fingerprint(self) -> str:
         """Hash of the shards' hashes, 16 hexadecimal digits; datasets with different rows have different ones."""
         hashes = "".join(entry.xxh3_128 for entry in self.manifest.shards)
-        return blake2b(hashes.encode(), digest_size=8).hexdigest()
+        # A damaged manifest may hold any string here: the error comes when rows are read, and names the shard.
+        return blake2b(hashes.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
     @property
     def is_remote(self) -> bool:
