@@ -34,7 +34,9 @@ jit.PLAIN_SECONDS = 0
 
 # the first example of a property pays for compiling its kernels
 settings.register_profile("packer", deadline=None)
-settings.register_profile("kernels", deadline=None, max_examples=25)  # the kernels again, in other modes
+# the kernels again, in other modes; as plain Python, an example takes long
+few = 8 if os.environ.get("NUMBA_DISABLE_JIT") else 25
+settings.register_profile("kernels", deadline=None, max_examples=few)
 settings.load_profile("packer")
 
 
