@@ -46,8 +46,8 @@ Faults = dict[int, DocumentError]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UsableLists(Input):
-    """An input of tokens whose documents are checked while they are read; those that cannot be used are rejected."""
+class CheckedInput(Input):
+    """An input whose documents are checked while they are read; `batches` says how."""
 
     unchecked: Input
     """The input."""
@@ -78,21 +78,7 @@ class UsableLists(Input):
     @property
     def decoded(self) -> DecodedSize | None:
         """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
-        if not isinstance(self.unchecked, MappedLists):
-            return self.unchecked.decoded
-        with reading(self.file.name):
-            chunks = self.unchecked.chunks(self.unchecked.input_ids)
-            tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
-        return DecodedSize.of(tokens, self.unchecked.rows, has_labels=bool(self.has_labels))
-
-    def cut(self, size: int) -> Sequence[Input]:
-        """Cut the input into pieces, which are checked separately; see `Input.cut`."""
-        return [replace(self, unchecked=piece) for piece in self.unchecked.cut(size)]
-
-    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
-        """Yield the documents in order, one `Batch` per chunk, with an empty list instead of unusable ones."""
-        for batch in read_whole(self.unchecked).batches(pool):
-            yield from (_usable(part, self.columns) for part in one_chunk_each(batch))
+        return self.unchecked.decoded
 
     @property
     def declared_types(self) -> Mapping[str, pa.DataType]:
@@ -103,6 +89,30 @@ class UsableLists(Input):
     def places(self) -> Places:
         """Locations of the documents."""
         return self.unchecked.places
+
+    def cut(self, size: int) -> Sequence[Input]:
+        """Cut the input into pieces, which are checked separately; see `Input.cut`."""
+        return [replace(self, unchecked=piece) for piece in self.unchecked.cut(size)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsableLists(CheckedInput):
+    """An input of tokens whose documents that cannot be used are rejected."""
+
+    @property
+    def decoded(self) -> DecodedSize | None:
+        """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
+        if not isinstance(self.unchecked, MappedLists):
+            return self.unchecked.decoded
+        with reading(self.file.name):
+            chunks = self.unchecked.chunks(self.unchecked.input_ids)
+            tokens = sum(int(list_lengths(chunk).sum()) for (chunk,) in chunks)
+        return DecodedSize.of(tokens, self.unchecked.rows, has_labels=bool(self.has_labels))
+
+    def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
+        """Yield the documents in order, one `Batch` per chunk, with an empty list instead of unusable ones."""
+        for batch in read_whole(self.unchecked).batches(pool):
+            yield from (_usable(part, self.columns) for part in one_chunk_each(batch))
 
 
 def reject_unusable(inputs: Sequence[Input], columns: Columns) -> list[Input]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -14,71 +14,24 @@ from packer.arrow import compute as pc
 from packer.errors import SourceError
 from packer.sources.columns.column_types import plain_type
 from packer.sources.decoding.decode_pool import DecodePool
-from packer.sources.documents import Batch, Columns, DecodedSize, DocumentError, Input, SourceFile, reading
+from packer.sources.documents import Batch, DocumentError, Input, reading
 from packer.sources.json_lines.line_faults import rejection
 from packer.sources.mapped.mapped_lists import MappedLists, read_whole
 from packer.sources.packed.packed_documents import PackedDocuments
-from packer.sources.places import Places
 from packer.sources.source import Source
-from packer.sources.unusable_lists import UsableLists, one_chunk_each, without_lists
+from packer.sources.unusable_lists import CheckedInput, UsableLists, one_chunk_each, without_lists
 from packer.sources.whole_numbers import no_number, number_fault, wrong_numbers
-from packer.stores import AnyPath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UsableNumbers(Input):
+class UsableNumbers(CheckedInput):
     """An input whose documents have a whole number in some columns; other documents are an error, or are rejected."""
-
-    unchecked: Input
-    """The input."""
-
-    columns: Columns
-    """Columns that are read from it."""
 
     numbers: tuple[str, ...]
     """Those that must hold whole numbers. Rejected documents get a 0."""
 
     skips: bool
     """Whether documents that cannot be used are rejected, with an empty document in the place of each."""
-
-    @property
-    def file(self) -> SourceFile:
-        """Name and size of the file."""
-        return self.unchecked.file
-
-    @property
-    def path(self) -> AnyPath | None:
-        """Path of the file; None for data in memory."""
-        return self.unchecked.path
-
-    @property
-    def rows(self) -> int | None:
-        """Number of documents; None if it is known only after reading."""
-        return self.unchecked.rows
-
-    @property
-    def has_labels(self) -> bool | None:
-        """Whether there are labels; None if the file has no documents."""
-        return self.unchecked.has_labels
-
-    @property
-    def decoded(self) -> DecodedSize | None:
-        """Size of the documents once decoded, or slightly more; None if it is known only after reading."""
-        return self.unchecked.decoded
-
-    @property
-    def declared_types(self) -> Mapping[str, pa.DataType]:
-        """Declared types of the extra columns."""
-        return self.unchecked.declared_types
-
-    @property
-    def places(self) -> Places:
-        """Locations of the documents."""
-        return self.unchecked.places
-
-    def cut(self, size: int) -> Sequence[Input]:
-        """Cut the input into pieces, each checked separately; see `Input.cut`."""
-        return [replace(self, unchecked=piece) for piece in self.unchecked.cut(size)]
 
     def batches(self, pool: DecodePool | None = None) -> Iterator[Batch]:
         """Yield the documents in order, one `Batch` per chunk.
@@ -127,8 +80,8 @@ def with_numbers(source: Source, numbers: tuple[str, ...]) -> Source:
             if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
                 raise SourceError(f"{input_.file.name}: column '{name}' holds {no_number(kind)}")
     inputs = tuple(_with_numbers(input_, source, numbers) for input_ in source.inputs)
-    of_text = source.tokenized, source.pad_id
-    return Source(source.name, inputs, source.columns, source.indices, *of_text, skips=source.skips)
+    same = source.columns, source.indices, source.tokenized, source.pad_id
+    return Source(source.name, inputs, *same, skips=source.skips, holds_chats=source.holds_chats)
 
 
 def _with_numbers(input_: Input, source: Source, numbers: tuple[str, ...]) -> Input:
